@@ -131,15 +131,27 @@ impl Broker {
 
     /// Starts a broker on a fresh folder, with more arguments after the fixture's own.
     pub fn own(arguments: &[&str]) -> Broker {
+        let mut broker = Broker::not_started(arguments);
+        broker.start();
+        broker
+    }
+
+    /// The same, to be [launched](Broker::launch): it may have to wait for others.
+    pub fn not_started(arguments: &[&str]) -> Broker {
         let own = Own {
             folder: tempfile::Builder::new().prefix("leveret-test-").tempdir().expect("a temporary folder"),
             arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
             environment: Vec::new(),
             child: None,
         };
-        let mut broker = Broker { addr: free_port(), own: Some(own), control: None };
-        broker.start();
-        broker
+        Broker { addr: free_port(), own: Some(own), control: None }
+    }
+
+    /// Waits until one that was launched answers. Panics with its log when it does not.
+    pub fn until_it_answers(&mut self) {
+        if let Err(why) = self.wait_until_it_answers() {
+            panic!("{why}\n--- its log ---\n{}", self.log());
+        }
     }
 
     /// A broker with its management API, for one test alone; of one that is not ours, where

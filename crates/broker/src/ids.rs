@@ -49,6 +49,13 @@ pub struct NodeLife {
     pub start: u32,
 }
 
+impl NodeLife {
+    /// It as one word, as in the keys of its channels.
+    pub const fn word(self) -> u64 {
+        (self.node as u64) << 32 | self.start as u64
+    }
+}
+
 /// One life of one channel, unique over nodes and restarts: channel numbers are reused, this is
 /// not. It names the publisher in the log (0 is nobody) and the holder of unacked messages at the
 /// leader.
@@ -69,7 +76,7 @@ impl ChannelKey {
 
     /// The key of a channel with this number in this life of its node.
     pub const fn of(life: NodeLife, number: u64) -> ChannelKey {
-        ChannelKey::from_words((life.node as u64) << 32 | life.start as u64, number)
+        ChannelKey::from_words(life.word(), number)
     }
 
     /// The life of the node that the channel belongs to.

@@ -88,7 +88,7 @@ fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), 
         &config,
         shutdown,
         crate::allocator::give_back_freed_pages,
-        server::run::Asks { report: &signals::REPORT, reload: &signals::RELOAD },
+        server::run::Asks { report: &signals::REPORT, reload: &signals::RELOAD, ends: &signals::ENDS },
         |handle| attend(management, handle),
     )
 }

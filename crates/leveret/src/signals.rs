@@ -23,6 +23,9 @@ pub(crate) static REPORT: AtomicBool = AtomicBool::new(false);
 /// Set by SIGHUP: the node reads certificates and definitions again and takes it back.
 pub(crate) static RELOAD: AtomicBool = AtomicBool::new(false);
 
+/// Set by the first SIGTERM or SIGINT.
+pub(crate) static ENDS: AtomicBool = AtomicBool::new(false);
+
 /// Ready once the operator has asked for an orderly end. Needs no runtime.
 pub(crate) struct Shutdown(oneshot::Receiver<()>);
 
@@ -98,6 +101,7 @@ impl Signals {
             match ask.take() {
                 Some(ask) => {
                     tracing::info!("{name}: stopping; a second signal ends the process at once");
+                    ENDS.store(true, Ordering::Relaxed);
                     let _ = ask.send(());
                 }
                 None => {

@@ -19,6 +19,7 @@ mod log_queue;
 mod log_writer;
 mod open_error;
 mod opening;
+mod proposals;
 mod quarantine;
 mod quarantined_member;
 mod queue_member;
@@ -27,18 +28,23 @@ mod repair;
 mod shard;
 mod share;
 mod sync_times;
+mod ticks;
 mod topology_member;
 mod upkeep;
 mod waits;
 
 pub use batch::Batch;
 pub use completions::{Completion, Completions};
+/// A node as the groups know it.
+pub use consensus::NodeId;
 pub use ending_member::EndingMember;
 pub use gauges::LogGauges;
 pub use log_queue::{LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MAX};
 pub use log_writer::{Listener, LogWriter};
 pub use open_error::OpenError;
-pub use opening::{Begin, Brought, Groups, Started, bring_back, drop_orphans};
+pub use opening::{
+    Begin, Brought, Groups, Started, bring_back, bring_back_among_others, drop_orphans, found_among_others,
+};
 pub use quarantine::Quarantined;
 pub use quarantined_member::QuarantinedMember;
 pub use queue_member::QueueMember;
@@ -53,7 +59,6 @@ pub use waits::{Intake, Waiting, Waits};
 
 use broker::PartitionId;
 use bytes::Bytes;
-use consensus::NodeId;
 use partition::Recovery;
 use storage::inspect::Needs;
 use storage::{ExtentId, FileNo, GroupId, NodeRecord};

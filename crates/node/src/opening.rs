@@ -18,6 +18,7 @@
 //! partition's two checkpoints needs stays, and all that may be a quarantined one's; no partition
 //! is begun anew that a queue was placed in, and none comes back that has ended here.
 
+mod among_others;
 mod groups;
 
 use crate::open_error::OpenError;
@@ -41,6 +42,7 @@ use storage::{
     CheckpointStore, DataFolder, Disk, FileNo, GroupId, Location, NodeState, RecordKind, Wal, WalOptions, WalPosition,
 };
 
+pub use among_others::{bring_back_among_others, found_among_others};
 pub(crate) use groups::missing_with_messages;
 pub use groups::{Begin, Groups, drop_orphans};
 
@@ -48,6 +50,9 @@ pub use groups::{Begin, Groups, drop_orphans};
 const ENTRY_BYTES_MAX: usize = partition::entry::ENTRY_BYTES_TARGET + partition::message::MESSAGE_BYTES_MAX + 65_536;
 /// Uncommitted bytes of one group; shards stop reading publishers long before.
 const UNCOMMITTED_BYTES_MAX: usize = 256 << 20;
+
+/// Applied entries of one group that are kept in memory for followers.
+const FOLLOWERS_CACHE_BYTES: usize = 2 << 20;
 
 /// Everything of a folder, with every partition leading that is whole.
 pub struct Brought<D: Disk> {
@@ -106,14 +111,9 @@ pub fn bring_back<D: Disk>(
     let there = groups.look_for_extents(&**disk)?;
     let (known, used) = groups.extents();
 
-    let raft = |id: u32| Config {
-        entry_bytes_max: ENTRY_BYTES_MAX,
-        uncommitted_bytes_max: UNCOMMITTED_BYTES_MAX,
-        // Consumers are served by the shard's own cache; followers, which this would serve, there
-        // are none.
-        cache_bytes_max: 0,
-        ..Config::new(only_node, id, u64::from(id))
-    };
+    // Consumers are served by the shard's own cache; followers, which this would serve, there are
+    // none.
+    let raft = |id: u32| Config { cache_bytes_max: 0, ..raft(only_node, id) };
     let Groups { whole: mut groups, mut quarantined, .. } = groups;
     let current_file = file_u32(wal.durable_file());
     let metadata = groups.remove(&TOPOLOGY.0).ok_or_else(|| contradictory(TOPOLOGY, &"it has ended on this node"))?;
@@ -166,6 +166,18 @@ pub fn bring_back<D: Disk>(
     brought.checkpoints.note_last_group(last);
     folder.become_member(node.id)?;
     Ok(brought)
+}
+
+/// How a member's group is set up. Followers that lag a little are served from memory.
+fn raft(node: NodeId, id: u32) -> Config {
+    Config {
+        cache_bytes_max: FOLLOWERS_CACHE_BYTES,
+        // Whoever waits for a change of the topology waits until it is applied on his own node.
+        announce_commits: id == TOPOLOGY.0,
+        entry_bytes_max: ENTRY_BYTES_MAX,
+        uncommitted_bytes_max: UNCOMMITTED_BYTES_MAX,
+        ..Config::new(node, id, u64::from(id))
+    }
 }
 
 /// Collects what a folder holds of one group, from its newest checkpoint on.

@@ -1,12 +1,13 @@
 //! This node's member of a group of queues: commands, frames, ticks and completions in; effects,
 //! writes, reads and jobs out.
 
+use crate::Millis;
 use crate::completions::{Completion, Completions};
 use crate::shard::{Edge, Now};
 use crate::share::Share;
+use crate::ticks::Ticks;
 use crate::waits::Waiting;
-use crate::{Millis, TICK_MS};
-use broker::ConsumerKey;
+use broker::{ConsumerKey, NodeNumber};
 use partition::ending::End;
 use partition::extent_copy::Copied;
 use partition::outputs::Ticket;
@@ -34,7 +35,7 @@ pub struct QueueMember {
     /// What it has asked for before its shard ran.
     first: Option<Box<Outputs>>,
     /// When its group's clock ticks next, if there is anybody to hear from.
-    tick_at: Option<Millis>,
+    ticks: Ticks,
     upkeep_at: Option<Millis>,
     /// When a queue wants to be looked at.
     due_at: Option<Millis>,
@@ -60,13 +61,22 @@ impl QueueMember {
             completions,
             taken: Vec::new(),
             first: Some(Box::new(first)),
-            tick_at: has_peers.then_some(0),
+            ticks: Ticks::new(has_peers),
             upkeep_at: Some(0),
             due_at: None,
             told_needs: None,
             at_risk,
             index_bytes: 0,
         }
+    }
+
+    /// The link to a node is gone: if that leads, whoever follows it looks for another leader.
+    pub(crate) fn link_lost(&mut self, node: NodeNumber, now: Millis) -> bool {
+        let follows = self.partition.leader() == Some(node);
+        if follows {
+            self.ticks.hurry(now);
+        }
+        follows
     }
 
     /// The partition itself.
@@ -144,10 +154,8 @@ impl QueueMember {
             for (from, frame) in waiting.frames.drain(..) {
                 self.partition.step(from, frame, &mut cx);
             }
-            while let Some(at) = self.tick_at.filter(|at| *at <= now.ms) {
+            while self.ticks.take(now.ms) {
                 self.partition.tick(&mut cx);
-                // A shard that stood still makes up for the last tick that it missed, not for all.
-                self.tick_at = Some((at + TICK_MS).max((now.ms + 1).saturating_sub(TICK_MS)));
             }
         }
         for command in waiting.commands.drain(..) {
@@ -184,7 +192,7 @@ impl QueueMember {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Millis> {
-        self.upkeep_at.into_iter().chain(self.due_at).chain(self.tick_at).min()
+        self.upkeep_at.into_iter().chain(self.due_at).chain(self.ticks.next()).min()
     }
 
     pub(crate) fn survey(&self, figures: &mut Vec<QueueFigures>) {

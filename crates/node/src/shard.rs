@@ -13,7 +13,7 @@ use crate::topology_member::{Proposer, TopologyMember};
 use crate::waits::{Intake, Waiting};
 use crate::{Millis, NEVER};
 use broker::queue::KeyMeter;
-use broker::{PartitionId, QueueId};
+use broker::{NodeNumber, PartitionId, QueueId};
 use partition::{Command, Effect, Outlets, QueueFigures, QueuePartition, TransientQueues};
 
 /// What time it is.
@@ -102,12 +102,14 @@ impl<M: Proposer> Member<M> {
         }
         match self {
             Member::Transient(queues) => {
+                waiting.forwards.clear();
                 waiting.declared.drain(..).for_each(|queue| queues.declare(queue));
                 queues.step(now.ms, &mut waiting.commands, &mut share.out.effects, edge);
             }
             // A durable queue costs nothing here until a message or a consumer comes, unless the
             // member asks which there are.
             Member::Queues(member) => {
+                waiting.forwards.clear();
                 let partition = member.partition_mut();
                 waiting.declared.drain(..).for_each(|queue| partition.queue_is_known(queue));
                 member.step(now, waiting, share, edge);
@@ -116,11 +118,18 @@ impl<M: Proposer> Member<M> {
                 waiting.declared.clear();
                 member.step(now, waiting, share);
             }
-            Member::Quarantined(member) => member.step(waiting, share),
-            Member::Ending(member) => member.step(waiting, share),
+            Member::Quarantined(member) => {
+                waiting.forwards.clear();
+                member.step(waiting, share);
+            }
+            Member::Ending(member) => {
+                waiting.forwards.clear();
+                member.step(waiting, share);
+            }
             Member::Other(partition) => {
                 waiting.declared.drain(..).for_each(|queue| partition.declare(queue));
                 waiting.frames.clear();
+                waiting.forwards.clear();
                 partition.step(now.ms, &mut waiting.commands, &mut share.out.effects, edge);
             }
         }
@@ -284,6 +293,21 @@ impl<M: Proposer> Shard<M> {
             self.earliest = seated.timeout;
         } else if before == self.earliest {
             self.earliest = self.members.iter().map(|seated| seated.timeout).min().unwrap_or(NEVER);
+        }
+    }
+
+    /// The link to another node is gone: partitions that follow it there look for another leader at
+    /// once.
+    pub fn link_lost(&mut self, node: NodeNumber, now: Millis, intake: &impl Intake) {
+        for (place, seated) in self.members.iter_mut().enumerate() {
+            let follows = match &mut seated.member {
+                Member::Queues(member) => member.link_lost(node, now),
+                Member::Topology(member) => member.link_lost(node, now),
+                _ => false,
+            };
+            if follows {
+                intake.with(|waits| waits.wake(place));
+            }
         }
     }
 

@@ -5,7 +5,8 @@
 //! serve every partition that had something to say.
 
 use crate::gauges::LogGauges;
-use broker::PartitionId;
+use broker::{NodeNumber, PartitionId};
+use partition::peer::forward::Forward;
 use partition::{Outputs, Tail, WalState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,6 +29,8 @@ pub struct Share {
     /// What the partitions stepped in this turn want done; its effects are handed on after each of
     /// them.
     pub out: Outputs,
+    /// What the members of this turn want other nodes to do for their groups.
+    pub forwards: Vec<(NodeNumber, PartitionId, Forward)>,
     /// Commands that this turn brought.
     pub commands: usize,
     /// The oldest file of the log that a partition needs, where that changed in this turn.
@@ -43,8 +46,8 @@ pub struct Share {
 impl Share {
     /// Nothing is wanted yet.
     pub fn new(tail: Tail, limits: ShareLimits, gauges: Arc<LogGauges>) -> Share {
-        let (out, needs) = (Outputs::default(), Vec::new());
-        Share { tail, out, commands: 0, needs, are_keys_full: false, limits, gauges, index_bytes: 0 }
+        let (out, needs, forwards) = (Outputs::default(), Vec::new(), Vec::new());
+        Share { tail, out, forwards, commands: 0, needs, are_keys_full: false, limits, gauges, index_bytes: 0 }
     }
 
     /// For a shard without anything durable.

@@ -2,11 +2,14 @@
 //!
 //! Invariant: a change is applied before its proposer hears of it, and in the order of the log.
 
+use crate::Millis;
 use crate::completions::{Completion, Completions};
+use crate::proposals::Proposals;
 use crate::shard::Now;
 use crate::share::Share;
+use crate::ticks::Ticks;
 use crate::waits::Waiting;
-use crate::{Millis, TICK_MS};
+use broker::{NodeLife, NodeNumber};
 use bytes::Bytes;
 use partition::log_partition::Machine;
 use partition::outputs::Ticket;
@@ -29,28 +32,52 @@ pub struct TopologyMember<M> {
     taken: Vec<Completion>,
     /// What it has asked for before its shard ran.
     first: Option<Box<Outputs>>,
-    tick_at: Option<Millis>,
+    ticks: Ticks,
     upkeep_at: Option<Millis>,
     told_needs: Option<u32>,
     /// Syncs asked for: answered when the ticket is synced.
     barriers: Vec<(Ticket, Effect)>,
+    /// What this node wants decided, in a group with members on other nodes.
+    proposals: Option<Proposals>,
 }
 
 impl<M: Proposer> TopologyMember<M> {
     /// A member that was brought back, with what it asked for meanwhile. `has_peers`: its group has
-    /// members on other nodes.
-    pub fn new(log: LogPartition, first: Outputs, machine: M, completions: Completions, has_peers: bool) -> Self {
+    /// members on other nodes. `forwards`: then what this life of the node wants decided goes to
+    /// whoever leads the group; without it, it is lost where this member does not lead.
+    pub fn new(
+        mut log: LogPartition,
+        first: Outputs,
+        machine: M,
+        completions: Completions,
+        has_peers: bool,
+        forwards: Option<NodeLife>,
+    ) -> Self {
+        if let Some(life) = forwards {
+            log.set_life(life.word());
+        }
         TopologyMember {
+            proposals: forwards.map(Proposals::new),
             log,
             machine,
             completions,
             taken: Vec::new(),
             first: Some(Box::new(first)),
-            tick_at: has_peers.then_some(0),
+            ticks: Ticks::new(has_peers),
             upkeep_at: Some(0),
             told_needs: None,
             barriers: Vec::new(),
         }
+    }
+
+    /// The link to a node is gone: if that leads, whoever follows it looks for another leader.
+    pub(crate) fn link_lost(&mut self, node: NodeNumber, now: Millis) -> bool {
+        let leader = self.log.replica().group().status().leader;
+        let follows = leader.is_some_and(|leader| leader.0 == u64::from(node.0));
+        if follows {
+            self.ticks.hurry(now);
+        }
+        follows
     }
 
     /// The log itself.
@@ -120,19 +147,35 @@ impl<M: Proposer> TopologyMember<M> {
         for (from, frame) in waiting.frames.drain(..) {
             self.log.step(from, frame, &self.machine, out);
         }
-        while let Some(at) = self.tick_at.filter(|at| *at <= now.ms) {
+        while self.ticks.take(now.ms) {
             self.log.tick();
-            self.tick_at = Some((at + TICK_MS).max((now.ms + 1).saturating_sub(TICK_MS)));
+            self.proposals.iter_mut().for_each(Proposals::tick);
         }
         for command in waiting.commands.drain(..) {
             self.command(command, out);
         }
-        while let Some((change, token)) = self.machine.next_proposal() {
-            if !self.log.propose(&change, token, &mut self.machine) {
-                self.machine.lost(token);
+        match &mut self.proposals {
+            None => {
+                waiting.forwards.clear();
+                while let Some((change, token)) = self.machine.next_proposal() {
+                    if !self.log.propose(&change, token, &mut self.machine) {
+                        self.machine.lost(token);
+                    }
+                }
+                self.log.flush(now.wall_ms, &mut self.machine, out);
+            }
+            Some(proposals) => {
+                let mut forwards = Vec::new();
+                for (from, forward) in waiting.forwards.drain(..) {
+                    proposals.receive(from, forward, &mut self.log, &mut forwards);
+                }
+                proposals.send(now.ms, &mut self.log, &mut self.machine, &mut forwards);
+                self.log.flush(now.wall_ms, &mut proposals.machine(&mut self.machine), out);
+                proposals.look(now.ms, &self.log, &mut self.machine);
+                let id = self.log.id();
+                share.forwards.extend(forwards.into_iter().map(|(node, forward)| (node, id, forward)));
             }
         }
-        self.log.flush(now.wall_ms, &mut self.machine, out);
         if self.log.applied() != applied_before {
             self.upkeep_at.get_or_insert(now.ms + UPKEEP_EVERY_MS);
         }
@@ -145,7 +188,7 @@ impl<M: Proposer> TopologyMember<M> {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Millis> {
-        self.upkeep_at.into_iter().chain(self.tick_at).min()
+        self.upkeep_at.into_iter().chain(self.ticks.next()).min()
     }
 
     pub(crate) fn trim(&mut self) {

@@ -3,8 +3,9 @@
 //! Invariant: commands of one sender to one partition keep their order, and a queue is declared,
 //! and has its rules, before commands for it arrive.
 
-use broker::QueueId;
+use broker::{NodeLife, QueueId};
 use consensus::NodeId;
+use partition::peer::forward::Forward;
 use partition::{Command, PeerFrame};
 use std::cell::RefCell;
 
@@ -15,6 +16,8 @@ pub struct Waiting {
     pub declared: Vec<QueueId>,
     /// Frames of other members of its group.
     pub frames: Vec<(NodeId, PeerFrame)>,
+    /// What other nodes want of the group itself.
+    pub forwards: Vec<(NodeLife, Forward)>,
     /// Commands.
     pub commands: Vec<Command>,
     /// How many of them, the first, tell the rules of queues.
@@ -27,11 +30,12 @@ impl Waiting {
     pub fn trim(&mut self) {
         self.declared.shrink_to(0);
         self.frames.shrink_to(0);
+        self.forwards.shrink_to(0);
         self.commands.shrink_to(0);
     }
 
     fn is_empty(&self) -> bool {
-        self.declared.is_empty() && self.frames.is_empty() && self.commands.is_empty()
+        self.declared.is_empty() && self.frames.is_empty() && self.forwards.is_empty() && self.commands.is_empty()
     }
 }
 
@@ -75,6 +79,12 @@ impl Waits {
         self.wake(place);
     }
 
+    /// Queues what another node wants of a group itself.
+    pub fn receive_forward(&mut self, place: usize, from: NodeLife, forward: Forward) {
+        self.waiting[place].forwards.push((from, forward));
+        self.wake(place);
+    }
+
     /// Has a partition stepped in the turn that is about to begin, even if nothing waits for it.
     #[inline]
     pub fn wake(&mut self, place: usize) {
@@ -100,6 +110,7 @@ impl Waits {
         waiting.rules = 0;
         std::mem::swap(&mut waiting.commands, &mut empty.commands);
         std::mem::swap(&mut waiting.frames, &mut empty.frames);
+        std::mem::swap(&mut waiting.forwards, &mut empty.forwards);
         std::mem::swap(&mut waiting.declared, &mut empty.declared);
     }
 

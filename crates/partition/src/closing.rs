@@ -30,6 +30,8 @@ pub(crate) struct Closing {
     pub(crate) confirms: Vec<HeldConfirm>,
     /// Consumers that are not attached yet, with their requests.
     pub(crate) consumers: Vec<(Consumer, RequestId)>,
+    /// What those hold of an earlier leader: first message and how many.
+    pub(crate) holds: Vec<(ConsumerKey, u64, u64)>,
 }
 
 impl Closing {

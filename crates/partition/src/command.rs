@@ -112,6 +112,19 @@ pub enum Command {
         /// Comes back in the reply.
         request: RequestId,
     },
+    /// A consumer that attaches anew, right before this, has `count` messages from `first` of an
+    /// earlier leader: those that nobody else has are its own, the others count against its
+    /// prefetch. No reply.
+    Hold {
+        /// The queue.
+        queue: QueueId,
+        /// The consumer.
+        consumer: ConsumerKey,
+        /// The first message.
+        first: u64,
+        /// How many in a row.
+        count: u64,
+    },
     /// Detach a consumer; what it holds stays unacked with its channel. Answered [`Reply::Done`]
     /// after its last delivery.
     Cancel {
@@ -392,6 +405,22 @@ pub enum Effect {
         /// How many.
         count: u32,
     },
+}
+
+impl Effect {
+    /// Whom it concerns; `None` if it is for the shard of its partition.
+    pub fn channel(&self) -> Option<ChannelKey> {
+        Some(match self {
+            Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Reply { channel, .. } => {
+                *channel
+            }
+            Effect::Deliver(delivery) => delivery.consumer.channel,
+            Effect::Cancelled { consumer, .. }
+            | Effect::GrantWanted { consumer, .. }
+            | Effect::GrantReturned { consumer, .. } => consumer.channel,
+            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => return None,
+        })
+    }
 }
 
 /// How much a consumer's connection still takes, in bytes; asked before each delivery turn.

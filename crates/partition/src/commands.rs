@@ -171,6 +171,7 @@ pub fn refuse(command: Command, reply: Reply, effects: &mut Vec<Effect>) {
         | Command::Close { channel, request, .. }
         | Command::Sync { channel, request } => (channel, request),
         Command::Settle { .. }
+        | Command::Hold { .. }
         | Command::Configure { .. }
         | Command::DeadLetterAnswered { .. }
         | Command::Detach { .. }
@@ -281,6 +282,7 @@ impl QueuePartition {
             Command::Consume { queue, consumer, request } => {
                 self.consume(queue, consumer, request, cx);
             }
+            Command::Hold { queue, consumer, first, count } => self.hold(queue, consumer, first, count),
             Command::Cancel { queue, consumer, request } => {
                 self.touched(queue).cancel(queue, consumer, request, &mut cx.out.effects);
             }
@@ -677,6 +679,20 @@ impl QueuePartition {
         for (consumer, request) in closing.consumers {
             self.consume(queue, consumer, request, cx);
         }
+        for (consumer, first, count) in closing.holds {
+            self.hold(queue, consumer, first, count);
+        }
+    }
+
+    /// A consumer that attached, or waits for it, has messages of an earlier leader.
+    fn hold(&mut self, queue: QueueId, consumer: ConsumerKey, first: u64, count: u64) {
+        let state = self.queues.queue(queue);
+        let Some(lq) = self.leader.as_mut().and_then(|leader| leader.queues.get_mut(&queue)) else { return };
+        if let Some(closing) = &mut lq.closing {
+            return closing.holds.push((consumer, first, count));
+        }
+        let next_live = |from| state.and_then(|state| state.runs().next_live(from)).map(|(seq, _)| seq);
+        lq.dispatch.hold(consumer, first, count, next_live);
     }
 
     fn detach(&mut self, channel: ChannelKey, cx: &mut Context<'_>) {

@@ -46,6 +46,7 @@ impl KnownQueues {
             Command::Publish(publish) => publish.targets.iter().all(|target| self.has(target.queue)),
             Command::Consume { queue, .. }
             | Command::Cancel { queue, .. }
+            | Command::Hold { queue, .. }
             | Command::Get { queue, .. }
             | Command::Purge { queue, .. }
             | Command::Stat { queue, .. }

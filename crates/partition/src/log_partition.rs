@@ -7,7 +7,9 @@
 //! for what a follower that lags a little still needs. Who lags more gets the machine's state
 //! itself (`log_partition/snapshot.rs`).
 //!
-//! An entry is `u8 1 | u8 1 (sync now) | u16 0 | the caller's bytes`.
+//! An entry is `u8 1 | u8 1 (sync now) | u16 0 | the caller's bytes`, and in a group of several
+//! members `u8 2 | u8 1 | u16 0 | u64 life | u64 token | the caller's bytes`: whoever wanted it knows
+//! it by that when it is applied there, whichever member proposed it.
 
 mod snapshot;
 
@@ -23,7 +25,41 @@ use snapshot::Snapshots;
 use std::collections::VecDeque;
 use storage::Location;
 
-pub(crate) const PREFIX: [u8; 4] = [1, 1, 0, 0];
+const PREFIX: [u8; 4] = [1, 1, 0, 0];
+const PREFIX_WITH_ORIGIN: [u8; 4] = [2, 1, 0, 0];
+
+/// Who wants an entry: a life of a node ([`broker::NodeLife::word`]), and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    /// The life.
+    pub life: u64,
+    /// The number.
+    pub token: u64,
+}
+
+fn entry_of(origin: Option<Origin>, data: &[u8]) -> Bytes {
+    let mut entry = BytesMut::with_capacity(PREFIX.len() + size_of::<Origin>() + data.len());
+    match origin {
+        None => entry.put_slice(&PREFIX),
+        Some(Origin { life, token }) => {
+            entry.put_slice(&PREFIX_WITH_ORIGIN);
+            entry.put_u64_le(life);
+            entry.put_u64_le(token);
+        }
+    }
+    entry.put_slice(data);
+    entry.freeze()
+}
+
+/// The caller's bytes of an entry, and who wanted it.
+pub(crate) fn parts_of(entry: &Bytes) -> (Option<Origin>, Bytes) {
+    if !entry.starts_with(&PREFIX_WITH_ORIGIN) {
+        return (None, entry.slice(PREFIX.len()..));
+    }
+    let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("eight bytes"));
+    let origin = Origin { life: word(4), token: word(12) };
+    (Some(origin), entry.slice(PREFIX.len() + size_of::<Origin>()..))
+}
 
 /// A committed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +68,7 @@ pub struct AppliedEntry {
     pub index: LogIndex,
     /// The caller's bytes.
     pub data: Bytes,
-    /// The token it was proposed with, if it was proposed here.
+    /// The token it was proposed with, if it was proposed here, or wanted by this life of this node.
     pub token: Option<u64>,
 }
 
@@ -82,6 +118,8 @@ pub struct LogPartition {
     /// As upkeep was told last: see [`WalState::current_file`].
     current_file: u32,
     snapshots: Snapshots,
+    /// The life of its node, where the group has other members.
+    life: Option<u64>,
 }
 
 impl LogPartition {
@@ -98,6 +136,7 @@ impl LogPartition {
             current_file: kept.back().copied().unwrap_or(FIRST_FILE),
             kept,
             snapshots: Snapshots::default(),
+            life: None,
         }
     }
 
@@ -137,12 +176,24 @@ impl LogPartition {
         self.replica.group_mut().campaign();
     }
 
+    /// From now on what this life of its node wanted is known by its origin when it is applied.
+    pub fn set_life(&mut self, life: u64) {
+        self.life = Some(life);
+    }
+
+    /// Appends a command that somebody on some node wants; `false` if this member does not lead.
+    pub fn propose_for(&mut self, origin: Origin, data: &[u8]) -> bool {
+        self.replica.propose(entry_of(Some(origin), data)).is_some()
+    }
+
+    /// The last entry that is applied, with its term.
+    pub fn applied_position(&self) -> Position {
+        self.applied
+    }
+
     /// Appends a command; `false` if this member does not lead.
     pub fn propose(&mut self, data: &[u8], token: u64, machine: &mut impl Machine) -> bool {
-        let mut entry = BytesMut::with_capacity(PREFIX.len() + data.len());
-        entry.put_slice(&PREFIX);
-        entry.put_slice(data);
-        let Some(index) = self.replica.propose(entry.freeze()) else { return false };
+        let Some(index) = self.replica.propose(entry_of(None, data)) else { return false };
         let term = self.replica.group().status().term;
         // What this member proposed there when it led before was written over meanwhile.
         let kept = self.proposed.partition_point(|p| p.index < index);
@@ -217,7 +268,9 @@ impl LogPartition {
                 }
                 self.applied_since = true;
                 self.last_applied_ms = now_ms;
-                machine.apply(AppliedEntry { index: entry.index, data: entry.data.slice(PREFIX.len()..), token });
+                let (origin, data) = parts_of(&entry.data);
+                let own = origin.filter(|origin| Some(origin.life) == self.life).map(|origin| origin.token);
+                machine.apply(AppliedEntry { index: entry.index, data, token: token.or(own) });
             }
             if !any {
                 break;

@@ -23,7 +23,7 @@ use crate::replica::Replica;
 use crate::snapshot::Snapshots;
 use crate::tail::Tail;
 use broker::queue::Rules;
-use broker::{ChannelKey, PartitionId, QueueId};
+use broker::{ChannelKey, NodeNumber, PartitionId, QueueId};
 use consensus::{EntryKind, LogIndex, NodeId, Role, Term};
 use std::sync::Arc;
 use storage::Location;
@@ -112,6 +112,12 @@ impl QueuePartition {
     /// Whether this member leads and takes commands.
     pub fn is_leading(&self) -> bool {
         self.leader.is_some()
+    }
+
+    /// The node whose member leads, as far as this one knows.
+    pub fn leader(&self) -> Option<NodeNumber> {
+        let leader = self.replica.group().status().leader?;
+        Some(NodeNumber(u32::try_from(leader.0).expect("numbers of nodes have 32 bits")))
     }
 
     /// The replicated state.

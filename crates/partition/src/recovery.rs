@@ -8,7 +8,7 @@
 
 use crate::checkpoint::{self, CheckpointDamaged};
 use crate::ending;
-use crate::log_partition::{LogPartition, PREFIX};
+use crate::log_partition::{LogPartition, parts_of};
 use crate::machine::{MACHINE_VERSION, Queues, Versions};
 use crate::partition::QueuePartition;
 use crate::place::Place;
@@ -29,6 +29,16 @@ pub fn founding_checkpoint(founders: &[NodeId]) -> Vec<u8> {
     let mut payload = Vec::new();
     head.encode(&mut payload);
     checkpoint::encode_queues(&Queues::default(), &mut payload);
+    payload
+}
+
+/// The same for the group whose machine is the caller's, with the state that it begins with.
+pub fn founding_log_checkpoint(founders: &[NodeId], state: &[u8]) -> Vec<u8> {
+    let membership = Membership::of_voters(founders.iter().copied());
+    let head = checkpoint::Head { applied: Restored::BOOTSTRAP, vote: (Term(0), None), membership };
+    let mut payload = Vec::new();
+    head.encode(&mut payload);
+    payload.extend_from_slice(state);
     payload
 }
 
@@ -209,7 +219,7 @@ impl Recovery {
     /// The commands behind it, in order: of such a partition.
     pub fn commands(&self) -> impl Iterator<Item = Bytes> + '_ {
         let commands = self.entries.iter().filter(|(entry, _)| entry.kind == EntryKind::Command);
-        commands.map(|(entry, _)| entry.data.slice(PREFIX.len()..))
+        commands.map(|(entry, _)| parts_of(&entry.data).1)
     }
 
     /// Replay starts in this WAL file; 0 for the first there is.

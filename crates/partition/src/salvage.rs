@@ -336,7 +336,7 @@ impl Recovery {
             match &mut log.missing {
                 Some((_, count)) => *count += 1,
                 None if entry.kind == EntryKind::Command => {
-                    log.commands.push(entry.data.slice(crate::log_partition::PREFIX.len()..));
+                    log.commands.push(crate::log_partition::parts_of(&entry.data).1);
                 }
                 None => {}
             }

@@ -360,6 +360,8 @@ impl TransientQueues {
             Command::Consume { queue, consumer, request } => {
                 self.consume(*queue, consumer.clone(), *request, effects);
             }
+            // Nobody leads these but this node: no consumer comes from an earlier leader.
+            Command::Hold { .. } => {}
             Command::Cancel { queue, consumer, request } => {
                 let channel = consumer.channel;
                 let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, channel, *request) };

@@ -6,7 +6,7 @@
 use broker::queue::{Consumer, Counts, Rules};
 use broker::{ChannelKey, ConsumerKey, NodeLife, PartitionId, QueueId};
 use bytes::Bytes;
-use consensus::{DecodeError, LogIndex, Segments, Term};
+use consensus::{DecodeError, Segments, Term};
 use partition::command::{Durability, Level, Selective};
 use partition::message::{MESSAGE_BYTES_MAX, stored_bytes};
 use partition::peer::packet::{self, Frame, HEAD_BYTES, Head};
@@ -85,6 +85,7 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         (Command::Stall { queue, consumer, stalled: false }, "43 5 2,200.1,172.2,3 0"),
         (Command::Grant { queue, consumer, count: 4 }, "44 5 2,200.1,172.2,3 4"),
         (Command::Sync { channel, request }, "45 9 2,200.1,172.2"),
+        (Command::Hold { queue, consumer, first: 1, count: 4 }, "46 5 2,200.1,172.2,3 1 4"),
     ];
     let effects = [
         (Effect::Confirm { channel, first: 300, count: 4 }, "64 2,200.1,172.2 172.2 4"),
@@ -111,11 +112,11 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
     let others = [
         (Forward::Starved { consumer }, "80 2,200.1,172.2,3"),
         (Forward::Drained { channel, bytes: 300 }, "81 2,200.1,172.2 172.2"),
-        (Forward::Propose { token: 300, change: text("new") }, "82 172.2 3 n e w"),
-        (Forward::Proposed { token: 1, index: LogIndex(300), term: Term(9) }, "83 1 172.2 9"),
-        (Forward::NotProposed { token: 300 }, "84 172.2"),
-        (Forward::Ping { number: 300 }, "85 172.2"),
-        (Forward::Pong { number: 1 }, "86 1"),
+        (Forward::Propose { token: 300, term: Term(9), change: text("new") }, "82 172.2 9 3 n e w"),
+        (Forward::NotProposed { token: 300 }, "83 172.2"),
+        (Forward::Ping { number: 300 }, "84 172.2"),
+        (Forward::Pong { number: 1 }, "85 1"),
+        (Forward::Delete { queue, if_unused: true, if_empty: false, channel, request }, "86 9 5 2,200.1,172.2 1"),
     ];
     let commands = commands.map(|(command, bytes)| (Forward::Command(command), bytes));
     let effects = effects.map(|(effect, bytes)| (Forward::Effect(effect), bytes));
@@ -174,7 +175,7 @@ fn a_packet_carries_what_groups_say_and_what_nodes_say_in_order() {
     assert_eq!(packet::decode(&head, pieces[1..].concat().into()), Ok(all));
     let ping = Forward::Ping { number: 7 };
     let alone = packet::encode([(PartitionId(0), &ping)]);
-    assert_eq!(alone[1..].concat(), [0, 85, 7]);
+    assert_eq!(alone[1..].concat(), [0, 84, 7]);
     assert_eq!(packet::encode([(PartitionId(0), &Frame::from(ping))]), alone, "as a frame or by itself");
 }
 
@@ -197,7 +198,7 @@ fn bodies_are_shared_and_not_copied() {
     let frames = [
         Forward::Command(Command::Publish(publish(message(body.clone())))),
         Forward::Effect(Effect::Deliver(delivery(body.clone()))),
-        Forward::Propose { token: 1, change: body.clone() },
+        Forward::Propose { token: 1, term: Term(1), change: body.clone() },
     ];
     for frame in frames {
         let pieces = packet::encode([(PartitionId(1), &frame)]);
@@ -242,7 +243,7 @@ fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
         "70 128.128.128.128.16 1 1 1",   // A node of more than 32 bits.
         "70 1 1 1 128.128.128.128.16 1", // A consumer.
         "70 1 1 1 1 128.128.128.128.16", // A count of grants.
-        "85 129.0",                      // A number with an idle byte.
+        "84 129.0",                      // A number with an idle byte.
         "35 9 5 2 2 2 2",                // A second flag of a get.
         "36 5 2 2 2 2 1 1 4",            // A fifth outcome.
         "32 2 2 2 1 0 1 5 3 0 0 0 0",    // A fourth rule.
@@ -250,7 +251,7 @@ fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
         "67 9 2 2 2 11",                 // An eleventh answer.
         "11",
         "31",
-        "46",
+        "47",
         "63",
         "71",
         "79",
@@ -434,6 +435,12 @@ fn command() -> impl Strategy<Value = Command> {
             count
         }),
         (channel(), request()).prop_map(|(channel, request)| Command::Sync { channel, request }),
+        (queue(), consumer(), number(), number()).prop_map(|(queue, consumer, first, count)| Command::Hold {
+            queue,
+            consumer,
+            first,
+            count
+        }),
     ]
 }
 
@@ -491,12 +498,20 @@ fn forward() -> impl Strategy<Value = Forward> {
         8 => effect().prop_map(Forward::Effect),
         1 => consumer().prop_map(|consumer| Forward::Starved { consumer }),
         1 => (channel(), number()).prop_map(|(channel, bytes)| Forward::Drained { channel, bytes }),
-        1 => (number(), bytes()).prop_map(|(token, change)| Forward::Propose { token, change }),
-        1 => (number(), number(), number())
-            .prop_map(|(token, index, term)| Forward::Proposed { token, index: LogIndex(index), term: Term(term) }),
+        1 => (number(), number(), bytes())
+            .prop_map(|(token, term, change)| Forward::Propose { token, term: Term(term), change }),
         1 => number().prop_map(|token| Forward::NotProposed { token }),
         1 => number().prop_map(|number| Forward::Ping { number }),
         1 => number().prop_map(|number| Forward::Pong { number }),
+        1 => (queue(), any::<[bool; 2]>(), channel(), request()).prop_map(
+            |(queue, [if_unused, if_empty], channel, request)| Forward::Delete {
+                queue,
+                if_unused,
+                if_empty,
+                channel,
+                request,
+            },
+        ),
     ]
 }
 

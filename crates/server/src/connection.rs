@@ -452,7 +452,7 @@ impl Inner {
 
     /// Whether a shard that the client publishes to has as much unwritten as it may.
     fn waits_for_load(&self, local: &Local) -> bool {
-        self.session.waits_for_load(|shard| local.shared.is_loaded(shard))
+        self.session.waits_for_load(|shard| local.is_loaded_for(shard))
     }
 
     /// Whether the socket is to be read now.

@@ -330,8 +330,7 @@ impl Handle {
     pub async fn declare_queue(&self, actor: Actor<'_>, declare: &QueueDeclare<'_>) -> Result<bool, ChangeError> {
         let mut has_place = true;
         let declared = self.topology().check_queue_declare(actor, declare, |placement| {
-            let place =
-                if placement.is_local { Some(transient_partition(0)) } else { self.shared().topology.place_queue() };
+            let place = if placement.is_local { Some(transient_partition(0)) } else { self.shared().place_queue() };
             has_place = place.is_some();
             place.unwrap_or_default()
         })?;

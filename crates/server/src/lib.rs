@@ -13,6 +13,7 @@
 extern crate self as server;
 
 mod acceptor;
+pub mod cluster;
 pub mod config;
 mod connection;
 pub mod definitions;

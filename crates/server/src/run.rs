@@ -3,9 +3,10 @@
 //! Invariant: nothing is listened on before all that was ever confirmed is there again, and the
 //! process ends only after what it wrote is synced.
 
+use crate::cluster::{Cluster, Member};
 use crate::config::{Config, open_data_folder};
 use crate::definitions::{ImportError, Imported};
-use crate::engine::{self, EngineConfig, EngineGauges, OpenError};
+use crate::engine::{self, Engine, EngineConfig, EngineGauges, OpenError};
 use crate::handle::{Handle, NodeFacts};
 use crate::node::{Alarm, Node, NodeConfig, ShardParts, StartError};
 use crate::tls::TlsError;
@@ -18,6 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+/// Why a node of a cluster does not start alone.
+const NOT_ALONE: &str = "the data folder is that of a node that founded a cluster with others: start it with cluster_peers and \
+                         cluster_secret_file as before";
 /// How often free space is looked at.
 const DISK_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// And with less than [`DISK_NEAR_LIMITS`] times the limit left: a quick disk takes a gigabyte in a
@@ -45,6 +49,9 @@ pub enum RunError {
         /// Why.
         source: ImportError,
     },
+    /// The cluster is not founded, or the node is not one of it.
+    #[error("{0}")]
+    Cluster(String),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}; the process may have too many, or too little memory")]
     Thread(std::io::Error),
@@ -58,6 +65,8 @@ pub struct Asks<'a> {
     pub report: &'a AtomicBool,
     /// To read certificates and definitions again.
     pub reload: &'a AtomicBool,
+    /// To end, where nothing is served yet.
+    pub ends: &'a AtomicBool,
 }
 
 /// Serves until `shutdown` is ready, then drains and ends. Blocks. `on_quiet` is called on threads
@@ -71,12 +80,21 @@ pub fn run<G>(
     attend: impl FnOnce(Handle) -> G,
 ) -> Result<(), RunError> {
     let begin = Instant::now();
-    let folder = open_data_folder(config).map_err(OpenError::Storage)?;
+    let cluster = Cluster::of(config)?;
+    let mut folder = open_data_folder(config, cluster.as_ref().map(Cluster::id)).map_err(OpenError::Storage)?;
+    let links = match cluster {
+        Some(cluster) => Some(cluster.found(&mut folder, config, asks.ends)?),
+        None if folder.cluster_record().map_err(OpenError::Storage)?.is_some() => {
+            return Err(RunError::Cluster(NOT_ALONE.to_owned()));
+        }
+        None => None,
+    };
     let node_name = folder.identity().node_name.clone();
     let mut opened = engine::open(
         folder,
         EngineConfig {
             partitions: config.partitions,
+            has_peers: links.is_some(),
             shards: config.shard_threads,
             wal_file_bytes: u32::try_from(config.wal_file_bytes).unwrap_or(u32::MAX),
             wal_retained_bytes: config.wal_retained_bytes,
@@ -109,6 +127,7 @@ pub fn run<G>(
         shards: config.shard_threads,
         life: opened.brought.life,
         placement: opened.placement(),
+        has_peers: links.is_some(),
         quarantined: opened.quarantined().collect(),
         amqp: connection_config(config, &node_name),
         loopback_users: config.loopback_users.clone(),
@@ -127,6 +146,7 @@ pub fn run<G>(
         stamps: Stamps::new(config.stamp_time, config.stamp_node),
         on_quiet,
     };
+    let life = opened.brought.life;
     let mut topology = std::mem::take(&mut opened.brought.topology);
     topology.set_redeclaration(config.redeclaration);
     topology.set_argument_bytes_max(config.vhost_arguments_bytes_max);
@@ -149,9 +169,13 @@ pub fn run<G>(
         return Err(RunError::Thread(error));
     }
     let engine = engine.expect("it was started, or the start failed");
+    let peers = links.map(|parts| parts.start(life, &node)).transpose().map_err(RunError::Thread)?;
+    if !peers.as_ref().is_none_or(|peers| peers.catch_up(&node, config, &node_name, asks.ends)) {
+        end(&node, peers, engine);
+        return Ok(());
+    }
     if let Err(error) = let_in(config, &node) {
-        node.drain();
-        engine.stop();
+        end(&node, peers, engine);
         return Err(error);
     }
     for address in node.addresses() {
@@ -169,9 +193,14 @@ pub fn run<G>(
     watch(config, &node, engine.gauges(), shutdown, asks);
     drop(attendant);
     tracing::info!(connections = node.connections(), "draining: no new connections, clients are told to go");
-    node.drain();
-    engine.stop();
+    end(&node, peers, engine);
     Ok(())
+}
+
+fn end(node: &Node, peers: Option<Member>, engine: Engine) {
+    node.drain();
+    peers.into_iter().for_each(Member::stop);
+    engine.stop();
 }
 
 /// What has to be there before the first client is: certificates and definitions. Then the node

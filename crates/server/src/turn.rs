@@ -66,12 +66,16 @@ impl Host for Turn<'_> {
         self.local.shared.directory.find(partition).map(|(shard, _)| shard)
     }
 
+    fn is_remote(&self, partition: PartitionId) -> bool {
+        self.local.switch.is_remote(partition)
+    }
+
     fn transient_partition(&self) -> PartitionId {
         transient_partition(self.local.index)
     }
 
     fn place_queue(&self) -> Option<PartitionId> {
-        self.local.shared.topology.place_queue()
+        self.local.shared.place_queue()
     }
 
     fn sync_partition(&self) -> PartitionId {
@@ -120,8 +124,8 @@ impl Host for Turn<'_> {
         self.local.switch.close_channel(channel);
     }
 
-    fn drained(&self, shard: usize, channel: ChannelKey, bytes: usize) {
-        self.local.switch.drained(shard, channel, bytes);
+    fn drained(&self, partition: PartitionId, channel: ChannelKey, bytes: usize) {
+        self.local.switch.drained(partition, channel, bytes);
     }
 
     #[inline]

@@ -20,7 +20,7 @@ fn config(folder: &Path, hostname: &str, node_name: Option<&str>) -> Config {
 }
 
 fn error(config: &Config) -> String {
-    let text = open_data_folder(config).unwrap_err().to_string();
+    let text = open_data_folder(config, None).unwrap_err().to_string();
     assert!(!text.contains('\n'), "{text}");
     text.replace(&config.data_dir.display().to_string(), "DIR")
 }
@@ -29,13 +29,13 @@ fn error(config: &Config) -> String {
 fn a_missing_folder_is_founded_and_found_again() {
     let parent = tempfile::tempdir().unwrap();
     let config = config(&parent.path().join("a/b"), "hare", None);
-    let first = open_data_folder(&config).unwrap();
+    let first = open_data_folder(&config, None).unwrap();
     assert!(first.was_founded());
     let identity = first.identity().clone();
     assert_eq!(identity.node_name, "leveret@hare");
     assert_ne!(identity.cluster_id, identity.folder_id, "both are drawn");
     drop(first);
-    let second = open_data_folder(&config).unwrap();
+    let second = open_data_folder(&config, None).unwrap();
     assert!(!second.was_founded());
     assert_eq!(second.identity(), &identity);
 }
@@ -43,8 +43,8 @@ fn a_missing_folder_is_founded_and_found_again() {
 #[test]
 fn a_default_name_gives_way_to_the_folders_and_a_chosen_one_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    drop(open_data_folder(&config(folder.path(), "hare", None)).unwrap());
-    let moved = open_data_folder(&config(folder.path(), "tortoise", None)).unwrap();
+    drop(open_data_folder(&config(folder.path(), "hare", None), None).unwrap());
+    let moved = open_data_folder(&config(folder.path(), "tortoise", None), None).unwrap();
     assert_eq!(moved.identity().node_name, "leveret@hare", "the container has another host name, the node has not");
     drop(moved);
     assert_eq!(
@@ -57,7 +57,7 @@ fn a_default_name_gives_way_to_the_folders_and_a_chosen_one_is_refused() {
 fn a_folder_in_use_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), "hare", None);
-    let _held = open_data_folder(&config).unwrap();
+    let _held = open_data_folder(&config, None).unwrap();
     let text =
         format!("the data folder DIR is in use by process {}; stop it or use another --data-dir", std::process::id());
     assert_eq!(error(&config), text);
@@ -88,7 +88,7 @@ fn a_file_in_the_place_of_the_folder_is_refused() {
 fn a_folder_of_another_version_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), "hare", None);
-    drop(open_data_folder(&config).unwrap());
+    drop(open_data_folder(&config, None).unwrap());
     let path = folder.path().join("identity");
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("format 2", "format 3")).unwrap();
@@ -112,9 +112,9 @@ fn a_new_node_is_not_founded_where_everybody_may_write_and_an_old_one_goes_on_th
     );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
     mode(0o775);
-    drop(open_data_folder(&config).unwrap());
+    drop(open_data_folder(&config, None).unwrap());
     mode(0o777);
-    drop(open_data_folder(&config).unwrap());
+    drop(open_data_folder(&config, None).unwrap());
 }
 
 #[test]

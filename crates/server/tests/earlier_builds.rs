@@ -48,9 +48,10 @@ fn opened(folder: &Path) -> Opened {
         wal_index_bytes: 1 << 20,
         wal_sync_delay_ms: 10,
         checkpoint_interval_bytes: 1 << 20,
+        has_peers: false,
         on_quiet: || {},
     };
-    open(open_data_folder(&config).unwrap(), engine).unwrap()
+    open(open_data_folder(&config, None).unwrap(), engine).unwrap()
 }
 
 #[test]

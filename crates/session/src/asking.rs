@@ -14,7 +14,7 @@ use bytes::Bytes;
 use partition::{Command, Reply};
 
 /// How soon a question is asked again. An election takes longer, and asking costs a command.
-const AGAIN_MS: Millis = 100;
+pub(super) const AGAIN_MS: Millis = 100;
 /// How long after the request it is given up. An election takes seconds; a client should hear of
 /// what takes longer.
 const GIVE_UP_MS: Millis = 30_000;
@@ -91,8 +91,12 @@ impl Session {
     /// up.
     pub(super) fn wait_for_leader(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
         let (now, channel) = (cx.host.now(), &mut self.channels[at]);
-        // Who led forgot its consumers, so one that was to end has ended.
-        let is_done = matches!(channel.pending, Pending::Cancel { .. });
+        // Who led forgot its consumers, so one that was to end has ended, unless it is on its way to
+        // the next leader.
+        let is_done = match &channel.pending {
+            Pending::Cancel { number } => !channel.consumer(*number).is_some_and(|consumer| consumer.is_attaching),
+            _ => false,
+        };
         if !is_done && channel.asked.at + GIVE_UP_MS > now {
             channel.waits_for_leader = true;
             self.ask_at = self.ask_at.min(now + AGAIN_MS);
@@ -145,6 +149,7 @@ impl Session {
     pub(super) fn ask_again(&mut self, cx: &mut Cx<'_, impl Host>) {
         self.ask_at = NEVER;
         for at in 0..self.channels.len() {
+            self.attach_again(at, cx);
             let channel = &mut self.channels[at];
             if !std::mem::take(&mut channel.waits_for_leader) || channel.failed {
                 continue;

@@ -45,8 +45,12 @@ pub(super) struct Consumer {
     pub(super) tag: ConsumerTag,
     pub(super) queue: QueueId,
     pub(super) partition: PartitionId,
-    /// The other shard that its messages come from.
-    pub(super) remote: Option<usize>,
+    /// Its messages may come from another shard or another node.
+    pub(super) is_remote: bool,
+    /// Its leader left, and the next one is to be asked.
+    pub(super) is_detached: bool,
+    /// The next leader was asked and has not answered.
+    pub(super) is_attaching: bool,
     pub(super) no_ack: bool,
     pub(super) exclusive: bool,
     /// Higher goes first; see [`broker::queue::Consumer`].
@@ -76,7 +80,9 @@ impl Consumer {
             tag: ConsumerTag::default(),
             queue,
             partition,
-            remote: None,
+            is_remote: false,
+            is_detached: false,
+            is_attaching: false,
             no_ack: false,
             exclusive: false,
             priority: 0,

@@ -64,6 +64,9 @@ client! {
         fn knows_cancel() -> bool;
         /// The lowest delivery tag of a consumer that is not settled.
         fn oldest_unacked(channel: ChannelId, consumer: u32) -> Option<u64>;
+        /// What a consumer was given and its client has not settled: first number and count of each
+        /// run.
+        fn unacked_of(channel: ChannelId, consumer: u32) -> Vec<(u64, u64)>;
         /// The last delivery tag of a channel.
         fn last_delivery_tag(channel: ChannelId) -> u64;
         /// How many deliveries of a channel are not settled.

@@ -78,7 +78,6 @@ impl Session {
         let tag = if tag.is_empty() { ConsumerTag::new(names::name("amq.ctag-", cx.host.random())) } else { tag };
         let channel = &mut self.channels[at];
         let number = channel.next_number();
-        let shard = cx.host.shard_of(partition);
         let consumer = Consumer {
             number,
             state: State::Starting,
@@ -87,7 +86,9 @@ impl Session {
             tag: ConsumerTag::new(Bytes::copy_from_slice(tag.as_bytes())),
             queue,
             partition,
-            remote: shard.filter(|shard| *shard != cx.host.shard()),
+            is_remote: cx.host.is_remote(partition),
+            is_detached: false,
+            is_attaching: false,
             no_ack,
             exclusive,
             priority,
@@ -145,15 +146,7 @@ impl Session {
                     channel.stop(at, cx);
                 }
             }
-            RequestKind::Replacing(number) => {
-                let gone = reply != Reply::Consuming;
-                if let (Some(at), true) = (channel.consumer_at(number as u32), gone) {
-                    // Its queue or its leader went between the two; the client hears of it as of
-                    // any such end.
-                    cx.client.cancel_notify(channel.id, &channel.consumers[at].tag);
-                    channel.stop(at, cx);
-                }
-            }
+            RequestKind::Replacing(number) => self.attached_again(at, number as u32, &reply, cx),
         }
     }
 

@@ -101,6 +101,10 @@ pub trait Host {
     /// The shard that a partition runs on; `None` if it runs elsewhere.
     fn shard_of(&self, partition: PartitionId) -> Option<usize>;
 
+    /// Whether what a partition says to this shard's channels may come from another shard or another
+    /// node.
+    fn is_remote(&self, partition: PartitionId) -> bool;
+
     /// The partition of this shard's transient queues.
     fn transient_partition(&self) -> PartitionId;
 
@@ -139,8 +143,8 @@ pub trait Host {
     /// A channel is gone; late effects for it meet nobody.
     fn close_channel(&self, channel: ChannelKey);
 
-    /// The client took so many bytes of a channel that partitions of another shard had sent.
-    fn drained(&self, shard: usize, channel: ChannelKey, bytes: usize);
+    /// The client took so many bytes of a channel that a partition which is remote had sent.
+    fn drained(&self, partition: PartitionId, channel: ChannelKey, bytes: usize);
 
     /// Counts `count` more.
     fn count(&self, what: Count, count: u64);

@@ -38,6 +38,7 @@ mod logins;
 mod names;
 mod occupancy;
 mod publish;
+mod reattach;
 mod refusal;
 mod reply_to;
 pub mod report;

@@ -300,6 +300,10 @@ impl Session {
         let ConsumerKey { channel: key, number } = delivery.consumer;
         let Some(found) = channel.consumer_at(number) else { return };
         let consumer = &mut channel.consumers[found];
+        if (consumer.is_detached || consumer.is_attaching) && delivery.needs_ack {
+            // Of a leader that has let go of the consumer, and has it back.
+            return;
+        }
         let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");
         let body = view.body_of(&delivery.message);
         let counted;
@@ -322,11 +326,11 @@ impl Session {
         let what = if delivery.needs_ack { Count::Delivered } else { Count::DeliveredNoAck };
         cx.host.count(what, 1);
         cx.host.count(Count::Redelivered, u64::from(delivery.redelivered));
-        if let Some(shard) = consumer.remote {
-            let bytes = delivery.message.len();
+        if consumer.is_remote {
+            let (partition, bytes) = (consumer.partition, delivery.message.len());
             match self.from_remote.last_mut() {
-                Some((last, from, sum)) if *last == key && *from == shard => *sum += bytes,
-                _ => self.from_remote.push((key, shard, bytes)),
+                Some((last, from, sum)) if *last == key && *from == partition => *sum += bytes,
+                _ => self.from_remote.push((key, partition, bytes)),
             }
         }
         if sent.is_none() || !delivery.needs_ack {

@@ -18,7 +18,7 @@ use crate::unfinished::{Sums, Unfinished, counted};
 use crate::work::Work;
 use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Event, Mechanism, Millis, Request};
 use broker::topology::{Actor, Checked, CommandReply, NAME_BYTES_MAX, Refusal, RouteTarget};
-use broker::{ChannelKey, ConsumerKey, VhostId};
+use broker::{ChannelKey, ConsumerKey, PartitionId, VhostId};
 use bytes::Bytes;
 use core::net::SocketAddr;
 use partition::{Command, Effect, RequestId};
@@ -64,7 +64,7 @@ pub struct Session {
     /// When partitions are asked again that nobody led.
     pub(crate) ask_at: Millis,
     /// Bytes of deliveries from other shards that the socket has not taken yet.
-    pub(crate) from_remote: SmallVec<[(ChannelKey, usize, usize); 1]>,
+    pub(crate) from_remote: SmallVec<[(ChannelKey, PartitionId, usize); 1]>,
     /// What the transactions of all channels hold.
     pub(crate) transaction_bytes: usize,
     /// Bytes of waiting frames that it has told the others of.
@@ -307,7 +307,7 @@ impl Session {
                 self.channels[at].confirm(first, count, true, cx.client);
             }
             Effect::Reply { request, reply, .. } => self.handle_reply(at, request, reply, cx),
-            Effect::Cancelled { consumer, .. } => self.channels[at].cancelled(consumer.number, cx),
+            Effect::Cancelled { consumer, .. } => self.cancelled(at, consumer.number, cx),
             Effect::GrantWanted { consumer, ready, .. } => {
                 self.channels[at].grant_wanted(consumer.number, ready, cx.host);
             }
@@ -351,10 +351,10 @@ impl Session {
         }
     }
 
-    /// The socket took what other shards had sent: they may send more.
+    /// The socket took what other shards and nodes had sent: they may send more.
     pub fn drained(&mut self, host: &impl Host) {
-        for (channel, shard, bytes) in self.from_remote.drain(..) {
-            host.drained(shard, channel, bytes);
+        for (channel, partition, bytes) in self.from_remote.drain(..) {
+            host.drained(partition, channel, bytes);
         }
     }
 

@@ -144,6 +144,7 @@ impl Cluster {
             bug: options.bug,
             alone: false,
             asks_for_queues: false,
+            forwards: false,
             has_rot: options.faults.rot || options.faults.log_rot || options.faults.start_rot,
             turnover: options.turnover,
             declares: options.declares,
@@ -422,7 +423,7 @@ impl Cluster {
             if self.note_dead_letter(node, &effect) {
                 continue;
             }
-            let Some(session) = channel_of(&effect).and_then(|c| self.nodes[node].session_of(c)) else { continue };
+            let Some(session) = effect.channel().and_then(|c| self.nodes[node].session_of(c)) else { continue };
             self.tell_client(session, |session| Event::Effect { session, effect });
         }
         for session in resets {
@@ -604,17 +605,6 @@ fn gives_up(plan: &Plan, queues: &[QueueSettings]) -> bool {
 
 fn group_of(partition: PartitionId) -> usize {
     (partition.0 - FIRST_PARTITION) as usize
-}
-
-fn channel_of(effect: &Effect) -> Option<ChannelKey> {
-    Some(match effect {
-        Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Reply { channel, .. } => *channel,
-        Effect::Deliver(delivery) => delivery.consumer.channel,
-        Effect::Cancelled { consumer, .. }
-        | Effect::GrantWanted { consumer, .. }
-        | Effect::GrantReturned { consumer, .. } => consumer.channel,
-        Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => return None,
-    })
 }
 
 fn brief_command(command: &Command) -> String {

@@ -12,6 +12,7 @@ use broker::PartitionId;
 use bytes::Bytes;
 use consensus::NodeId;
 use partition::PeerFrame;
+use partition::peer::forward::Forward;
 use partition::peer::packet::{self, Frame, HEAD_BYTES, Head, PacketError};
 use std::collections::BTreeSet;
 
@@ -120,7 +121,7 @@ pub(crate) fn open(packet: Bytes) -> Result<Vec<(PartitionId, PeerFrame)>, Packe
     }
     let of_group = |(partition, frame)| match frame {
         Frame::Group(frame) => (partition, frame),
-        Frame::Forward(frame) => unreachable!("nobody sent {frame:?}"),
+        Frame::Forward(frame) => unreachable!("they go over links: {frame:?}"),
     };
     Ok(packet::decode(&head, packet.slice(HEAD_BYTES..))?.into_iter().map(of_group).collect())
 }
@@ -132,4 +133,20 @@ pub(crate) fn assert_damage_is_found(packet: &Bytes) {
     let at = crc as usize % damaged.len();
     damaged[at] ^= 1 << (crc >> 29);
     assert!(open(damaged.into()).is_err(), "a packet whose byte {at} is damaged was taken: {packet:02x?}");
+}
+
+/// What shards of a node send to another, as bytes.
+pub(crate) fn pack_forwards(frames: &[(PartitionId, Forward)]) -> Bytes {
+    packet::encode(frames.iter().map(|(partition, frame)| (*partition, frame))).concat().into()
+}
+
+/// What is in such a packet.
+pub(crate) fn open_forwards(packet: &Bytes) -> Vec<(PartitionId, Forward)> {
+    let head = packet.first_chunk::<HEAD_BYTES>().and_then(|head| Head::parse(head).ok()).expect("a whole head");
+    let frames = packet::decode(&head, packet.slice(HEAD_BYTES..)).expect("it arrived as it was sent");
+    let forward = |(partition, frame)| match frame {
+        Frame::Forward(frame) => (partition, frame),
+        Frame::Group(frame) => unreachable!("they go as they like: {frame:?}"),
+    };
+    frames.into_iter().map(forward).collect()
 }

@@ -16,12 +16,13 @@
 use crate::bug::Bug;
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
-use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
+use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Change, LogIndex, Membership, NodeId, Refused, Role, Term};
 use node::{Batch, Completions, EndingMember, LogQueue, LogWriter, Millis, Reader, Shard, Task, Upkeep, Waits};
 use partition::machine::FIRST_MACHINE_VERSION;
 use partition::outputs::Read;
+use partition::peer::forward::Forward;
 use partition::{Command, Effect, PeerFrame, QueuePartition};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -88,6 +89,8 @@ pub struct Settings {
     pub has_rot: bool,
     /// What clients use comes from the topology's group, which may lag: members ask it for queues.
     pub asks_for_queues: bool,
+    /// What a node wants decided goes to whoever leads the topology's group.
+    pub forwards: bool,
     /// It is a cluster of one, and starts as the server does then.
     pub alone: bool,
     /// Partitions whose publishers take a refusal for an answer: what follows one may be taken in.
@@ -137,6 +140,8 @@ pub struct StepOutput {
     pub later: Vec<(Micros, Happening)>,
     /// Frames for other nodes.
     pub frames: Vec<(NodeId, PartitionId, PeerFrame)>,
+    /// For other nodes, beside their groups.
+    pub forwards: Vec<(NodeNumber, PartitionId, Forward)>,
     /// For clients: what a partition says, as of an applied index in the term of its leader.
     pub effects: Vec<(PartitionId, Said, Effect)>,
     /// Sessions that the node closed, because its partition does not lead any more.
@@ -281,6 +286,8 @@ pub struct Node {
     pub id: NodeId,
     /// Its disk.
     pub disk: Arc<FaultyDisk>,
+    /// The number of its present start, where clients speak through sessions.
+    pub start_number: u32,
     /// Its lives so far; what was meant for an earlier one must not reach it.
     pub life: u32,
     /// The newest machine version that every member has said to know, each at its last start.
@@ -316,6 +323,7 @@ impl Node {
         Node {
             id,
             disk,
+            start_number: 0,
             life: 0,
             all_can: FIRST_MACHINE_VERSION,
             said_can: FIRST_MACHINE_VERSION,
@@ -458,6 +466,20 @@ impl Node {
             r.waits.borrow_mut().receive(place, from, frame);
             self.want_turn(out);
         }
+    }
+
+    /// What another node wants of a group itself arrives.
+    pub(crate) fn receive_forward(
+        &mut self,
+        partition: PartitionId,
+        from: NodeLife,
+        forward: Forward,
+        out: &mut StepOutput,
+    ) {
+        let Some(place) = self.settings.place_of(partition) else { return };
+        let Some(r) = &self.running else { return };
+        r.waits.borrow_mut().receive_forward(place, from, forward);
+        self.want_turn(out);
     }
 
     /// Whether its shard waits for its own sync.

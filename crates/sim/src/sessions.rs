@@ -14,6 +14,7 @@ mod audit;
 mod client;
 mod front;
 mod ledger;
+mod links;
 mod nodes;
 mod wire;
 
@@ -27,14 +28,16 @@ use crate::schedule::{MS, Micros, SECOND, Schedule};
 use crate::trace::Trace;
 use amqp::{Connection, ConnectionConfig};
 use audit::{Audit, Task};
-use broker::{ConsumerKey, PartitionId};
+use broker::{ConsumerKey, NodeLife, NodeNumber, PartitionId};
 use bytes::{Bytes, BytesMut};
 use client::{Client, DEAD, FLEETING, SHORT_LIVED, Wish, declare, exclusive, fleeting};
 use consensus::NodeId;
 use front::{ConnectionId, Crossroads, Desk, Front, PARTITIONS, Sent};
 pub use ledger::Figures;
 use ledger::{Ledger, TO_ALL};
+use links::Links;
 use node::Waiting;
+use partition::peer::forward::Forward;
 use partition::{Command, Effect};
 use session::report::ConnectionNumber;
 use session::{Cx, Peer, Session};
@@ -56,6 +59,7 @@ const AUDITOR: usize = usize::MAX;
 enum Handed {
     Command(Command),
     Declare(broker::QueueId),
+    Forward(NodeLife, Forward),
 }
 
 enum Event {
@@ -68,6 +72,23 @@ enum Event {
         from: NodeId,
         to: usize,
         packet: Bytes,
+        /// It waited for what was handed to its partition before.
+        waited: bool,
+    },
+    /// What shards of one node send to those of another.
+    Forwards {
+        from: usize,
+        to: usize,
+        epoch: u64,
+        packet: Bytes,
+    },
+    /// Links are looked at.
+    Links,
+    /// A node hears that its link to another is gone.
+    LinkDown {
+        node: usize,
+        life: u32,
+        peer: usize,
     },
     Handed {
         node: usize,
@@ -80,6 +101,13 @@ enum Event {
         life: u32,
         partition: PartitionId,
         effect: Effect,
+    },
+    /// The switches hear who leads a partition, behind what it said before.
+    Leader {
+        node: usize,
+        life: u32,
+        partition: PartitionId,
+        leader: Option<NodeNumber>,
     },
     /// A shard's task runs.
     Shard {
@@ -147,6 +175,7 @@ pub struct Sessions {
     schedule: Schedule<Event>,
     random: Random,
     network: Network,
+    links: Links,
     nodes: Vec<Node>,
     fronts: Vec<Option<Front>>,
     served: BTreeMap<ConnectionId, Served>,
@@ -181,6 +210,7 @@ impl Sessions {
             alone: options.nodes == 1,
             asks_for_queues: options.nodes > 1 && options.bug != Some(Bug::RulesAreForgotten),
             turnover: false,
+            forwards: options.nodes > 1,
             declares: true,
             upgrades: false,
             gives_up: vec![true; PARTITIONS as usize],
@@ -191,11 +221,13 @@ impl Sessions {
         let kept: Vec<String> = (0..KEPT).map(|number| format!("k.{number}")).collect();
         let mut ledger = Ledger::new(kept.clone());
         ledger.has_full_sockets = random.chance(40);
+        ledger.leaders_move = options.nodes > 1;
         Sessions {
             schedule: Schedule::default(),
             late: *random.pick(&[0, 5, 30]),
             random,
             network: Network::default(),
+            links: Links::default(),
             fronts: nodes.iter().map(|_| None).collect(),
             nodes,
             served: BTreeMap::new(),
@@ -221,6 +253,7 @@ impl Sessions {
             self.schedule.after(self.random.below(100) * MS, Event::Client { client });
         }
         self.schedule.after(SECOND, Event::Look);
+        self.schedule.after(MS, Event::Links);
         while let Some(event) = self.schedule.next() {
             if matches!(event, Event::Look) && self.look() {
                 return self.ledger.figures;
@@ -250,9 +283,8 @@ impl Sessions {
         let now = self.schedule.now();
         self.schedule.after(200 * MS, Event::Look);
         self.clients.iter().for_each(|client| client.check(now));
-        self.gather_leaders();
         match self.phase {
-            Phase::Begins if self.audit.is_done() => {
+            Phase::Begins if self.audit.is_done() && self.all_know_the_same() => {
                 self.phase = Phase::Works;
                 self.until = now + self.random.between(4, 12) * SECOND;
                 self.leave(AUDITOR, 0);
@@ -282,6 +314,13 @@ impl Sessions {
         false
     }
 
+    /// Whether all nodes have all that was decided: what is declared over one of them may be unknown
+    /// at another for a while.
+    fn all_know_the_same(&self) -> bool {
+        let applied = |node: &Node| node.topology_view().map(|view| view.applied);
+        self.nodes.iter().all(|node| applied(node).is_some() && applied(node) == applied(&self.nodes[0]))
+    }
+
     fn audits(&self) -> Vec<Task> {
         let drains = self.ledger.kept.iter().cloned().map(Task::Drain);
         let probes = (0..FLEETING).map(|number| Task::Probe(number, fleeting(number)));
@@ -298,18 +337,31 @@ impl Sessions {
                 self.nodes[node].happen(now, happening, &mut out);
                 self.settle(node, out);
             }
-            Event::Packet { from, to, packet } => {
+            Event::Packet { from, to, packet, waited: false } if self.mail_until(to, &packet) > now => {
+                let at = self.mail_until(to, &packet);
+                self.schedule.at(at, Event::Packet { from, to, packet, waited: true });
+            }
+            Event::Packet { from, to, packet, .. } => {
                 let mut out = StepOutput::default();
                 for (partition, frame) in network::open(packet).expect("it arrived as it was sent") {
                     self.nodes[to].receive(from, partition, frame, &mut out);
                 }
                 self.settle(to, out);
             }
+            Event::Forwards { from, to, epoch, packet } => self.arrive(from, to, epoch, &packet),
+            Event::Links => self.look_at_links(),
+            Event::LinkDown { node, life, peer } => self.link_down(node, life, peer),
             Event::Handed { node, life, partition, handed } if self.nodes[node].life == life => {
                 handed.into_iter().for_each(|handed| self.hand(node, partition, handed));
             }
             Event::Effect { node, life, partition, effect } if self.nodes[node].life == life => {
                 self.hear(node, partition, effect);
+            }
+            Event::Leader { node, life, partition, leader } if self.nodes[node].life == life => {
+                if let Some(front) = &self.fronts[node] {
+                    front.shards[0].switch.note_leader(partition, leader);
+                }
+                self.carry(node);
             }
             Event::Shard { node, life, shard } if self.nodes[node].life == life => self.turn(node, shard),
             Event::ToServer { connection, bytes } => {
@@ -344,6 +396,14 @@ impl Sessions {
         }
     }
 
+    /// Until when a frame waits: a shard's mail comes in its order, so what was handed to a partition
+    /// before comes before it.
+    fn mail_until(&self, to: usize, packet: &Bytes) -> Micros {
+        let Some(front) = &self.fronts[to] else { return 0 };
+        let partitions = network::open(packet.clone()).into_iter().flatten().map(|(partition, _)| partition);
+        partitions.filter_map(|partition| front.to_partition.get(&partition)).max().map_or(0, |at| at + 1)
+    }
+
     /// Lets a client do something, or the audit.
     fn act(&mut self, client: usize) {
         let now = self.schedule.now();
@@ -373,13 +433,14 @@ impl Sessions {
         self.carry_bytes(client);
     }
 
-    /// Connects a client to a node that lets clients in and that the topology is decided on.
+    /// Connects a client to a node that lets clients in.
     fn connect(&mut self, client: usize) {
-        let is_open = |node: usize| {
-            let serves = self.nodes[node].topology_view().is_some_and(|view| view.serves);
-            serves && self.fronts[node].as_ref().is_some_and(|front| front.is_open)
-        };
-        let Some(node) = (0..self.nodes.len()).find(|node| is_open(*node)) else { return };
+        let is_open = |node: &usize| self.fronts[*node].as_ref().is_some_and(|front| front.is_open);
+        let open: Vec<usize> = (0..self.nodes.len()).filter(is_open).collect();
+        if open.is_empty() {
+            return;
+        }
+        let node = *self.random.pick(&open);
         let now = self.schedule.now();
         let front = self.fronts[node].as_ref().expect("it is open");
         let connection = front.next();
@@ -557,6 +618,9 @@ impl Sessions {
                         front.shards[shard].mailbox.borrow_mut().push_back(parcel);
                     }
                     Sent::Hear(connection, channel, effect) => {
+                        self.trace.line(now, || {
+                            format!("n{} c{connection}.{} <- {}", node + 1, channel.1, brief_effect(&effect))
+                        });
                         self.with_session(connection, |session, cx| session.handle_effect(channel, effect, cx));
                     }
                     Sent::HearDecided(connection, channel, request, outcome) => {
@@ -606,6 +670,7 @@ impl Sessions {
         for parcel in mailbox.take() {
             switch.take(parcel, &desk);
         }
+        switch.resume_roads(&desk);
         switch.send_dead_letters(&desk);
         let (mut due, mut waiting, mut batches) = (Vec::new(), Waiting::default(), Vec::new());
         let mut inbox = switch.inbox().borrow_mut();
@@ -613,21 +678,29 @@ impl Sessions {
         for place in due {
             inbox.waits().swap(place, &mut waiting);
             let declared = waiting.declared.drain(..).map(Handed::Declare);
-            let handed: Vec<_> = declared.chain(waiting.commands.drain(..).map(Handed::Command)).collect();
+            let forwards = waiting.forwards.drain(..).map(|(from, forward)| Handed::Forward(from, forward));
+            let commands = waiting.commands.drain(..).map(Handed::Command);
+            let handed: Vec<_> = declared.chain(forwards).chain(commands).collect();
             batches.push((place, handed));
         }
-        let mut posted = Vec::new();
+        let (mut posted, mut away) = (Vec::new(), Vec::new());
+        inbox.post_away(|link, frames| away.push((link, std::mem::take(frames))));
         inbox.post(|to, parcels, _| posted.push((to, std::mem::take(parcels))));
         drop(inbox);
         for (to, parcels) in posted {
             front.shards[to].mailbox.borrow_mut().extend(parcels);
         }
+        switch.tell_leaders();
         // What one turn leaves for a partition comes to it in one step. Who lets gets go ahead takes
         // steps between.
         let at_once = if self.options.bug == Some(Bug::GetOvertakes) { 1 } else { usize::MAX };
         for (place, mut left) in batches {
-            let partition = if place == 0 { TRANSIENT } else { PartitionId(place as u32) };
-            if shard > 0 || place > PARTITIONS as usize {
+            let partition = match place {
+                0 => TRANSIENT,
+                place if place > PARTITIONS as usize => TOPOLOGY,
+                place => PartitionId(place as u32),
+            };
+            if shard > 0 {
                 assert!(left.is_empty(), "partitions that are handed something run on shard 0");
             }
             while !left.is_empty() {
@@ -639,6 +712,7 @@ impl Sessions {
                 self.schedule.at(*last, Event::Handed { node, life, partition, handed });
             }
         }
+        away.into_iter().for_each(|(link, frames)| self.send_over(node, link, frames));
         self.carry(node);
     }
 
@@ -646,6 +720,11 @@ impl Sessions {
         let now = self.schedule.now();
         let command = match handed {
             Handed::Command(command) => command,
+            Handed::Forward(from, forward) => {
+                let mut out = StepOutput::default();
+                self.nodes[node].receive_forward(partition, from, forward, &mut out);
+                return self.settle(node, out);
+            }
             Handed::Declare(queue) => {
                 let mut out = StepOutput::default();
                 self.nodes[node].declare(partition, queue, &mut out);
@@ -664,6 +743,18 @@ impl Sessions {
             _ => self.nodes[node].enqueue(partition.0 as usize - 1, command, &mut out),
         }
         self.settle(node, out);
+    }
+
+    /// A partition has another leader than before.
+    fn say_leader(&mut self, node: usize, partition: PartitionId, leader: Option<NodeNumber>) {
+        let (now, life) = (self.schedule.now(), self.nodes[node].life);
+        let Some(front) = &mut self.fronts[node] else { return };
+        if front.told_leaders.insert(partition, leader) == Some(leader) {
+            return;
+        }
+        let last = front.from_partition.entry(partition).or_default();
+        *last = now.max(*last + 1);
+        self.schedule.at(*last, Event::Leader { node, life, partition, leader });
     }
 
     /// A partition says something: it comes to the sessions, in its order.

@@ -24,10 +24,12 @@ use crate::error::{StorageError, at, syncing};
 use crate::wal::{MARK_NAME, WAL_FOLDER, found_log, is_slot};
 
 mod boot;
+mod cluster;
 mod node;
 mod repair;
 
 pub use boot::{BOOT_NAME, Forgot, Life, doubt_log};
+pub use cluster::{ClusterRecord, Founder};
 pub use node::{NODE_FILE, NodeRecord, NodeState};
 pub(crate) use node::{decode as decode_node, read as read_node};
 pub use repair::{RepairedIdentity, repair_identity};

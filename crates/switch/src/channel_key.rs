@@ -48,8 +48,14 @@ impl ChannelKeys {
     #[inline]
     pub fn shard_of(&self, key: ChannelKey) -> Option<usize> {
         let (life, number) = key.words();
-        (life == self.own.words().0).then_some((number >> COUNTER_BITS) as usize)
+        (life == self.own.words().0).then_some(shard_of_number(number))
     }
+}
+
+/// The shard that a channel's number names.
+#[inline]
+pub(crate) fn shard_of_number(number: u64) -> usize {
+    (number >> COUNTER_BITS) as usize
 }
 
 #[cfg(test)]

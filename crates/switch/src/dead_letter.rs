@@ -144,7 +144,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         let (mut channel, mut publish_seq) = (ChannelKey::NOBODY, 0);
         if wants_answer {
             if groups.is_empty() {
-                return self.push(partition, Command::DeadLetterAnswered { queue, seq, is_safe: false });
+                let answered = Command::DeadLetterAnswered { queue, seq, is_safe: false };
+                return self.inbox.borrow_mut().push_here(partition, answered);
             }
             let mut awaited = self.awaited.borrow_mut();
             awaited.last += 1;

@@ -18,6 +18,11 @@ pub fn transient_partition(shard: usize) -> PartitionId {
     PartitionId(TRANSIENT_BIT | shard as u32)
 }
 
+/// Whether a partition is the transient queues of a shard, which no other node has.
+pub(crate) fn is_transient(partition: PartitionId) -> bool {
+    partition.0 & TRANSIENT_BIT != 0
+}
+
 /// Where each partition of this node runs: its shard, and its place there.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {

@@ -5,16 +5,22 @@
 //! vector, what leaves it waits for the end of the step and goes over as one batch.
 
 use crate::directory::Directory;
+use crate::leaders::Leaders;
 use crate::parcel::Parcel;
-use broker::{PartitionId, QueueId};
-use node::Waits;
-use partition::{Command, Message};
+use crate::roads::{Frames, LinkUp, Roads};
+use broker::{NodeLife, PartitionId, QueueId};
+use node::{NodeId, Waits};
+use partition::peer::forward::Forward;
+use partition::{Command, Message, PeerFrame};
 use std::task::Waker;
 
 /// What waits for partitions, here and on other shards.
 pub struct Inbox<O> {
     shard: usize,
     directory: Directory,
+    leaders: Leaders,
+    /// What is for other nodes.
+    pub(crate) roads: Roads,
     waits: Waits,
     remote: Vec<Vec<Parcel<O>>>,
     /// Bytes of the messages in `remote`.
@@ -26,17 +32,55 @@ pub struct Inbox<O> {
 
 impl<O> Inbox<O> {
     /// Nothing waits; `members` partitions run on this shard.
-    pub fn new(shard: usize, directory: Directory, members: usize) -> Self {
+    pub fn new(shard: usize, directory: Directory, leaders: Leaders, members: usize) -> Self {
+        let roads = Roads::new(shard);
         let remote = (0..directory.shards()).map(|_| Vec::new()).collect();
         let remote_bytes = vec![0; directory.shards()];
         let (waits, has_remote, waker, is_woken) = (Waits::new(members), false, None, false);
-        Inbox { shard, directory, waits, remote, remote_bytes, has_remote, waker, is_woken }
+        Inbox { shard, directory, leaders, roads, waits, remote, remote_bytes, has_remote, waker, is_woken }
     }
 
-    /// Queues a command. One for a partition that does not run here is dropped: its queue cannot be
-    /// declared here.
+    /// Queues a command for whoever leads the partition: another node, as far as is known here and
+    /// there is a link, or this node's member.
     #[inline]
     pub fn push(&mut self, partition: PartitionId, command: Command) {
+        let command = match self.leaders.has_peers() {
+            false => command,
+            true => match self.push_away(partition, command) {
+                Some(command) => command,
+                None => return,
+            },
+        };
+        self.push_here(partition, command);
+    }
+
+    /// Sends a command to the node that leads the partition; gives it back if that is this one, or
+    /// nobody is known to, or cannot be reached.
+    fn push_away(&mut self, partition: PartitionId, command: Command) -> Option<Command> {
+        let leader = self.leaders.leader(partition);
+        let left = if let Command::Detach { channel } = &command {
+            self.roads.detach(partition, *channel);
+            self.roads.turning.hold(partition, command.clone());
+            Some(command)
+        } else {
+            match self.roads.hold(partition, leader, command) {
+                Some(command) => match leader.filter(|node| *node != self.leaders.own()) {
+                    Some(node) => self.roads.command(node, partition, command),
+                    None => Some(command),
+                },
+                None => None,
+            }
+        };
+        if self.roads.has_frames() {
+            self.wake();
+        }
+        left
+    }
+
+    /// Queues a command for this node's member. One for a partition that does not run here is
+    /// dropped: its queue cannot be declared here.
+    #[inline]
+    pub(crate) fn push_here(&mut self, partition: PartitionId, command: Command) {
         match self.directory.find(partition) {
             Some((shard, place)) if shard == self.shard => self.waits.push(place, command),
             Some((shard, _)) => {
@@ -74,6 +118,35 @@ impl<O> Inbox<O> {
         self.remote[shard].push(parcel);
         self.has_remote = true;
         self.wake();
+    }
+
+    /// Queues a frame of another member of a partition's group.
+    pub fn receive(&mut self, partition: PartitionId, from: NodeId, frame: PeerFrame) {
+        if let Some((shard, place)) = self.directory.find(partition) {
+            assert!(shard == self.shard, "a frame comes to the shard of its partition");
+            self.waits.receive(place, from, frame);
+            self.wake();
+        }
+    }
+
+    /// Queues what another node wants of the group at a partition of this shard.
+    pub(crate) fn receive_forward(&mut self, partition: PartitionId, from: NodeLife, forward: Forward) {
+        if let Some((_, place)) = self.directory.find(partition).filter(|(shard, _)| *shard == self.shard) {
+            self.waits.receive_forward(place, from, forward);
+            self.wake();
+        }
+    }
+
+    /// Hands out what is for other nodes: over which link, in order. What `send` leaves in the list
+    /// is dropped. To be called before [`Inbox::post`]: what another shard is told must not overtake
+    /// it.
+    pub fn post_away(&mut self, send: impl FnMut(LinkUp, &mut Frames)) {
+        self.roads.post(send);
+    }
+
+    /// Whether so much is on its way to other nodes that publishers have to wait.
+    pub fn is_full(&self) -> bool {
+        self.roads.is_full()
     }
 
     /// Whether the shard's task is on its way and will look here.
@@ -118,6 +191,7 @@ impl<O> Inbox<O> {
     pub fn trim(&mut self) {
         self.waits.trim();
         self.remote.iter_mut().for_each(|parcels| parcels.shrink_to(0));
+        self.roads.trim();
     }
 
     /// What waits for the partitions of this shard.
@@ -142,7 +216,7 @@ mod tests {
     #[test]
     fn commands_stay_in_order_and_leave_the_shard_only_at_the_end_of_the_step() {
         let directory = Directory::new(2, &[(PartitionId(1), 1)]);
-        let mut inbox = Inbox::<()>::new(0, directory, 1);
+        let mut inbox = Inbox::<()>::new(0, directory, Leaders::alone(broker::NodeNumber(1)), 1);
         for queue in 1..4 {
             inbox.push(transient_partition(0), Command::Delete { queue: QueueId(queue) });
         }

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //!   sessions ──Command──▶ inbox ──▶ partitions of this shard
-//!      ▲                    └─────▶ parcels for other shards, at the end of the step
+//!      ▲                    ├─────▶ parcels for other shards, at the end of the step
+//!      │                    └─────▶ roads to the nodes that lead other partitions, likewise
 //!      └──hear◀── deliver ◀──Effect── partitions of this shard, and parcels of others
 //! ```
 //!
@@ -14,7 +15,8 @@
 //!
 //! In reading order: what a switch is given (`surroundings`), what shards say to each other
 //! (`parcel`), where partitions run (`directory`) and how channels are numbered (`channel_key`), what
-//! waits (`inbox`), how much may be on its way (`windows`), the switch itself (`switch`), what
+//! waits (`inbox`), who leads what (`leaders`) and what goes to other nodes (`roads`,
+//! `unanswered`, `turning`), how much may be on its way (`windows`), the switch itself (`switch`), what
 //! follows a change of the topology (`follow`), and what a shard publishes (`emit`, `dead_letter`).
 
 mod channel_key;
@@ -23,9 +25,13 @@ mod directory;
 mod emit;
 mod follow;
 mod inbox;
+mod leaders;
 mod parcel;
+mod roads;
 mod surroundings;
 mod switch;
+mod turning;
+mod unanswered;
 mod windows;
 
 pub use channel_key::ChannelKeys;
@@ -33,7 +39,9 @@ pub use directory::{Directory, SHARDS_MAX, transient_partition};
 pub use emit::{EVENT_EXCHANGE, Emission};
 pub use follow::{Follower, Tell, follow, rules_of, tell_partitions};
 pub use inbox::Inbox;
+pub use leaders::Leaders;
 pub use parcel::Parcel;
+pub use roads::{Frames, LinkUp, shard_for};
 pub use surroundings::{Outsider, Surroundings};
 pub use switch::{Crossing, Switch};
 pub use windows::{Window, window_bytes};

@@ -1,8 +1,10 @@
 //! What one shard, or another thread of the node, hands to a shard's switch.
 
+use crate::roads::{Frames, LinkUp};
 use broker::topology::{BrokerEvent, CommandReply, Refusal};
-use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
-use partition::{Command, Effect, RequestId};
+use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId};
+use node::NodeId;
+use partition::{Command, Effect, PeerFrame, RequestId};
 use session::Deletion;
 
 /// See the module. `O` is somebody who is no channel and waits for an answer.
@@ -47,4 +49,12 @@ pub enum Parcel<O> {
     /// Somebody who is no channel wants a queue of one of this shard's partitions to lose what is
     /// ready.
     Purge(PartitionId, QueueId, O),
+    /// A link to another node is up.
+    LinkUp(LinkUp),
+    /// The link to another node is gone.
+    LinkDown(NodeNumber),
+    /// What another node sent for partitions and channels of this shard, in order.
+    Forwards(NodeNumber, Frames),
+    /// From another member of the group of one of this shard's partitions.
+    Frame(PartitionId, NodeId, PeerFrame),
 }

@@ -74,6 +74,9 @@ pub trait Surroundings {
         outcome: Result<CommandReply, Refusal>,
     );
 
+    /// Whether this shard has as much to write as it may: other nodes send it no more then.
+    fn is_loaded(&self) -> bool;
+
     /// Milliseconds since the epoch, as the wall clock has it.
     fn wall_ms(&self) -> u64;
 

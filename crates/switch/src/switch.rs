@@ -5,17 +5,20 @@
 
 use crate::channel_key::ChannelKeys;
 use crate::dead_letter::{AwaitedDeadLetters, Outgoing};
-use crate::directory::Directory;
+use crate::directory::{Directory, is_transient};
 use crate::follow::{Follower, Tell, follow};
 use crate::inbox::Inbox;
+use crate::leaders::Leaders;
 use crate::parcel::Parcel;
+use crate::roads::Frames;
 use crate::surroundings::{Outsider, Surroundings};
 use crate::windows::RemoteWindows;
 use broker::topology::{Applied, Command as Change, Name, Refusal, Topology};
-use broker::{ChannelKey, ConsumerKey, NodeLife, PartitionId, QueueId, VhostId};
+use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId, VhostId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use node::{Edge, Intake, Waits};
+use partition::peer::forward::Forward;
 use partition::{Command, Effect, Outlets, QueuePartition, Reply, RequestId};
 use session::{Asker, Deleter, Deletion, Deletions};
 use std::cell::{Cell, RefCell};
@@ -25,9 +28,14 @@ use std::ops::Deref;
 pub struct Switch<C, O> {
     index: usize,
     directory: Directory,
+    leaders: Leaders,
     pub(crate) inbox: RefCell<Inbox<O>>,
     pub(crate) keys: RefCell<ChannelKeys>,
     channels: RefCell<HashMap<ChannelKey, (C, u16), FixedState>>,
+    /// Whom partitions of this shard follow now, and the others have not heard.
+    noted: RefCell<Vec<(PartitionId, Option<NodeNumber>)>>,
+    /// Partitions of this shard that lead, where others could.
+    leading: RefCell<Vec<PartitionId>>,
     remote: RefCell<RemoteWindows>,
     /// Connections with room reserved in this step, and channels of other shards likewise.
     reserved: RefCell<Vec<C>>,
@@ -45,13 +53,16 @@ pub struct Switch<C, O> {
 
 impl<C, O> Switch<C, O> {
     /// The switch of a shard with `members` partitions, in this life of its node.
-    pub fn new(life: NodeLife, index: usize, directory: Directory, members: usize) -> Self {
+    pub fn new(life: NodeLife, index: usize, directory: Directory, leaders: Leaders, members: usize) -> Self {
         Switch {
             index,
-            inbox: RefCell::new(Inbox::new(index, directory.clone(), members)),
+            inbox: RefCell::new(Inbox::new(index, directory.clone(), leaders.clone(), members)),
             directory,
+            leaders,
             keys: RefCell::new(ChannelKeys::new(life, index)),
             channels: RefCell::default(),
+            noted: RefCell::default(),
+            leading: RefCell::default(),
             remote: RefCell::default(),
             reserved: RefCell::default(),
             reserved_remote: RefCell::default(),
@@ -73,7 +84,7 @@ impl<C, O> Switch<C, O> {
         &self.inbox
     }
 
-    /// Hands a command to a partition, here or on another shard.
+    /// Hands a command to whoever leads a partition: here, on another shard or another node.
     #[inline]
     pub fn push(&self, partition: PartitionId, command: Command) {
         self.inbox.borrow_mut().push(partition, command);
@@ -107,9 +118,27 @@ impl<C, O> Switch<C, O> {
         self.channels.borrow().get(&channel).map(|(_, number)| *number)
     }
 
-    /// A connection has written what a partition of another shard had sent one of its channels.
-    pub fn drained(&self, shard: usize, channel: ChannelKey, bytes: usize) {
-        self.inbox.borrow_mut().push_parcel(shard, Parcel::Drained { channel, bytes });
+    /// A connection has written what a partition had sent one of its channels. It matters where that
+    /// runs on another shard or another node.
+    pub fn drained(&self, partition: PartitionId, channel: ChannelKey, bytes: usize) {
+        let mut inbox = self.inbox.borrow_mut();
+        if let Some(node) = self.leaders.away(partition) {
+            inbox.roads.send(node, partition, Forward::Drained { channel, bytes: bytes as u64 });
+            inbox.wake();
+        } else if let Some((shard, _)) = self.directory.find(partition).filter(|(shard, _)| *shard != self.index) {
+            inbox.push_parcel(shard, Parcel::Drained { channel, bytes });
+        }
+    }
+
+    /// Whether what a partition says comes from another shard, or may come from another node.
+    pub fn is_remote(&self, partition: PartitionId) -> bool {
+        let is_elsewhere = self.directory.find(partition).is_some_and(|(shard, _)| shard != self.index);
+        is_elsewhere || self.leaders.has_peers() && !is_transient(partition)
+    }
+
+    /// Who leads what, as far as this node has heard.
+    pub fn leaders(&self) -> &Leaders {
+        &self.leaders
     }
 
     /// Whether the shard has something of its own to do without being told anything more.
@@ -134,6 +163,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     /// Has the shard of a queue's partition delete it, behind everything that was handed to that
     /// partition before.
     pub fn delete_queue(&self, deletion: Deletion<O>, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let Some(deletion) = self.delete_away(deletion) else { return };
         match self.directory.find(deletion.partition) {
             Some((shard, _)) if shard == self.index => self.deletions.begin(deletion, &At { switch: self, env }),
             Some((shard, _)) => {
@@ -144,6 +174,29 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         }
     }
 
+    /// Has the node that leads a queue's partition delete it: what is decided about the queue is tied
+    /// to who leads it. Gives the deletion back if that is this node, or nobody can be asked.
+    fn delete_away(&self, deletion: Deletion<O>) -> Option<Deletion<O>> {
+        let Some(node) = self.leaders.away(deletion.partition) else { return Some(deletion) };
+        let mut inbox = self.inbox.borrow_mut();
+        if inbox.roads.road(node).is_none() {
+            return Some(deletion);
+        }
+        let Deletion { queue, partition, if_unused, if_empty, asker } = deletion;
+        let asks = match asker {
+            Asker::Channel { channel, request } => (channel, request),
+            Asker::Nobody => (self.own_key(), self.next_request()),
+            Asker::Outsider(outsider) => {
+                let request = self.next_request();
+                self.asked.borrow_mut().insert(request, outsider);
+                (self.own_key(), request)
+            }
+        };
+        inbox.roads.delete(node, partition, queue, (if_unused, if_empty), asks);
+        inbox.wake();
+        None
+    }
+
     /// Takes what another shard or thread handed over.
     pub fn take(&self, parcel: Parcel<O>, env: &impl Surroundings<Connection = C, Outsider = O>) {
         match parcel {
@@ -151,8 +204,13 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 if let Command::Detach { channel } = &command {
                     self.remote.borrow_mut().forget(*channel);
                 }
-                self.push(partition, command);
+                // Whoever sent it here knows why.
+                self.inbox.borrow_mut().push_here(partition, command);
             }
+            Parcel::LinkUp(link) => self.inbox.borrow_mut().roads.open(link),
+            Parcel::LinkDown(node) => self.link_down(node, env),
+            Parcel::Forwards(node, frames) => self.take_forwards(node, frames, env),
+            Parcel::Frame(partition, from, frame) => self.inbox.borrow_mut().receive(partition, from, frame),
             Parcel::Declare(partition, queue) => self.inbox.borrow_mut().declare(partition, queue),
             Parcel::Effect(effect) => self.deliver(std::iter::once(effect), None, env),
             Parcel::Starved { consumer } => self.pass_over(consumer, env),
@@ -185,8 +243,157 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 connection.into_iter().for_each(|(connection, _)| env.starve(&connection, consumer));
             }
             Some(shard) => self.inbox.borrow_mut().push_parcel(shard, Parcel::Starved { consumer }),
-            // A channel of another life.
-            None => {}
+            // A channel of another node, or of another life.
+            None => {
+                let mut inbox = self.inbox.borrow_mut();
+                let road = inbox.roads.to(consumer.channel).map(|road| road.node());
+                if let Some(node) = road {
+                    inbox.roads.send(node, PartitionId(0), Forward::Starved { consumer });
+                    inbox.wake();
+                }
+            }
+        }
+    }
+
+    /// Notes whom a member follows, as of what it has said so far.
+    pub fn note_leader(&self, partition: PartitionId, leader: Option<NodeNumber>) {
+        let mut noted = self.noted.borrow_mut();
+        let waiting = noted.iter().rev().find(|(known, _)| *known == partition).map(|(_, leader)| *leader);
+        if waiting.unwrap_or_else(|| self.leaders.leader(partition)) != leader {
+            noted.push((partition, leader));
+            self.inbox.borrow_mut().wake();
+        }
+    }
+
+    /// Lets all shards know whom members follow now. To be called at the end of a step, once what the
+    /// members said before is on its way to the others: whoever hears of a new leader turns to it.
+    pub fn tell_leaders(&self) {
+        for (partition, leader) in self.noted.borrow_mut().drain(..) {
+            self.leaders.note(partition, leader);
+        }
+    }
+
+    /// Looks at a member after a step. One that begins to lead is told which of the queues it has
+    /// something of are gone: the delete may have come while it did not lead.
+    pub fn note_member(&self, queues: &QueuePartition, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        if !self.leaders.has_peers() {
+            return;
+        }
+        let mut leading = self.leading.borrow_mut();
+        if leading.contains(&queues.id()) == queues.is_leading() {
+            return;
+        }
+        if !queues.is_leading() {
+            return leading.retain(|id| *id != queues.id());
+        }
+        leading.push(queues.id());
+        let topology = env.topology();
+        // One that this node has not heard of yet is no orphan.
+        let is_gone = |queue: &QueueId| topology.queue(*queue).is_none() && *queue < topology.next_queue();
+        for queue in queues.queue_ids().into_iter().filter(is_gone) {
+            self.inbox.borrow_mut().push_here(queues.id(), Command::Delete { queue });
+        }
+    }
+
+    /// What waited for a queue that this node had not heard of, or for room here, goes on as far as
+    /// it may. To be called at the beginning of each step.
+    pub fn resume_roads(&self, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        if !self.leaders.has_peers() || !self.inbox.borrow().roads.has_waiting() {
+            return;
+        }
+        let turned = self.inbox.borrow_mut().roads.take_turned();
+        turned.into_iter().for_each(|(partition, command)| self.push(partition, command));
+        let held = self.inbox.borrow_mut().roads.take_held();
+        for (node, frames) in held {
+            self.take_forwards(node, frames.into(), env);
+        }
+        if !env.is_loaded() {
+            self.inbox.borrow_mut().roads.answer_marks();
+        }
+    }
+
+    /// Sends something to another node beside what channels and partitions say; nothing where there
+    /// is no link.
+    pub fn forward(&self, node: NodeNumber, partition: PartitionId, forward: Forward) {
+        let mut inbox = self.inbox.borrow_mut();
+        inbox.roads.send(node, partition, forward);
+        inbox.wake();
+    }
+
+    /// The link to another node is gone, and with it all that was on its way.
+    fn link_down(&self, node: NodeNumber, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let (effects, gone) = self.inbox.borrow_mut().roads.close(node);
+        for (partition, channel) in gone {
+            self.remote.borrow_mut().forget(channel);
+            self.inbox.borrow_mut().push_here(partition, Command::Detach { channel });
+        }
+        self.deliver(effects.into_iter(), None, env);
+        // What waited for that node goes on.
+        self.inbox.borrow_mut().wake();
+    }
+
+    /// Takes what another node sent, in its order.
+    fn take_forwards(&self, node: NodeNumber, frames: Frames, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let mut answers = Vec::new();
+        let next_queue = env.topology().next_queue();
+        let is_new = |queue: QueueId| !queue.is_local() && queue >= next_queue;
+        for (partition, forward) in frames {
+            let mut inbox = self.inbox.borrow_mut();
+            // Without a link it is of an earlier one.
+            let Some(road) = inbox.roads.road(node) else { break };
+            let waits = match &forward {
+                Forward::Command(command) => names(command).any(is_new),
+                Forward::Delete { queue, .. } => is_new(*queue),
+                _ => false,
+            };
+            let ordered = matches!(forward, Forward::Command(_) | Forward::Ping { .. } | Forward::Delete { .. });
+            let forward = match ordered {
+                true => match road.hold(partition, forward, waits) {
+                    Some(forward) => forward,
+                    None => continue,
+                },
+                false => forward,
+            };
+            match forward {
+                Forward::Command(command) => {
+                    road.note_guest(partition, &command);
+                    if let Command::Detach { channel } = &command {
+                        self.remote.borrow_mut().forget(*channel);
+                    }
+                    inbox.push_here(partition, command);
+                }
+                Forward::Effect(effect) => {
+                    if road.answered(partition, &effect) {
+                        answers.push(effect);
+                    }
+                }
+                Forward::Starved { consumer } => {
+                    drop(inbox);
+                    self.deliver(answers.drain(..), None, env);
+                    self.pass_over(consumer, env);
+                }
+                Forward::Drained { channel, bytes } => {
+                    self.remote.borrow_mut().drained(channel, usize::try_from(bytes).unwrap_or(usize::MAX));
+                }
+                Forward::Ping { number } => road.mark(number),
+                Forward::Pong { number } => road.handled(number),
+                Forward::Delete { queue, if_unused, if_empty, channel, request } => {
+                    drop(inbox);
+                    let asker = Asker::Channel { channel, request };
+                    let deletion = Deletion { queue, partition, if_unused, if_empty, asker };
+                    self.deletions.begin(deletion, &At { switch: self, env });
+                }
+                forward @ (Forward::Propose { .. } | Forward::NotProposed { .. }) => {
+                    let from = road.peer();
+                    inbox.receive_forward(partition, from, forward);
+                }
+            }
+        }
+        self.deliver(answers.into_iter(), None, env);
+        // Marks are answered in the step that follows.
+        let mut inbox = self.inbox.borrow_mut();
+        if inbox.roads.has_waiting() {
+            inbox.wake();
         }
     }
 
@@ -201,7 +408,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     ) {
         let mut effects = effects.peekable();
         while let Some(effect) = effects.next() {
-            let Some(channel) = channel_of(&effect) else {
+            let Some(channel) = effect.channel() else {
                 if let Some(partition) = partition {
                     self.take_own(effect, partition, env);
                 }
@@ -216,19 +423,38 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     if let Effect::Deliver(delivery) = &effect {
                         self.remote.borrow_mut().send(channel, delivery.message.len());
                     }
+                    self.note_cancelled(&effect);
                     self.inbox.borrow_mut().push_parcel(shard, Parcel::Effect(effect));
                     continue;
                 }
-                // A channel of another life: nobody is there to hear of it.
-                None => continue,
+                None => {
+                    // A channel of another node; one of another life is not there to hear of it.
+                    if let Effect::Deliver(delivery) = &effect {
+                        self.remote.borrow_mut().send(channel, delivery.message.len());
+                    }
+                    self.note_cancelled(&effect);
+                    let mut inbox = self.inbox.borrow_mut();
+                    if inbox.roads.effect(channel, partition.unwrap_or(PartitionId(0)), effect) {
+                        inbox.wake();
+                    }
+                    continue;
+                }
             }
             if channel == own {
                 self.take_answer(effect, env);
                 continue;
             }
             let Some((connection, number)) = self.connection_of(channel) else { continue };
-            let same = |next: &Effect| channel_of(next) == Some(channel);
+            let same = |next: &Effect| next.channel() == Some(channel);
             env.hear(&connection, (channel, number), effect, &mut || effects.next_if(same));
+        }
+    }
+
+    /// A consumer elsewhere is none any more: what was on its way to its channel is not counted
+    /// further, as what drains of it may be told to the next leader.
+    fn note_cancelled(&self, effect: &Effect) {
+        if let Effect::Cancelled { consumer, .. } = effect {
+            self.remote.borrow_mut().forget(consumer.channel);
         }
     }
 
@@ -273,7 +499,9 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     fn dead_letters_answered(&self, (first, count): (u64, u64), is_safe: bool) {
         let mut done = Vec::new();
         self.awaited.borrow_mut().answered(first, count, is_safe, &mut done);
-        done.into_iter().for_each(|(partition, command)| self.push(partition, command));
+        // The partition that gave them up is this node's.
+        let mut inbox = self.inbox.borrow_mut();
+        done.into_iter().for_each(|(partition, command)| inbox.push_here(partition, command));
     }
 
     fn connection_of(&self, channel: ChannelKey) -> Option<(C, u16)> {
@@ -281,25 +509,28 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     }
 }
 
-/// Whom an effect concerns.
-fn channel_of(effect: &Effect) -> Option<ChannelKey> {
-    Some(match effect {
-        Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Reply { channel, .. } => *channel,
-        Effect::Deliver(delivery) => delivery.consumer.channel,
-        Effect::Cancelled { consumer, .. }
-        | Effect::GrantWanted { consumer, .. }
-        | Effect::GrantReturned { consumer, .. } => consumer.channel,
-        Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => return None,
-    })
+/// The queues that have to be known before a command is carried out.
+fn names(command: &Command) -> impl Iterator<Item = QueueId> + '_ {
+    let (targets, one) = match command {
+        Command::Publish(publish) => (&publish.targets[..], None),
+        Command::Consume { queue, .. }
+        | Command::Get { queue, .. }
+        | Command::Purge { queue, .. }
+        | Command::Stat { queue, .. }
+        | Command::Close { queue, .. } => (&[][..], Some(*queue)),
+        _ => (&[][..], None),
+    };
+    targets.iter().map(|target| target.queue).chain(one)
 }
 
+/// What the topology says is for this node's members: the others hear it from their own.
 impl<C, O> Tell for Switch<C, O> {
     fn declare(&self, partition: PartitionId, queue: QueueId) {
         self.inbox.borrow_mut().declare(partition, queue);
     }
 
     fn command(&self, partition: PartitionId, command: Command) {
-        self.push(partition, command);
+        self.inbox.borrow_mut().push_here(partition, command);
     }
 }
 
@@ -324,16 +555,10 @@ impl<E: Surroundings> Outlets for Crossing<'_, E> {
         let shard = switch.keys.borrow().shard_of(channel);
         match shard {
             Some(shard) if shard == switch.index => {}
-            Some(_) => {
-                let portion = switch.remote.borrow_mut().reserve(channel);
-                match portion {
-                    0 => switch.pass_over(consumer, self.env),
-                    _ => switch.reserved_remote.borrow_mut().push(channel),
-                }
-                return portion;
-            }
+            Some(_) => return self.room_elsewhere(consumer),
             // A channel of another life: nobody is there to take anything.
-            None => return 0,
+            None if switch.inbox.borrow_mut().roads.to(channel).is_none() => return 0,
+            None => return self.room_elsewhere(consumer),
         }
         let Some((connection, _)) = switch.connection_of(channel) else { return 0 };
         let portion = self.env.room(&connection, consumer);
@@ -344,8 +569,24 @@ impl<E: Surroundings> Outlets for Crossing<'_, E> {
     }
 }
 
+impl<E: Surroundings> Crossing<'_, E> {
+    /// Room at a channel of another shard or another node.
+    fn room_elsewhere(&self, consumer: ConsumerKey) -> usize {
+        let portion = self.switch.remote.borrow_mut().reserve(consumer.channel);
+        match portion {
+            0 => self.switch.pass_over(consumer, self.env),
+            _ => self.switch.reserved_remote.borrow_mut().push(consumer.channel),
+        }
+        portion
+    }
+}
+
 impl<E: Surroundings> Edge for Crossing<'_, E> {
-    fn take_effects(&mut self, partition: PartitionId, _: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
+    fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
+        if let Some(queues) = queues.filter(|_| self.switch.leaders.has_peers()) {
+            self.switch.note_leader(partition, queues.leader());
+            self.switch.note_member(queues, self.env);
+        }
         for connection in self.switch.reserved.borrow_mut().drain(..) {
             self.env.settle_room(&connection);
         }
@@ -376,7 +617,8 @@ impl<E: Surroundings> Deleter<E::Outsider> for At<'_, E> {
     }
 
     fn push(&self, partition: PartitionId, command: Command) {
-        self.switch.push(partition, command);
+        // A deletion is its partition's own affair, as long as this member leads.
+        self.switch.inbox.borrow_mut().push_here(partition, command);
     }
 
     fn change(&self, change: &Change) -> Applied {
@@ -394,7 +636,12 @@ impl<E: Surroundings> Deleter<E::Outsider> for At<'_, E> {
             Asker::Nobody => {}
             Asker::Outsider(outsider) => outsider.answer(answer),
             Asker::Channel { channel, request } => {
-                let Some(shard) = self.switch.keys.borrow().shard_of(channel) else { return };
+                let Some(shard) = self.switch.keys.borrow().shard_of(channel) else {
+                    // Of another node. What was not decided is asked again there.
+                    let reply = answer.unwrap_or(Reply::NotLeader);
+                    let effect = Effect::Reply { channel, request, reply };
+                    return self.switch.deliver(std::iter::once(effect), None, self.env);
+                };
                 let parcel = match answer {
                     Ok(reply) => Parcel::Effect(Effect::Reply { channel, request, reply }),
                     Err(refusal) => Parcel::Decided { channel, request, outcome: Err(refusal) },

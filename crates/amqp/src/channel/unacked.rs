@@ -195,6 +195,13 @@ impl Unacked {
         Some(span.first_tag + u64::from(span.live.trailing_zeros()))
     }
 
+    /// What a consumer has outstanding, as ranges of sequence numbers in the order of their tags.
+    pub(crate) fn of_consumer(&self, consumer: u32) -> Vec<(u64, u64)> {
+        let mut runs = Deliveries::new();
+        self.spans.iter().filter(|span| span.consumer == consumer).for_each(|span| span.collect(span.live, &mut runs));
+        runs.iter().map(|run| (run.first_seq, u64::from(run.count))).collect()
+    }
+
     /// Everything that is outstanding, in the order of the tags.
     fn tagged(&self) -> impl Iterator<Item = Tagged> + '_ {
         self.spans.iter().flat_map(|span| {

@@ -232,6 +232,12 @@ impl Connection {
         self.channels.look(channel)?.unacked.oldest_of(consumer)
     }
 
+    /// What a consumer was given and its client has not settled: first sequence number and count of
+    /// each run.
+    pub fn unacked_of(&self, channel: ChannelId, consumer: u32) -> Vec<(u64, u64)> {
+        self.channels.look(channel).map_or_else(Vec::new, |channel| channel.unacked.of_consumer(consumer))
+    }
+
     /// The last delivery tag of a channel; 0 before the first.
     pub fn last_delivery_tag(&self, channel: ChannelId) -> u64 {
         self.channels.look(channel).map_or(0, |channel| channel.unacked.last_tag())

@@ -42,6 +42,9 @@ pub struct Consumer {
 struct Attached {
     consumer: Consumer,
     held: SeqRanges,
+    /// What its client holds of an earlier leader, and somebody else has here: it counts against the
+    /// prefetch until the client settles it.
+    foreign: SeqRanges,
     granted: u32,
     /// A grant was asked for and has not come.
     asked: bool,
@@ -64,7 +67,7 @@ impl Attached {
     /// Whether it takes messages, as far as its queue knows.
     fn has_room(&self) -> bool {
         let c = &self.consumer;
-        let room = c.no_ack || c.prefetch == 0 || self.held.count() < u64::from(c.prefetch);
+        let room = c.no_ack || c.prefetch == 0 || self.held.count() + self.foreign.count() < u64::from(c.prefetch);
         room && !self.stalled && !self.waits
     }
 }
@@ -254,6 +257,7 @@ impl Dispatch {
         let attached = Attached {
             consumer,
             held: SeqRanges::new(),
+            foreign: SeqRanges::new(),
             granted: 0,
             asked: false,
             refused: false,
@@ -452,6 +456,44 @@ impl Dispatch {
         was_ready
     }
 
+    /// A consumer that was attached to an earlier leader holds `count` messages from `first`: those
+    /// that are ready here are its own again, the others count against its prefetch. Nothing happens
+    /// if it is not attached. Costs the live messages before them that nobody has.
+    pub fn hold(&mut self, key: ConsumerKey, first: u64, count: u64, next_live: impl Fn(u64) -> Option<u64>) {
+        if !self.attached.contains_key(&key) {
+            return;
+        }
+        for seq in first..first.saturating_add(count) {
+            let is_own = self.lanes.is_none() && self.take_ready(seq, &next_live);
+            let attached = self.attached.get_mut(&key).expect("seen above");
+            match is_own {
+                true => {
+                    attached.held.insert(seq);
+                    self.held += 1;
+                }
+                false => attached.foreign.insert(seq),
+            }
+        }
+        self.refresh(key);
+    }
+
+    /// Takes a message that is ready, wherever it stands; what stands before it stays ready. False if
+    /// it is not ready.
+    fn take_ready(&mut self, seq: u64, next_live: &impl Fn(u64) -> Option<u64>) -> bool {
+        if !self.returned.remove(&seq) {
+            if !(self.cursor..self.end).contains(&seq) || next_live(seq) != Some(seq) {
+                return false;
+            }
+            while let Some(before) = next_live(self.cursor).filter(|before| *before < seq) {
+                self.returned.insert(before);
+                self.cursor = before + 1;
+            }
+            self.cursor = seq + 1;
+        }
+        self.ready -= 1;
+        true
+    }
+
     /// Whether a consumer, or who was one, holds the message. Costs a look at each of them.
     pub fn is_held(&self, seq: u64) -> bool {
         let attached = self.attached.values().map(|a| &a.held);
@@ -474,7 +516,7 @@ impl Dispatch {
             _ if !a.has_credit() => 0,
             _ if a.consumer.no_ack => u64::MAX,
             0 => u64::MAX,
-            prefetch => u64::from(prefetch) - a.held.count(),
+            prefetch => u64::from(prefetch) - a.held.count() - a.foreign.count(),
         };
         self.attached.values().map(of).fold(0, u64::saturating_add)
     }
@@ -495,6 +537,9 @@ impl Dispatch {
         self.held -= all;
         assert!(taken.len() > before || all == 0, "what was taken is told");
         let is_empty = held.is_empty();
+        if let Some(attached) = self.attached.get_mut(&holder).filter(|attached| !attached.foreign.is_empty()) {
+            attached.foreign.remove_range(first, count);
+        }
         if is_empty && self.holders.contains_key(&holder) {
             self.holders.remove(&holder);
         }

@@ -142,6 +142,15 @@ pub struct SoleNode<'a> {
     pub wanted: u32,
 }
 
+/// A node that founded the cluster with others.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterMember<'a> {
+    /// Its number.
+    pub number: NodeNumber,
+    /// Where the others reach it.
+    pub address: &'a str,
+}
+
 /// The pool that a node which is alone puts its partitions into.
 pub const FIRST_POOL: PoolId = PoolId(1);
 
@@ -237,6 +246,55 @@ impl Topology {
         };
         sole.ended.iter().for_each(|id| put(*id, &[], PartitionStage::Retired));
         sole.partitions.iter().for_each(|id| put(*id, &[sole.number], PartitionStage::Serving));
+        commands
+    }
+
+    /// What a founder says of itself at each start.
+    pub fn announcement_of(
+        &self,
+        own: NodeNumber,
+        name: &str,
+        can: MachineVersions,
+        founders: &[ClusterMember<'_>],
+    ) -> Command {
+        let address = founders.iter().find(|founder| founder.number == own).map_or("", |founder| founder.address);
+        let standing = self.cluster.nodes.get(&own).map_or(NodeStanding::Member, |node| node.standing);
+        let node = ClusterNode { name: Name::from(name), address: Name::from(address), standing, can };
+        Command::PutNode { number: own, node }
+    }
+
+    /// What the founders of a cluster have to say together, as far as the topology does not hold it
+    /// yet, in its order. `can` stands for those that have not said it themselves.
+    pub fn commands_of_founders(
+        &self,
+        founders: &[ClusterMember<'_>],
+        can: MachineVersions,
+        partitions: u32,
+    ) -> Vec<Command> {
+        let Cluster { nodes, pools, partitions: known } = &self.cluster;
+        let mut commands = Vec::new();
+        for founder in founders.iter().filter(|founder| !nodes.contains_key(&founder.number)) {
+            let (name, address) = (Name::from(founder.address), Name::from(founder.address));
+            let node = ClusterNode { name, address, standing: NodeStanding::Member, can };
+            commands.push(Command::PutNode { number: founder.number, node });
+        }
+        let members: Vec<NodeNumber> = founders.iter().map(|founder| founder.number).collect();
+        if !pools.contains_key(&FIRST_POOL) {
+            let pool = PartitionPool {
+                name: Name::from("default"),
+                replication_factor: u32::try_from(members.len()).expect("a cluster has few founders"),
+                target: partitions,
+                serves_classic: true,
+                serves_quorum: true,
+            };
+            commands.push(Command::PutPool { id: FIRST_POOL, pool });
+        }
+        for id in (1..=partitions).map(PartitionId).filter(|id| !known.contains_key(id)) {
+            let stage = PartitionStage::Serving;
+            let partition = PoolPartition { pool: FIRST_POOL, members: members.clone(), stage };
+            commands.push(Command::PutPartition { id, partition });
+        }
+        commands.extend(self.raise_for(members));
         commands
     }
 

@@ -54,8 +54,8 @@ pub use binding::BINDINGS_MAX;
 pub use broker_event::{BrokerEvent, Foresight};
 pub use check::{Actor, Checked, ExchangeDeclare, OpenConnections, Placement, QueueDeclare, QueueDeclared};
 pub use cluster::{
-    ClusterNode, FIRST_MACHINE_VERSION, FIRST_POOL, MACHINE_VERSION, MachineVersions, NODES_EVER_MAX, NodeStanding,
-    PARTITIONS_EVER_MAX, POOLS_MAX, PartitionPool, PartitionStage, PoolPartition, SoleNode,
+    ClusterMember, ClusterNode, FIRST_MACHINE_VERSION, FIRST_POOL, MACHINE_VERSION, MachineVersions, NODES_EVER_MAX,
+    NodeStanding, PARTITIONS_EVER_MAX, POOLS_MAX, PartitionPool, PartitionStage, PoolPartition, SoleNode,
 };
 pub use command::{
     Binding, COMMAND_VERSION, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, PutPolicy, Unbind,
@@ -280,6 +280,11 @@ impl Topology {
     /// The queue of this name.
     pub fn find_queue(&self, vhost: VhostId, name: &[u8]) -> Option<&Queue> {
         self.queues.find(vhost, name).map(|at| &self.queues[at])
+    }
+
+    /// Durable queues of which this topology knows, or knew, have smaller numbers.
+    pub fn next_queue(&self) -> QueueId {
+        QueueId(self.queue_next)
     }
 
     /// The queue of this id.

@@ -15,6 +15,7 @@
 //! 43 stall          queue, consumer, flags { stalled }
 //! 44 grant          queue, consumer, count
 //! 45 sync           request, channel
+//! 46 hold           queue, consumer, first, count
 //!
 //! target     queue, rule u8, value if the rule is selective, cap and interval if it has 4 in it
 //! message    exchange length u8, routing key length u8, properties length, body length, then these four
@@ -64,6 +65,7 @@ pub(super) fn kind(command: &Command) -> u8 {
         Command::Stall { .. } => 43,
         Command::Grant { .. } => 44,
         Command::Sync { .. } => 45,
+        Command::Hold { .. } => 46,
         Command::Configure { .. } | Command::Delete { .. } => panic!("{FROM_TOPOLOGY}"),
     }
 }
@@ -122,6 +124,11 @@ pub(super) fn encode(command: &Command, out: &mut Segments) {
             out.put_varint(request.0);
             put_channel(out, *channel);
         }
+        Command::Hold { queue, consumer, first, count } => {
+            out.put_varint(queue.0);
+            put_consumer(out, *consumer);
+            put(out, &[*first, *count]);
+        }
         Command::Configure { .. } | Command::Delete { .. } => panic!("{FROM_TOPOLOGY}"),
     }
 }
@@ -169,6 +176,10 @@ pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<Command>,
         }
         44 => Command::Grant { queue: queue(cursor)?, consumer: consumer(cursor)?, count: number_u32(cursor)? },
         45 => Command::Sync { request: request(cursor)?, channel: channel(cursor)? },
+        46 => {
+            let (queue, consumer) = (queue(cursor)?, consumer(cursor)?);
+            Command::Hold { queue, consumer, first: cursor.varint()?, count: cursor.varint()? }
+        }
         _ => return Ok(None),
     }))
 }

@@ -7,25 +7,25 @@
 //! 64 to 70         an effect, see `effect_form`
 //! 80 starved       consumer
 //! 81 drained       channel, bytes
-//! 82 propose       token, length, change
-//! 83 proposed      token, index, term
-//! 84 not proposed  token
-//! 85 ping          number
-//! 86 pong          number
+//! 82 propose       token, term, length, change
+//! 83 not proposed  token
+//! 84 ping          number
+//! 85 pong          number
+//! 86 delete        request, queue, channel, flags { if unused, if empty }
 //! ```
 //!
 //! Numbers are varints. A frame of this kind stands in a packet with the partition that it is for or
-//! comes from; those from 81 on are about none and stand with 0.
+//! comes from; a pong and a starved consumer are about none and stand with 0.
 //!
 //! Invariants: as of the frames of groups, see `peer`. Unlike those, these must arrive in the order
 //! in which they were sent, each once, or the link between the two nodes has ended.
 
-use super::key_form::{channel, consumer, put_channel, put_consumer};
+use super::key_form::{channel, consumer, flags, put_channel, put_consumer, put_flags, queue};
 use super::{command_form, effect_form, put, sized};
-use crate::command::{Command, Effect};
-use broker::{ChannelKey, ConsumerKey};
+use crate::command::{Command, Effect, RequestId};
+use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::{Buf, Bytes};
-use consensus::{Cursor, DecodeError, LogIndex, Segments, Term};
+use consensus::{Cursor, DecodeError, Segments, Term};
 
 /// One thing that a node says to another one, whatever groups they share.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,28 +51,22 @@ pub enum Forward {
         bytes: u64,
     },
     /// A change of the topology that somebody on the sending node wants; for the leader of the
-    /// topology's group. Answered [`Forward::Proposed`] or [`Forward::NotProposed`].
+    /// topology's group, which takes it in this term and in no other. Not answered where it is taken:
+    /// it is in the log then.
     Propose {
         /// Comes back in the answer.
         token: u64,
+        /// The term of the leader that is meant.
+        term: Term,
         /// The command to the topology, encoded.
         change: Bytes,
     },
-    /// The answer: it stands at this place of the topology's log, decided or not.
-    Proposed {
-        /// As in the question.
-        token: u64,
-        /// Which entry it is.
-        index: LogIndex,
-        /// Whose entry it is: another leader may put another one there.
-        term: Term,
-    },
-    /// The answer: this node does not lead, or did not take it in.
+    /// The answer: this node does not lead in that term, or did not take it in.
     NotProposed {
         /// As in the question.
         token: u64,
     },
-    /// A sign of life; answered at once with the same number.
+    /// Answered with the same number once all before it was handled and there is room for more.
     Ping {
         /// Comes back in the answer.
         number: u64,
@@ -81,6 +75,20 @@ pub enum Forward {
     Pong {
         /// As in the question.
         number: u64,
+    },
+    /// A channel of the sending node wants a queue deleted that a partition of the receiving node
+    /// leads. Answered as a command is, by [`Effect::Reply`].
+    Delete {
+        /// The queue.
+        queue: QueueId,
+        /// Only without consumers.
+        if_unused: bool,
+        /// Only without ready messages.
+        if_empty: bool,
+        /// Who asks.
+        channel: ChannelKey,
+        /// Comes back in the reply.
+        request: RequestId,
     },
 }
 
@@ -99,10 +107,10 @@ impl Forward {
             Forward::Starved { .. } => 80,
             Forward::Drained { .. } => 81,
             Forward::Propose { .. } => 82,
-            Forward::Proposed { .. } => 83,
-            Forward::NotProposed { .. } => 84,
-            Forward::Ping { .. } => 85,
-            Forward::Pong { .. } => 86,
+            Forward::NotProposed { .. } => 83,
+            Forward::Ping { .. } => 84,
+            Forward::Pong { .. } => 85,
+            Forward::Delete { .. } => 86,
         }
     }
 
@@ -120,13 +128,17 @@ impl Forward {
                 put_channel(out, *channel);
                 out.put_varint(*bytes);
             }
-            Forward::Propose { token, change } => {
-                put(out, &[*token, change.len() as u64]);
+            Forward::Propose { token, term, change } => {
+                put(out, &[*token, term.0, change.len() as u64]);
                 out.put_bytes(change);
             }
-            Forward::Proposed { token, index, term } => put(out, &[*token, index.0, term.0]),
             Forward::NotProposed { token } => out.put_varint(*token),
             Forward::Ping { number } | Forward::Pong { number } => out.put_varint(*number),
+            Forward::Delete { queue, if_unused, if_empty, channel, request } => {
+                put(out, &[request.0, queue.0]);
+                put_channel(out, *channel);
+                put_flags(out, &[*if_unused, *if_empty]);
+            }
         }
     }
 
@@ -151,14 +163,18 @@ impl Forward {
         match kind {
             80 => Ok(Forward::Starved { consumer: consumer(cursor)? }),
             81 => Ok(Forward::Drained { channel: channel(cursor)?, bytes: cursor.varint()? }),
-            82 => Ok(Forward::Propose { token: cursor.varint()?, change: sized(cursor)? }),
-            83 => {
-                let (token, index) = (cursor.varint()?, LogIndex(cursor.varint()?));
-                Ok(Forward::Proposed { token, index, term: Term(cursor.varint()?) })
+            82 => {
+                let (token, term) = (cursor.varint()?, Term(cursor.varint()?));
+                Ok(Forward::Propose { token, term, change: sized(cursor)? })
             }
-            84 => Ok(Forward::NotProposed { token: cursor.varint()? }),
-            85 => Ok(Forward::Ping { number: cursor.varint()? }),
-            86 => Ok(Forward::Pong { number: cursor.varint()? }),
+            83 => Ok(Forward::NotProposed { token: cursor.varint()? }),
+            84 => Ok(Forward::Ping { number: cursor.varint()? }),
+            85 => Ok(Forward::Pong { number: cursor.varint()? }),
+            86 => {
+                let (request, queue, channel) = (RequestId(cursor.varint()?), queue(cursor)?, channel(cursor)?);
+                let [if_unused, if_empty] = flags(cursor)?;
+                Ok(Forward::Delete { queue, if_unused, if_empty, channel, request })
+            }
             _ => Err(cursor.invalid("a kind of frame")),
         }
     }

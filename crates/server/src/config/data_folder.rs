@@ -14,12 +14,13 @@ use storage::{DataFolder, FolderIdentity, RealDisk, StorageError};
 use super::settings::{Config, Key};
 
 /// Opens the node's data folder, or founds it in an empty or missing one, and takes its lock.
+/// `cluster`: the cluster that it founds with others, and whose folder it is.
 ///
 /// - The node's name is the folder's afterwards: read it from [`DataFolder::identity`], not from
 ///   the settings.
 /// - Errors: each is one line that says what to do: in use, another node's, another version's, no
 ///   data folder, not writable.
-pub fn open_data_folder(config: &Config) -> Result<DataFolder<RealDisk>, StorageError> {
+pub fn open_data_folder(config: &Config, cluster: Option<u128>) -> Result<DataFolder<RealDisk>, StorageError> {
     let disk = RealDisk::create(&config.data_dir).map_err(|source| not_usable(&config.data_dir, source))?;
     if let Some(mode) = refuse_open_to_all(&disk)? {
         tracing::warn!(
@@ -30,8 +31,16 @@ pub fn open_data_folder(config: &Config) -> Result<DataFolder<RealDisk>, Storage
     let disk = Arc::new(disk);
     let open = |node_name: &str| {
         let node_name = node_name.to_owned();
-        let founding = FolderIdentity { node_name, cluster_id: random_id()?, folder_id: random_id()? };
-        DataFolder::open(disk.clone(), founding, std::process::id())
+        let (folder_id, process) = (random_id()?, std::process::id());
+        match cluster {
+            None => {
+                let founding = FolderIdentity { node_name, cluster_id: random_id()?, folder_id };
+                DataFolder::open(disk.clone(), founding, process)
+            }
+            Some(cluster_id) => {
+                DataFolder::join(disk.clone(), FolderIdentity { node_name, cluster_id, folder_id }, process)
+            }
+        }
     };
     match open(&config.node_name) {
         Err(StorageError::OtherNode { found, .. }) if config.is_default(Key::node_name) => open(&found),

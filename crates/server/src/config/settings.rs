@@ -125,6 +125,23 @@ settings! {
          keeps them.",
         elsewhere ["shards", "num_partitions"]
     }
+    cluster_peers: Vec<String> {
+        Node, Kind::Names { count_max: 9, bytes_max: 255 }, Fixed("none"),
+        "All nodes of the cluster, this one too, each as the host:port where the others reach it: the same list on every node. Nodes with new \
+         data folders found a cluster together once all of them are there; afterwards a majority is enough. Without it the node runs alone.",
+        elsewhere ["cluster_formation.classic_config.nodes", "cluster_nodes", "peers", "seeds", "join"]
+    }
+    cluster_address: Vec<String> {
+        Node, Kind::Names { count_max: 1, bytes_max: 255 }, Fixed("none"),
+        "Which of cluster_peers this node is, where it listens for the others. Only needed where that is not clear: several nodes on one \
+         machine, or addresses that the machine does not have itself.",
+        elsewhere ["advertise", "advertised_host", "cluster_listen", "inter_node_port"]
+    }
+    cluster_secret_file: Option<PathBuf> {
+        Node, Kind::File, Fixed("none"),
+        "A file with the secret of the cluster, 16 to 4096 bytes, the same on every node: who has it is believed to be a node.",
+        elsewhere ["erlang_cookie", "RABBITMQ_ERLANG_COOKIE", "cookie", "cluster_secret"]
+    }
     shard_threads: usize {
         Node, Kind::count(1, SHARD_THREADS_MAX),
         OfMachine {

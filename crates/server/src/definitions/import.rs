@@ -81,7 +81,7 @@ impl Shared {
         let has_place = Cell::new(true);
         let mut place = |is_local: bool| match is_local {
             true => transient_partition(0),
-            false => shared.topology.place_queue().unwrap_or_else(|| {
+            false => shared.place_queue().unwrap_or_else(|| {
                 has_place.set(false);
                 PartitionId::default()
             }),

@@ -111,7 +111,7 @@ fn with_broker(gate: &Arc<Gate>, test: impl FnOnce(SocketAddr)) {
     let broker = std::thread::spawn(move || {
         HOOK.set(Some(Arc::new(move || passing.pass())));
         let never = AtomicBool::new(false);
-        let asks = Asks { report: &never, reload: &never };
+        let asks = Asks { report: &never, reload: &never, ends: &never };
         let shutdown = async move { _ = stopped.recv() };
         run(&config, shutdown, || {}, asks, |handle| told.send(handle.facts().amqp[0]).unwrap()).unwrap();
     });

@@ -64,6 +64,8 @@ pub struct EngineConfig {
     pub wal_sync_delay_ms: u64,
     /// A partition's replay reaches back over about this much log.
     pub checkpoint_interval_bytes: u64,
+    /// Other nodes have members of the groups, too.
+    pub has_peers: bool,
     /// Called on the log's thread when traffic ends.
     pub on_quiet: fn(),
 }
@@ -116,13 +118,26 @@ fn random_u128() -> Result<u128, OpenError> {
     Ok(u128::from_le_bytes(bytes))
 }
 
+/// A number that no other boot of this machine has.
+fn boot() -> Result<u128, OpenError> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    match u128::from_str_radix(&id.trim().replace('-', ""), 16) {
+        Ok(boot) => Ok(boot),
+        // Every start counts as one after a power cut then.
+        Err(_) => random_u128(),
+    }
+}
+
 /// Brings the partitions of a data folder back.
 ///
 /// - Cost: the checkpoints, the log since the oldest of them, one sync. Backlogs are not read.
 /// - Errors: each is one line that says what to do; nothing is changed on the disk then.
 pub fn open(mut folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Opened, OpenError> {
     let options = WalOptions { file_bytes: config.wal_file_bytes, ..WalOptions::new(random_u128()? as u64) };
-    let brought = node::bring_back(&mut folder, config.partitions, options, wall_ms())?;
+    let brought = match config.has_peers {
+        true => node::bring_back_among_others(&folder, options, boot()?, wall_ms())?,
+        false => node::bring_back(&mut folder, config.partitions, options, wall_ms())?,
+    };
     for (id, aside) in &brought.quarantined {
         aside.tell(*id, brought.topology.queues().filter(|queue| queue.partition == *id).count());
     }
@@ -160,6 +175,8 @@ impl Opened {
     pub fn start(self, wiring: &Wiring) -> Result<(Engine, Arc<dyn TopologyLog>, MakePartitions), std::io::Error> {
         let placement = self.placement();
         let Opened { folder, config, brought } = self;
+        let has_peers = config.has_peers;
+        let forwards = has_peers.then_some(brought.life);
         let Brought { wal, checkpoints, metadata, partitions, quarantined, next_extent, .. } = brought;
         let mailbox = |id: PartitionId| wiring.mailbox(id).expect("a partition runs where it was placed");
         let lists: BTreeMap<PartitionId, Completions> =
@@ -231,13 +248,14 @@ impl Opened {
             if shard == 0 {
                 let Started { partition, out } = parts.0.take().expect("shard 0 is made once");
                 let decided = Decided::new(changes.clone(), proposals.clone());
-                let member = TopologyMember::new(partition, out, decided, lists[&TOPOLOGY].clone(), false);
+                let list = lists[&TOPOLOGY].clone();
+                let member = TopologyMember::new(partition, out, decided, list, has_peers, forwards);
                 members.push((TOPOLOGY, Member::Topology(Box::new(member))));
             }
             let here: BTreeSet<PartitionId> = placement.iter().filter(|p| p.1 == shard).map(|p| p.0).collect();
             for Started { partition, out } in parts.1.extract_if(.., |s| here.contains(&s.partition.id())) {
                 let id = partition.id();
-                let member = QueueMember::new(partition, out, lists[&id].clone(), at_risk[&id].clone(), false);
+                let member = QueueMember::new(partition, out, lists[&id].clone(), at_risk[&id].clone(), has_peers);
                 members.push((id, Member::Queues(Box::new(member))));
             }
             for (id, aside) in quarantined.iter().filter(|(id, _)| here.contains(id)) {

@@ -34,6 +34,8 @@ pub struct NodeConfig {
     /// The durable partitions of this node and the shard that each runs on. New queues go to them
     /// in turn, partition 0 excepted, which is the topology's own.
     pub placement: Vec<(PartitionId, usize)>,
+    /// Other nodes have members of these partitions' groups too.
+    pub has_peers: bool,
     /// Those of them that are damaged: no new queue goes there.
     pub quarantined: Vec<PartitionId>,
     /// What clients are offered. `frame_max` is set and at most [`FRAME_MAX_LIMIT`], bodies are at
@@ -80,6 +82,7 @@ impl NodeConfig {
             shards: 1,
             life: NodeLife { node: 1, start: 1 },
             placement: Vec::new(),
+            has_peers: false,
             quarantined: Vec::new(),
             amqp: ConnectionConfig::default(),
             loopback_users: vec!["guest".to_owned()],

@@ -8,18 +8,19 @@ use super::memory::{MemoryBudget, Taken};
 use super::offers::{Certificates, Offers};
 use super::topology_view::{Changed, TopologyView};
 use super::traced::Traced;
+use crate::cluster::Links;
 use crate::shard::{Mailbox, Outsider, Parcel};
 use crate::topology_log::{Answer, TopologyLog};
 use amqp::Millis;
 use broker::topology::{Applied, BrokerEvent, Command as Change, Effect, Malformed, Name, Refusal, Topology};
-use broker::{ChannelKey, PartitionId, QueueId, VhostId};
+use broker::{ChannelKey, NodeNumber, PartitionId, QueueId, VhostId};
 use partition::{Command, RequestId};
 use session::{Common, Histories, Limits, Logins, Settings, Sums};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLockReadGuard};
 use std::time::Instant;
-use switch::{Directory, Follower, Tell, transient_partition};
+use switch::{Directory, Follower, Leaders, Tell, transient_partition};
 use tokio::sync::Notify;
 
 /// The part of `transient_bytes_max` that the histories of all `x-recent-history` exchanges may
@@ -54,6 +55,10 @@ pub(crate) struct Shared {
     pub(crate) traced: Traced,
     /// Which shard each partition runs on.
     pub(crate) directory: Directory,
+    /// Who leads them, as far as this node has heard.
+    pub(crate) leaders: Leaders,
+    /// The links to other nodes; not there on a node that is alone.
+    pub(crate) links: OnceLock<Links>,
     /// The ways into the shards, in order.
     pub(crate) mailboxes: Vec<Mailbox>,
     /// What the shards tell of themselves, in order.
@@ -87,6 +92,11 @@ impl Shared {
             waiting_max: config.transient_bytes_max / WAITING_SHARE,
             ..Sums::default()
         };
+        let own = NodeNumber(config.life.node);
+        let leaders = match config.has_peers {
+            true => Leaders::among_others(own, directory.durable().last().unwrap_or(PartitionId(0))),
+            false => Leaders::alone(own),
+        };
         let histories = Histories::new(config.transient_bytes_max / HISTORIES_SHARE);
         let logins = Logins::new(config.login_limits);
         Shared {
@@ -99,6 +109,8 @@ impl Shared {
             mailboxes: (0..config.shards).map(|_| Mailbox::default()).collect(),
             gauges: (0..config.shards).map(|_| Gauge::default()).collect(),
             sessions: Common { settings, logins, occupancy: Arc::default(), histories, sums },
+            leaders,
+            links: OnceLock::new(),
             directory,
             log: OnceLock::new(),
             pattern_turn: tokio::sync::Mutex::new(()),
@@ -191,6 +203,12 @@ impl Shared {
             return answer.send(Applied { outcome: Err(Refusal::low_on_disk()), effects: Vec::new() });
         }
         self.log().propose(change, answer);
+    }
+
+    /// The partition for a new durable queue: one that this node leads, if it leads any.
+    pub(crate) fn place_queue(&self) -> Option<PartitionId> {
+        let own = self.leaders.own();
+        self.topology.place_queue(|partition| self.leaders.leader(partition) == Some(own))
     }
 
     /// The partition that answers a sync for the whole node.

@@ -6,6 +6,7 @@
 
 use broker::PartitionId;
 use broker::topology::{Applied, Command as Change, Effect, Foresight, Malformed, Topology};
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use switch::Tell;
@@ -98,12 +99,15 @@ impl TopologyView {
 
     /// The partition for a new durable queue, each in its turn; `None` on a node without durable
     /// partitions.
-    pub(crate) fn place_queue(&self) -> Option<PartitionId> {
+    /// Those that `is_led_here` go before the others.
+    pub(crate) fn place_queue(&self, is_led_here: impl Fn(PartitionId) -> bool) -> Option<PartitionId> {
         // The topology is looked at by who asks, and a lock that is waited for must not be taken
         // twice.
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        let at = self.next.fetch_add(1, Ordering::Relaxed).checked_rem(open.len())?;
-        open.get(at).copied()
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        let here: SmallVec<[PartitionId; 16]> = open.iter().copied().filter(|id| is_led_here(*id)).collect();
+        let among = if here.is_empty() { &open[..] } else { &here[..] };
+        among.get(next.checked_rem(among.len())?).copied()
     }
 
     /// The name that the operator gave the cluster; without one it is the node's.

@@ -17,7 +17,7 @@ use crate::topology_log::Answer;
 use amqp::Millis;
 use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, Topology};
 use broker::{ChannelKey, ConsumerKey, VhostId};
-use node::{Now, Shard};
+use node::{Now, Shard, Share};
 use partition::{Effect, RequestId};
 use session::{Peer, Tally};
 use slab::Slab;
@@ -82,6 +82,13 @@ impl Local {
         self.switch.inbox().borrow_mut().wake();
     }
 
+    /// Whether what is published to partitions of a shard has to wait: it has as much to write as it
+    /// may, or so much is on its way to other nodes.
+    #[inline]
+    pub(crate) fn is_loaded_for(&self, shard: usize) -> bool {
+        self.shared.is_loaded(shard) || self.shared.leaders.has_peers() && self.switch.inbox().borrow().is_full()
+    }
+
     /// Whether the step task is on its way.
     pub(crate) fn is_woken(&self) -> bool {
         self.switch.inbox().borrow().is_woken()
@@ -116,6 +123,18 @@ impl Local {
         for client in self.paused.take() {
             client.is_paused.set(false);
             client.wake();
+        }
+    }
+
+    /// Sends what the partitions of a turn have to say to other nodes.
+    fn send_to_nodes(&self, share: &mut Share) {
+        for (node, partition, forward) in share.forwards.drain(..) {
+            self.switch.forward(node, partition, forward);
+        }
+        match self.shared.links.get() {
+            Some(links) if !share.out.frames.is_empty() => links.send_group(share.out.frames.drain(..)),
+            // It is about to start, or has ended.
+            _ => share.out.frames.clear(),
         }
     }
 
@@ -255,6 +274,10 @@ impl Surroundings for Here<'_> {
         self.0.flush_later(client);
     }
 
+    fn is_loaded(&self) -> bool {
+        self.0.shared.is_loaded(self.0.index)
+    }
+
     fn wall_ms(&self) -> u64 {
         wall_ms()
     }
@@ -324,7 +347,12 @@ impl StepTask {
     fn handle_parcel(&mut self, parcel: Parcel, now: Millis) {
         let local = &self.local;
         match parcel {
-            Parcel::Crossing(parcel) => local.switch.take(parcel, &Here(local)),
+            Parcel::Crossing(parcel) => {
+                if let switch::Parcel::LinkDown(node) = &parcel {
+                    self.shard.link_lost(*node, now, &local.switch);
+                }
+                local.switch.take(parcel, &Here(local));
+            }
             Parcel::Listen(listener) => {
                 let room = Arc::new(Room::new(1));
                 let accept = listener::accept(listener, Door::default(), local.shared.clone(), room);
@@ -423,11 +451,11 @@ impl StepTask {
             shared.check_memory();
         }
         // What others paused for may have been in the mailbox alone.
-        self.was_loaded |= shared.is_loaded(local.index);
+        self.was_loaded |= local.is_loaded_for(local.index);
         gauge.unwritten_bytes.store(self.shard.unwritten_bytes(), Ordering::Relaxed);
         shared.mailboxes[local.index].release(std::mem::take(&mut self.taken_bytes));
         gauge.traffic.show(&local.tally);
-        let loaded = shared.is_loaded(local.index);
+        let loaded = local.is_loaded_for(local.index);
         if self.was_loaded && !loaded {
             for (index, mailbox) in shared.mailboxes.iter().enumerate() {
                 if index != local.index {
@@ -476,12 +504,16 @@ impl Future for StepTask {
         this.local.switch.inbox().borrow_mut().start_step(cx.waker());
         this.handle_parcels(cx.waker(), now);
         this.handle_timers(now);
+        this.local.switch.resume_roads(&Here(&this.local));
         this.local.switch.send_dead_letters(&Here(&this.local));
         let StepTask { local, shard, disk, drain, .. } = &mut *this;
         let time = drain.time(Now { ms: now, wall_ms: wall_ms() });
         shard.share().are_keys_full = local.shared.memory.are_keys_full();
         if shard.step(time, &local.switch, &mut Crossing { switch: &local.switch, env: &Here(local) }) {
             drain.note_activity();
+        }
+        if local.shared.leaders.has_peers() {
+            local.send_to_nodes(shard.share());
         }
         if let Some(disk) = disk {
             disk.end_turn(shard.share(), || local.shared.topology());
@@ -491,9 +523,13 @@ impl Future for StepTask {
         this.publish_gauges();
         this.flush(now);
         this.publish_gauges();
+        if let Some(links) = this.local.shared.links.get() {
+            this.local.switch.inbox().borrow_mut().post_away(|link, frames| links.send(link, frames));
+        }
         this.local.switch.inbox().borrow_mut().post(|shard, parcels, bytes| {
             this.local.shared.mailboxes[shard].send_all(parcels.drain(..).map(Parcel::Crossing), bytes);
         });
+        this.local.switch.tell_leaders();
         if let Some(disk) = &mut this.disk {
             disk.commit();
         }
@@ -537,7 +573,13 @@ pub(crate) fn run(parts: Parts) {
         let shard = Shard::new(transient_partition(index), members, share);
         let local = Rc::new(Local {
             index,
-            switch: Switch::new(shared.config.life, index, shared.directory.clone(), shard.len()),
+            switch: Switch::new(
+                shared.config.life,
+                index,
+                shared.directory.clone(),
+                shared.leaders.clone(),
+                shard.len(),
+            ),
             window: Cell::new(window_bytes(0)),
             clients: RefCell::default(),
             lives: Cell::new(0),

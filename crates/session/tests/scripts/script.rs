@@ -206,7 +206,11 @@ impl Host for Node {
         self.keys.borrow_mut().remove(&channel);
     }
 
-    fn drained(&self, _: usize, _: ChannelKey, _: usize) {}
+    fn drained(&self, _: PartitionId, _: ChannelKey, _: usize) {}
+
+    fn is_remote(&self, _: PartitionId) -> bool {
+        false
+    }
 
     fn count(&self, _: Count, _: u64) {}
 
@@ -318,6 +322,11 @@ impl Client for Machine {
 
     fn oldest_unacked(&self, channel: ChannelId, consumer: u32) -> Option<u64> {
         self.unacked.get(&(channel, consumer))?.first().copied()
+    }
+
+    fn unacked_of(&self, channel: ChannelId, consumer: u32) -> Vec<(u64, u64)> {
+        let tags = self.unacked.get(&(channel, consumer));
+        tags.into_iter().flatten().map(|tag| (*tag, 1)).collect()
     }
 
     fn last_delivery_tag(&self, _: ChannelId) -> u64 {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
-use broker::{ConsumerKey, PartitionId};
+use broker::{ConsumerKey, NodeLife, PartitionId};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
 use node::{
@@ -243,6 +243,8 @@ impl Node {
         let limits = ShareLimits { checkpoint_lag_files: lag, index_bytes_max: index, partitions: count as u64 };
         let share = Share::new(Tail::new(self.settings.tail_bytes), limits, gauges.clone());
         let asks = self.settings.asks_for_queues;
+        let own = NodeLife { node: self.id.0 as u32, start: self.start_number };
+        let forwards = self.settings.forwards.then_some(own);
         let queues = queues.into_iter().map(|(mut partition, out)| {
             if asks {
                 partition.ask_for_queues();
@@ -264,7 +266,7 @@ impl Node {
         queues.sort_by_key(|(id, _)| *id);
         let topology = topology.map(|(log, out, decided)| {
             let list = lists[&TOPOLOGY].clone();
-            let member = TopologyMember::new(log, out, decided, list, has_peers);
+            let member = TopologyMember::new(log, out, decided, list, has_peers, forwards);
             (TOPOLOGY, Member::Topology(Box::new(member)))
         });
         let shard = Shard::new(TRANSIENT, queues.into_iter().chain(topology).collect(), share);

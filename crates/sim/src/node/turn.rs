@@ -172,6 +172,7 @@ impl Node {
         let is_left = !share.out.wal.is_empty() && r.queue.put(&mut share.out.wal, commands, files::time(self.now));
         share.needs.drain(..).for_each(|(partition, file)| r.queue.needs(partition, file));
         out.frames.append(&mut share.out.frames);
+        out.forwards.append(&mut share.forwards);
         for read in share.out.reads.drain(..) {
             let is_lost = match bug {
                 Some(Bug::ReadIsLost) => matches!(read.purpose, ReadPurpose::Messages { .. }),

@@ -63,7 +63,12 @@ struct Consumer {
     prefetch: u16,
     no_ack: bool,
     is_cancelled: bool,
+    /// Since when gets have gone past it, and nothing came to it.
+    passed_since: Option<Micros>,
 }
+
+/// How long gets may go past a consumer that is on its way to the next leader.
+const ATTACHED_WITHIN: Micros = 2_000 * MS;
 
 #[derive(Debug)]
 struct Held {
@@ -308,6 +313,7 @@ impl Client {
             queue: queue.to_owned(),
             prefetch: channel.prefetch,
             no_ack,
+            passed_since: None,
             is_cancelled: false,
         };
         channel.consumers.insert(tag.clone(), consumer);
@@ -636,8 +642,10 @@ impl Client {
                 };
                 ledger.figures.got += 1;
                 let id = ledger.came(&Out { body: &body, queue: &queue, redelivered, consumer: None });
-                if let Some(consumer) = own.and_then(|tag| channel.consumers.get(&tag))
+                if let Some(consumer) = own.and_then(|tag| channel.consumers.get_mut(&tag))
                     && !ledger.has_full_sockets
+                    // It may be on its way to the next leader, but not for ever.
+                    && (!ledger.leaders_move || *consumer.passed_since.get_or_insert(now) + ATTACHED_WITHIN < now)
                 {
                     let what = format!("message {id} was got from {queue}, past {consumer:?} of the same channel");
                     violated("overtaken", &what);
@@ -730,6 +738,10 @@ impl Client {
         if consumer.queue == DIRECT_REPLY_TO {
             return ledger.replied(body, channel.key);
         }
+        if let Some(consumer) = channel.consumers.get_mut(tag) {
+            consumer.passed_since = None;
+        }
+        let consumer = &channel.consumers[tag];
         let id = ledger.came(&Out { body, queue: &consumer.queue, redelivered, consumer: Some(consumer.number) });
         let consumed = channel.held.values().filter(|held| !held.tag.is_empty());
         let all = consumed.clone().count();

@@ -11,8 +11,9 @@ use crate::random::Random;
 use crate::schedule::{MS, Micros};
 use amqp::{Millis, Table};
 use broker::topology::{Applied, BrokerEvent, Command as Change, CommandReply, Name, Refusal, Topology};
-use broker::{ChannelKey, ConsumerKey, NodeLife, PartitionId, QueueId, VhostId};
+use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
+use partition::peer::forward::Forward;
 use partition::{Command, Effect, Reply, RequestId};
 use session::{
     Asker, Common, Count, DeleteQueue, Deletion, Histories, Host, Limits, LoginLimits, Logins, Settings, Sums,
@@ -21,7 +22,7 @@ use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
-use switch::{Directory, Follower, Outsider, Parcel, Surroundings, Switch, Tell};
+use switch::{Directory, Follower, Leaders, Outsider, Parcel, Surroundings, Switch, Tell};
 
 /// Durable partitions of a node. They run on shard 0, with the topology's group behind them.
 pub(super) const PARTITIONS: u32 = 3;
@@ -71,6 +72,8 @@ pub(super) struct Crossroads {
 
 /// A node's side of its clients, for one life of it.
 pub(super) struct Front {
+    pub(super) life: NodeLife,
+    directory: Directory,
     pub(super) common: Common,
     pub(super) shards: Vec<Crossroads>,
     /// Which channel asked for what shard 0 asked under its own key, and for the end of which queue,
@@ -83,11 +86,15 @@ pub(super) struct Front {
     pub(super) sent: RefCell<Vec<Sent>>,
     /// Clients are let in.
     pub(super) is_open: bool,
+    /// What the node wanted decided first: with that, it has all that was decided before it started.
+    pub(super) first: Option<u64>,
     /// Publishers are held back.
     pub(super) is_alarmed: Cell<bool>,
     /// When what was handed to a partition last arrives there, and what it said last at the switch.
     pub(super) to_partition: BTreeMap<PartitionId, Micros>,
     pub(super) from_partition: BTreeMap<PartitionId, Micros>,
+    /// Whom each partition said last to follow.
+    pub(super) told_leaders: BTreeMap<PartitionId, Option<NodeNumber>>,
     dice: RefCell<Random>,
     base: u64,
     last: Cell<u64>,
@@ -99,7 +106,7 @@ pub(super) struct Front {
 impl Front {
     /// For a node that starts, with so many shards. `start` is a number that no other start of any
     /// node has.
-    pub(super) fn new(life: NodeLife, shards: usize, random: Random, bug: Option<Bug>) -> Front {
+    pub(super) fn new(life: NodeLife, shards: usize, has_peers: bool, random: Random, bug: Option<Bug>) -> Front {
         let settings = Settings {
             node_name: "leveret@sim".to_owned(),
             loopback_users: Vec::new(),
@@ -112,12 +119,19 @@ impl Front {
         let (logins, histories) = (Logins::new(LoginLimits::default()), Histories::new(1 << 20));
         let placement: Vec<_> = (1..=PARTITIONS).map(PartitionId).chain([TOPOLOGY]).map(|id| (id, 0)).collect();
         let directory = Directory::new(shards, &placement);
+        let own = NodeNumber(life.node);
+        let leaders = match has_peers {
+            true => Leaders::among_others(own, PartitionId(PARTITIONS)),
+            false => Leaders::alone(own),
+        };
         let crossroads = |index: usize| {
             let members = if index == 0 { placement.len() + 1 } else { 1 };
-            let switch = Switch::new(life, index, directory.clone(), members);
+            let switch = Switch::new(life, index, directory.clone(), leaders.clone(), members);
             Crossroads { switch, mailbox: RefCell::default(), is_due: Cell::new(false) }
         };
         Front {
+            life,
+            directory: directory.clone(),
             common: Common { settings, logins, occupancy: Arc::default(), histories, sums },
             shards: (0..shards).map(crossroads).collect(),
             asked_for: RefCell::default(),
@@ -126,15 +140,22 @@ impl Front {
             proposers: RefCell::default(),
             sent: RefCell::default(),
             is_open: false,
+            first: None,
             is_alarmed: Cell::new(false),
             to_partition: BTreeMap::new(),
             from_partition: BTreeMap::new(),
+            told_leaders: BTreeMap::new(),
             dice: RefCell::new(random),
             base: u64::from(life.start) << 32,
             last: Cell::new(0),
             placed: Cell::new(0),
             bug,
         }
+    }
+
+    /// The shard that something from another node is for.
+    pub(super) fn shard_for(&self, partition: PartitionId, forward: &Forward) -> Option<usize> {
+        switch::shard_for(self.life, partition, forward, &self.directory)
     }
 
     /// A number that nothing else on any node has.
@@ -282,6 +303,10 @@ impl Surroundings for Desk<'_> {
         self.front.send(Sent::HearDecided(*connection, channel, request, outcome));
     }
 
+    fn is_loaded(&self) -> bool {
+        false
+    }
+
     fn wall_ms(&self) -> u64 {
         EPOCH_MS + self.now / MS
     }
@@ -408,8 +433,12 @@ impl Host for Desk<'_> {
         self.switch().close_channel(channel);
     }
 
-    fn drained(&self, shard: usize, channel: ChannelKey, bytes: usize) {
-        self.switch().drained(shard, channel, bytes);
+    fn is_remote(&self, partition: PartitionId) -> bool {
+        self.switch().is_remote(partition)
+    }
+
+    fn drained(&self, partition: PartitionId, channel: ChannelKey, bytes: usize) {
+        self.switch().drained(partition, channel, bytes);
     }
 
     fn count(&self, _: Count, _: u64) {}

@@ -72,6 +72,8 @@ pub struct Figures {
     pub leaders_moved: u64,
     pub passed_over: u64,
     pub alarms: u64,
+    pub links_broken: u64,
+    pub forwarded: u64,
 }
 
 impl Figures {
@@ -94,6 +96,8 @@ impl Figures {
         self.leaders_moved += other.leaders_moved;
         self.passed_over += other.passed_over;
         self.alarms += other.alarms;
+        self.links_broken += other.links_broken;
+        self.forwarded += other.forwarded;
     }
 }
 
@@ -109,6 +113,8 @@ pub(super) struct Ledger {
     channels: u64,
     /// Sockets are full at times: a message may be got past a consumer that has no room.
     pub(super) has_full_sockets: bool,
+    /// Consumers may be on their way to the next leader.
+    pub(super) leaders_move: bool,
     pub(super) figures: Figures,
 }
 

@@ -8,10 +8,10 @@ use super::front::{Desk, Front, PARTITIONS, Proposer, Sent};
 use super::{Event, Phase, Sessions};
 use crate::bug::Bug;
 use crate::network::{self, Weather};
-use crate::node::{Node, StepOutput, View};
+use crate::node::{StepOutput, View};
 use crate::schedule::MS;
 use broker::NodeLife;
-use broker::topology::{CommandReply as Decision, Refusal};
+use broker::topology::{Command as Change, CommandReply as Decision, Refusal};
 use partition::Command;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Sessions {
             let packet = network::pack(partition, &frame);
             for after in self.network.send(id, to, &mut self.random) {
                 let (from, to) = (id, (to.0 - 1) as usize);
-                self.schedule.after(after, Event::Packet { from, to, packet: packet.clone() });
+                self.schedule.after(after, Event::Packet { from, to, packet: packet.clone(), waited: false });
             }
         }
         if let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) {
@@ -47,9 +47,25 @@ impl Sessions {
             out.passed_over.into_iter().for_each(|consumer| desk.switch().pass_over(consumer, &desk));
             self.carry(node);
         }
+        for (to, partition, forward) in out.forwards {
+            self.forward(node, to, partition, forward);
+        }
         for (partition, _, effect) in out.effects {
             self.say(node, partition, effect);
         }
+        let mut leaders = Vec::new();
+        if let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up() && self.nodes.len() > 1) {
+            let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard: 0, connection: 0 };
+            for group in 0..PARTITIONS as usize {
+                let node = desk.node.borrow();
+                if let Some(partition) = node.partition(group) {
+                    leaders.push((partition.id(), partition.leader()));
+                    desk.switch().note_member(partition, &desk);
+                }
+            }
+        }
+        leaders.into_iter().for_each(|(partition, leader)| self.say_leader(node, partition, leader));
+        self.carry(node);
         let lost = out.lost.into_iter().map(|token| (token, Err(Refusal::undecided())));
         for (token, outcome) in out.answers.into_iter().chain(lost) {
             self.decided(node, token, outcome);
@@ -68,21 +84,38 @@ impl Sessions {
 
     /// The topology decided about something that was proposed here, or never will.
     pub(super) fn decided(&mut self, node: usize, token: u64, outcome: Result<Decision, Refusal>) {
-        let Some(front) = &self.fronts[node] else { return };
+        let Some(front) = &mut self.fronts[node] else { return };
+        if front.first == Some(token) {
+            let is_lost = matches!(&outcome, Err(refusal) if *refusal == Refusal::undecided());
+            (front.is_open, front.first) = (!is_lost, None);
+            return;
+        }
         let Some(proposer) = front.proposers.borrow_mut().remove(&token) else { return };
         let Proposer { shard, channel, request } = proposer;
         front.sent.borrow_mut().push(Sent::Mail(shard, Parcel::Decided { channel, request, outcome }));
         self.carry(node);
     }
 
-    /// Lets clients in once the log was read to its end: what no queue's log keeps is told to the
-    /// partitions before.
+    /// Lets clients in once the topology was read as far as anybody was promised something of it:
+    /// what no queue's log keeps is told to the partitions before. A node that is alone leads all by
+    /// then.
     pub(super) fn open(&mut self, node: usize) {
         let serves = |view: Option<View>| view.is_some_and(|view| view.serves);
-        let (Some(front), true) = (&self.fronts[node], serves(self.nodes[node].topology_view())) else { return };
         let alone = self.nodes.len() == 1;
         let all_lead = (0..PARTITIONS as usize).all(|group| serves(self.nodes[node].view(group)));
+        let Some(front) = self.fronts[node].as_mut() else { return };
         if front.is_open || alone && !all_lead {
+            return;
+        }
+        if !alone {
+            // Whoever begins to lead a partition looks for orphans then.
+            if front.first.is_none() && self.nodes[node].is_up() {
+                let token = front.next();
+                front.first = Some(token);
+                let mut out = StepOutput::default();
+                self.nodes[node].propose(token, &Change::RaiseVersion { version: 1 }, &mut out);
+                self.settle(node, out);
+            }
             return;
         }
         let mut orphans = Vec::new();
@@ -101,14 +134,16 @@ impl Sessions {
 
     pub(super) fn start(&mut self, node: usize) {
         let (now, mut out) = (self.schedule.now(), StepOutput::default());
+        self.lives += 1;
+        let life = NodeLife { node: node as u32 + 1, start: self.lives };
+        self.nodes[node].start_number = life.start;
         match self.nodes[node].start(now, &mut out) {
             Ok(_) => {
                 self.trace.line(now, || format!("n{} starts", node + 1));
-                self.lives += 1;
                 self.ledger.figures.restarts += 1;
-                let life = NodeLife { node: node as u32 + 1, start: self.lives };
                 let shards = self.random.between(1, 3) as usize;
-                self.fronts[node] = Some(Front::new(life, shards, self.random.fork(), self.options.bug));
+                self.fronts[node] =
+                    Some(Front::new(life, shards, self.nodes.len() > 1, self.random.fork(), self.options.bug));
                 self.tell_rules(node);
                 self.carry(node);
                 self.settle(node, out);
@@ -151,6 +186,7 @@ impl Sessions {
             self.nodes[node].boot += 1;
         }
         self.trace.line(now, || format!("n{} is down: {crash:?}", node + 1));
+        (0..self.nodes.len()).filter(|other| *other != node).for_each(|other| self.break_link(node, other));
         let survival = *self.random.pick(&[SurvivalUnit::Nothing, SurvivalUnit::Sector, SurvivalUnit::Everything]);
         self.nodes[node].disk.set_survival(survival);
         self.nodes[node].disk.clear_faults();
@@ -236,15 +272,6 @@ impl Sessions {
                 true => node.transfer(group, to),
                 false => node.transfer_topology(to),
             }
-        }
-    }
-
-    /// Nothing is forwarded between nodes: whoever decides on queues is to have them all.
-    pub(super) fn gather_leaders(&mut self) {
-        let leads = |node: &&Node| node.topology_view().is_some_and(|view| view.serves);
-        let Some(to) = self.nodes.iter().find(leads).map(|node| node.id) else { return };
-        for node in self.nodes.iter_mut().filter(|node| node.id != to) {
-            (0..PARTITIONS as usize).for_each(|group| node.transfer(group, to));
         }
     }
 

@@ -1,0 +1,68 @@
+//! The clock of a member of a group with others: a tick every [`TICK_MS`], and quicker for a while
+//! once the link to the leader broke.
+//!
+//! A member stands for election after some ticks without its leader, and grants another one its vote
+//! only after as many. A link breaks at once where a process dies, so that nobody needs to wait for
+//! the time of all these ticks. Should the leader live, a majority still hears from it, and refuses.
+
+use crate::{Millis, TICK_MS};
+
+/// The quick ticks.
+const QUICK_MS: Millis = 10;
+/// How many of them: an election has begun by then, or is not needed.
+const QUICK_TICKS: u32 = 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Ticks {
+    next: Option<Millis>,
+    quick: u32,
+}
+
+impl Ticks {
+    /// For a member of a group with others, or of one alone, which has nobody to hear from.
+    pub(crate) fn new(has_peers: bool) -> Ticks {
+        Ticks { next: has_peers.then_some(0), quick: 0 }
+    }
+
+    /// When the next one is due.
+    pub(crate) fn next(&self) -> Option<Millis> {
+        self.next
+    }
+
+    /// The link to the leader is gone.
+    pub(crate) fn hurry(&mut self, now: Millis) {
+        if let Some(next) = &mut self.next {
+            (*next, self.quick) = (now.min(*next), QUICK_TICKS);
+        }
+    }
+
+    /// Whether a tick is due; then it is counted as done. One that stood still makes up for the last
+    /// tick that it missed, not for all.
+    pub(crate) fn take(&mut self, now: Millis) -> bool {
+        let Some(at) = self.next.filter(|at| *at <= now) else { return false };
+        let pace = if self.quick > 0 { QUICK_MS } else { TICK_MS };
+        self.quick = self.quick.saturating_sub(1);
+        self.next = Some((at + pace).max((now + 1).saturating_sub(pace)));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_stood_still_catches_up_with_one_tick_and_one_in_a_hurry_ticks_often() {
+        let mut ticks = Ticks::new(true);
+        let taken = |ticks: &mut Ticks, now| std::iter::from_fn(|| ticks.take(now).then_some(())).count();
+        assert_eq!(taken(&mut ticks, 0), 1);
+        assert_eq!(taken(&mut ticks, TICK_MS - 1), 0);
+        assert_eq!(taken(&mut ticks, TICK_MS), 1);
+        assert_eq!(taken(&mut ticks, 100 * TICK_MS), 2, "one that was due, and the last that was missed");
+        ticks.hurry(100 * TICK_MS + 1);
+        let quick: usize = (1..=250).map(|ms| taken(&mut ticks, 100 * TICK_MS + ms)).sum();
+        assert!((20..=22).contains(&quick), "{quick}");
+        assert_eq!(Ticks::new(false).next(), None);
+    }
+}

@@ -1,0 +1,310 @@
+//! How two nodes come to know each other over a new connection.
+//!
+//! ```text
+//! connector                              acceptor
+//!   hello ─────────────────────────────────▶          who each is, and a number that was never used
+//!         ◀───────────────────────────────── hello
+//!   proof ─────────────────────────────────▶          HMAC-SHA256 by the cluster's secret of both hellos,
+//!         ◀───────────────────────────────── proof    with a word for each side
+//!   verdict ───────────────────────────────▶          refused, and why; or what the founders agreed on
+//!         ◀───────────────────────────────── verdict
+//! ```
+//!
+//! Each is a message: u32 little-endian length, then the bytes. Invariants: the acceptor proves
+//! nothing before the connector has; a proof serves for one connection, one side and these two
+//! hellos; a message is at most [`MESSAGE_BYTES_MAX`], and all of it takes [`PATIENCE`] at most.
+
+use hmac::{Hmac, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// What both hellos begin with.
+const MAGIC: &str = "leveret link 1";
+const MESSAGE_BYTES_MAX: usize = 32 << 10;
+/// How long all of it may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A secret has at least so many bytes.
+const SECRET_BYTES_MIN: usize = 16;
+const SECRET_BYTES_MAX: usize = 4096;
+
+/// What all nodes of a cluster know and nobody else.
+#[derive(Clone)]
+pub(crate) struct Secret(Vec<u8>);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Secret {
+    /// Reads it from a file, without the end of its line. Errors: one line that says what to do.
+    pub(crate) fn read(path: &Path) -> Result<Secret, String> {
+        let file = path.display();
+        let bytes = std::fs::read(path).map_err(|error| format!("cluster_secret_file {file}: {error}"))?;
+        let end = bytes.trim_ascii_end().len();
+        match end {
+            SECRET_BYTES_MIN..=SECRET_BYTES_MAX => Ok(Secret(bytes[..end].to_vec())),
+            _ => Err(format!(
+                "cluster_secret_file {file} has {end} bytes: a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}; make one with \
+                 `head -c 32 /dev/urandom | base64 > {file}` and copy it to all nodes"
+            )),
+        }
+    }
+
+    /// A number that only holders of the secret can make of these words.
+    pub(super) fn number_of(&self, words: &[&[u8]]) -> [u8; 32] {
+        self.mac(words).finalize().into_bytes().into()
+    }
+
+    fn mac(&self, words: &[&[u8]]) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key may have any length");
+        for word in words {
+            mac.update(&(word.len() as u64).to_le_bytes());
+            mac.update(word);
+        }
+        mac
+    }
+}
+
+/// Who a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hello {
+    magic: String,
+    /// The cluster's number, in hexadecimal digits.
+    pub(super) cluster: String,
+    /// The node's number; 0 where it has none yet.
+    pub(super) node: u32,
+    /// Which of its starts.
+    pub(super) start: u32,
+    /// Its data folder's number, in hexadecimal digits.
+    pub(super) folder: String,
+    /// Where the others reach it.
+    pub(super) address: String,
+    /// All nodes that it was told of, sorted.
+    pub(super) peers: Vec<String>,
+    /// The version of the packets that it speaks.
+    pub(super) packets: u8,
+    nonce: String,
+}
+
+impl Hello {
+    /// What a node says of itself; `nonce` was never used before.
+    pub(super) fn new(cluster: u128, folder: u128, address: &str, peers: &[String], nonce: u128) -> Hello {
+        Hello {
+            magic: MAGIC.to_owned(),
+            cluster: format!("{cluster:032x}"),
+            node: 0,
+            start: 0,
+            folder: format!("{folder:032x}"),
+            address: address.to_owned(),
+            peers: peers.to_vec(),
+            packets: partition::peer::packet::PACKET_VERSION,
+            nonce: format!("{nonce:032x}"),
+        }
+    }
+}
+
+/// What a side makes of the other in the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Verdict {
+    /// Why it wants nothing to do with the other.
+    pub(super) refused: Option<String>,
+    /// What the founders agreed on, if it knows.
+    pub(super) founding: Option<String>,
+}
+
+/// Why two nodes do not come together. Each is one line that says what to do.
+#[derive(Debug, Error)]
+pub(super) enum Refused {
+    /// The connection ended.
+    #[error("the connection to a peer ended: {0}")]
+    Io(#[from] io::Error),
+    /// It took too long.
+    #[error("the peer did not introduce itself within five seconds")]
+    Silent,
+    /// Something else listens or connects there.
+    #[error("what answers there is no node of Leveret, or one of another version: {0}")]
+    Stranger(String),
+    /// The peer does not have the secret.
+    #[error("the peer has another secret: give all nodes the same file as cluster_secret_file")]
+    Secret,
+    /// One side does not want the other.
+    #[error("{0}")]
+    Verdict(String),
+    /// The peer does not want this node.
+    #[error("the peer refuses this node: {0}")]
+    ByPeer(String),
+}
+
+/// Introduces two nodes to each other. `own_word` makes the verdict about a peer that has proved
+/// itself. Gives the peer's hello and what it knows of the founding.
+pub(super) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    is_connector: bool,
+    secret: &Secret,
+    own: &Hello,
+    own_word: impl FnOnce(&Hello) -> Verdict,
+) -> Result<(Hello, Option<String>), Refused> {
+    match tokio::time::timeout(PATIENCE, introduce(stream, is_connector, secret, own, own_word)).await {
+        Ok(result) => result,
+        Err(_) => Err(Refused::Silent),
+    }
+}
+
+async fn introduce<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    is_connector: bool,
+    secret: &Secret,
+    own: &Hello,
+    own_word: impl FnOnce(&Hello) -> Verdict,
+) -> Result<(Hello, Option<String>), Refused> {
+    let own_bytes = serde_json::to_vec(own).expect("a hello has no keys that are no text");
+    send(stream, &own_bytes).await?;
+    let peer_bytes = receive(stream).await?;
+    let peer: Hello = serde_json::from_slice(&peer_bytes).map_err(|error| Refused::Stranger(error.to_string()))?;
+    if peer.magic != MAGIC {
+        return Err(Refused::Stranger(format!("it begins with {:?}", peer.magic)));
+    }
+    let (first, second) = if is_connector { (&own_bytes, &peer_bytes) } else { (&peer_bytes, &own_bytes) };
+    let proof_of = |side: &[u8]| secret.mac(&[MAGIC.as_bytes(), side, first, second]);
+    let (own_side, peer_side): (&[u8], &[u8]) = match is_connector {
+        true => (b"connector", b"acceptor"),
+        false => (b"acceptor", b"connector"),
+    };
+    if is_connector {
+        send(stream, &proof_of(own_side).finalize().into_bytes()).await?;
+    }
+    let proof = receive(stream).await.map_err(|error| match error {
+        // Who does not believe a proof hangs up.
+        Refused::Io(_) if is_connector => Refused::Secret,
+        other => other,
+    })?;
+    proof_of(peer_side).verify_slice(&proof).map_err(|_| Refused::Secret)?;
+    if !is_connector {
+        send(stream, &proof_of(own_side).finalize().into_bytes()).await?;
+    }
+    let word = own_word(&peer);
+    send(stream, &serde_json::to_vec(&word).expect("a verdict has no keys that are no text")).await?;
+    let verdict = receive(stream).await?;
+    let verdict: Verdict = serde_json::from_slice(&verdict).map_err(|error| Refused::Stranger(error.to_string()))?;
+    match (word.refused, verdict.refused) {
+        (Some(why), _) => Err(Refused::Verdict(why)),
+        (None, Some(why)) => Err(Refused::ByPeer(why)),
+        (None, None) => Ok((peer, verdict.founding)),
+    }
+}
+
+async fn send<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Result<(), Refused> {
+    let mut message = (bytes.len() as u32).to_le_bytes().to_vec();
+    message.extend_from_slice(bytes);
+    Ok(stream.write_all(&message).await?)
+}
+
+async fn receive<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, Refused> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).await?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MESSAGE_BYTES_MAX {
+        return Err(Refused::Stranger(format!("it sends a message of {length} bytes")));
+    }
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::duplex;
+
+    fn hello(number: u128) -> Hello {
+        Hello::new(7, number, &format!("host{number}:1"), &["host1:1".to_owned(), "host2:1".to_owned()], number)
+    }
+
+    fn secret(text: &str) -> Secret {
+        Secret(text.as_bytes().to_vec())
+    }
+
+    type Met = Result<(Hello, Option<String>), Refused>;
+
+    fn meet(secrets: [&str; 2], words: [Verdict; 2]) -> (Met, Met) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let [one_word, other_word] = words;
+        runtime.block_on(async {
+            let (mut one, mut other) = duplex(1 << 16);
+            let (own, peer) = (hello(1), hello(2));
+            let (secret_one, secret_other) = (secret(secrets[0]), secret(secrets[1]));
+            let connector = async {
+                let result = shake(&mut one, true, &secret_one, &own, |_| one_word).await;
+                drop(one);
+                result
+            };
+            let acceptor = async {
+                let result = shake(&mut other, false, &secret_other, &peer, |_| other_word).await;
+                drop(other);
+                result
+            };
+            tokio::join!(connector, acceptor)
+        })
+    }
+
+    #[test]
+    fn two_nodes_with_one_secret_know_each_other_and_what_each_knows() {
+        let founding = Verdict { refused: None, founding: Some("text".to_owned()) };
+        let (one, other) = meet(["the same secret!", "the same secret!"], [Verdict::default(), founding]);
+        assert_eq!(one.expect("it knows the other"), (hello(2), Some("text".to_owned())));
+        assert_eq!(other.expect("it knows the other"), (hello(1), None));
+    }
+
+    #[test]
+    fn another_secret_is_found_by_both_before_anything_is_believed() {
+        let (one, other) = meet(["the same secret!", "another secret !"], Default::default());
+        assert!(matches!(one, Err(Refused::Secret)), "{one:?}");
+        assert!(matches!(other, Err(Refused::Secret)), "{other:?}");
+    }
+
+    #[test]
+    fn a_refusal_is_told_to_both() {
+        let refused = Verdict { refused: Some("go away".to_owned()), founding: None };
+        let (one, other) = meet(["the same secret!", "the same secret!"], [Verdict::default(), refused]);
+        assert_eq!(one.expect_err("refused").to_string(), "the peer refuses this node: go away");
+        assert_eq!(other.expect_err("refused").to_string(), "go away");
+    }
+
+    #[test]
+    fn a_proof_does_not_serve_for_the_other_side() {
+        // Whoever sends back what it hears proves nothing.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        runtime.block_on(async {
+            let (mut one, mut mirror) = duplex(1 << 16);
+            let reflect = async {
+                for _ in 0..2 {
+                    let message = receive(&mut mirror).await.expect("it speaks");
+                    send(&mut mirror, &message).await.expect("it listens");
+                }
+            };
+            let secret = secret("the same secret!");
+            let own = hello(1);
+            let (result, ()) = tokio::join!(shake(&mut one, true, &secret, &own, |_| Verdict::default()), reflect);
+            assert!(matches!(result, Err(Refused::Secret)), "{result:?}");
+        });
+    }
+
+    #[test]
+    fn a_secret_is_long_enough_and_never_shown() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        std::fs::write(&path, "short\n").expect("written");
+        assert!(Secret::read(&path).expect_err("too short").contains("has 5 bytes"));
+        std::fs::write(&path, "long enough for a secret\n").expect("written");
+        let secret = Secret::read(&path).expect("it is long enough");
+        assert_eq!(secret.0, b"long enough for a secret");
+        assert_eq!(format!("{secret:?}"), "Secret(..)");
+    }
+}

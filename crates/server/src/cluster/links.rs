@@ -1,0 +1,357 @@
+//! The links of a node to all others of its cluster, as its shards see them: what is for another
+//! node is put into its outbox, what comes goes to the mailboxes of the shards.
+//!
+//! Invariants: there is one link between two nodes at a time, which the node with the higher number
+//! makes. Shards hear that a link is up before anything comes over it, and that it is gone before
+//! the next one is up; what a shard sends over a link that it does not know to be gone is dropped.
+
+use super::handshake::{Hello, Secret, Verdict, shake};
+use super::link::{self, Incoming};
+use super::peers::Peers;
+use crate::random;
+use crate::shard::{Mailbox, Parcel};
+use broker::{NodeLife, NodeNumber, PartitionId};
+use node::NodeId;
+use partition::PeerFrame;
+use partition::peer::forward::Forward;
+use partition::peer::packet::Frame;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use storage::ClusterRecord;
+use switch::{Directory, Frames, LinkUp};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+
+/// How soon a link is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// How long a connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// What groups say to a node that does not keep up is dropped beyond so many bytes: they say it
+/// again.
+const GROUP_BYTES_MAX: usize = 64 << 20;
+
+/// What waits for one other node.
+#[derive(Default)]
+struct Waiting {
+    /// Of the link that is up; 0 while there is none.
+    epoch: u64,
+    frames: Vec<(PartitionId, Frame)>,
+    bytes: usize,
+}
+
+/// The way to one other node.
+#[derive(Default)]
+pub(super) struct Outbox {
+    waiting: Mutex<Waiting>,
+    pub(super) wake: Notify,
+}
+
+impl Outbox {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes all that waits; its memory is that of `empty` afterwards.
+    pub(super) fn take(&self, empty: &mut Vec<(PartitionId, Frame)>) {
+        let mut waiting = self.lock();
+        waiting.bytes = 0;
+        std::mem::swap(&mut waiting.frames, empty);
+    }
+}
+
+/// What the threads of a node share of it.
+struct Common {
+    own: NodeLife,
+    address: String,
+    cluster: u128,
+    folder: u128,
+    peers: Vec<String>,
+    secret: Secret,
+    record: ClusterRecord,
+    directory: Directory,
+    mailboxes: Vec<Mailbox>,
+    outboxes: BTreeMap<u32, Outbox>,
+    ends: AtomicBool,
+    end: Notify,
+}
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct Links {
+    common: Arc<Common>,
+}
+
+/// What links begin with.
+pub(super) struct LinksParts {
+    pub(super) peers: Peers,
+    pub(super) secret: Secret,
+    pub(super) cluster: u128,
+    pub(super) folder: u128,
+    pub(super) record: ClusterRecord,
+    pub(super) own: NodeLife,
+}
+
+impl Links {
+    /// Starts the thread that has the links.
+    pub(super) fn start(
+        parts: LinksParts,
+        directory: Directory,
+        mailboxes: Vec<Mailbox>,
+    ) -> std::io::Result<(Links, JoinHandle<()>)> {
+        let LinksParts { peers, secret, cluster, folder, record, own } = parts;
+        let others = record.founders.iter().map(|founder| founder.number).filter(|number| *number != own.node);
+        let common = Arc::new(Common {
+            outboxes: others.map(|number| (number, Outbox::default())).collect(),
+            own,
+            address: peers.own,
+            cluster,
+            folder,
+            peers: peers.all,
+            secret,
+            record,
+            directory,
+            mailboxes,
+            ends: AtomicBool::new(false),
+            end: Notify::new(),
+        });
+        let (links, listener) = (Links { common: common.clone() }, peers.listener);
+        let thread = std::thread::Builder::new().name("links".to_owned()).spawn(move || run(common, listener))?;
+        Ok((links, thread))
+    }
+
+    /// The links end.
+    pub(super) fn stop(&self) {
+        self.common.ends.store(true, Ordering::Release);
+        self.common.end.notify_one();
+    }
+
+    /// The nodes that are linked with this one now.
+    pub(super) fn linked(&self) -> Vec<NodeNumber> {
+        let up = self.common.outboxes.iter().filter(|(_, outbox)| outbox.lock().epoch != 0);
+        up.map(|(number, _)| NodeNumber(*number)).collect()
+    }
+
+    /// Sends what a group says to one of its members.
+    pub(crate) fn send_group(&self, frames: impl Iterator<Item = (NodeId, PartitionId, PeerFrame)>) {
+        for (to, partition, frame) in frames {
+            let Some(outbox) = u32::try_from(to.0).ok().and_then(|to| self.common.outboxes.get(&to)) else { continue };
+            let mut waiting = outbox.lock();
+            if waiting.epoch != 0 && waiting.bytes < GROUP_BYTES_MAX {
+                waiting.bytes += weight(&frame);
+                waiting.frames.push((partition, Frame::Group(frame)));
+                drop(waiting);
+                outbox.wake.notify_one();
+            }
+        }
+    }
+
+    /// Sends what a shard has for another node over a link that is up as far as it knows.
+    pub(crate) fn send(&self, link: LinkUp, frames: &mut Frames) {
+        let Some(outbox) = self.common.outboxes.get(&link.peer.node) else { return };
+        let mut waiting = outbox.lock();
+        if waiting.epoch == link.epoch {
+            waiting.frames.extend(frames.drain(..).map(|(partition, forward)| (partition, Frame::Forward(forward))));
+            drop(waiting);
+            outbox.wake.notify_one();
+        }
+    }
+}
+
+/// About what a frame of a group takes in memory.
+fn weight(frame: &PeerFrame) -> usize {
+    match frame {
+        PeerFrame::Raft(message) => message.body_bytes() + 64,
+        PeerFrame::ImagePart { bytes, .. } => bytes.len(),
+        PeerFrame::MessagesPart { messages, .. } => messages.iter().map(|(_, message)| message.len()).sum(),
+        PeerFrame::HaveMissing(_, messages) => messages.iter().flat_map(|(_, message)| message).map(|m| m.len()).sum(),
+        _ => 64,
+    }
+}
+
+fn run(common: Arc<Common>, listener: std::net::TcpListener) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return tracing::error!(%error, "no runtime for links to other nodes"),
+    };
+    let set = tokio::task::LocalSet::new();
+    set.block_on(&runtime, async {
+        let listener = match TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "cannot listen for other nodes"),
+        };
+        for founder in common.record.founders.iter().filter(|founder| founder.number < common.own.node) {
+            tokio::task::spawn_local(connect(common.clone(), founder.number, founder.address.clone()));
+        }
+        let accept = async {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let common = common.clone();
+                        tokio::task::spawn_local(async move { serve(&common, stream, false, None).await });
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection of another node was not accepted");
+                        tokio::time::sleep(AGAIN_AFTER).await;
+                    }
+                }
+            }
+        };
+        let end = async {
+            while !common.ends.load(Ordering::Acquire) {
+                common.end.notified().await;
+            }
+        };
+        tokio::select! {
+            () = accept => {}
+            () = end => {}
+        }
+    });
+}
+
+/// Keeps up the link to a node with a lower number.
+async fn connect(common: Arc<Common>, number: u32, address: String) {
+    let mut told = String::new();
+    loop {
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address)).await;
+        if let Ok(Ok(stream)) = stream
+            && let Some(why) = serve(&common, stream, true, Some(number)).await
+            && told != why
+        {
+            tracing::warn!(peer = %address, "no link: {why}");
+            told = why;
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+    }
+}
+
+/// Introduces itself over a connection, and has the link over it until it is gone. Says why there
+/// was none.
+async fn serve(
+    common: &Arc<Common>,
+    mut stream: TcpStream,
+    is_connector: bool,
+    expected: Option<u32>,
+) -> Option<String> {
+    let _ = stream.set_nodelay(true);
+    let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
+    let mut own = Hello::new(common.cluster, common.folder, &common.address, &common.peers, nonce);
+    (own.node, own.start) = (common.own.node, common.own.start);
+    let word = |peer: &Hello| common.word_about(peer, expected);
+    let met = shake(&mut stream, is_connector, &common.secret, &own, word).await;
+    let peer = match met {
+        Ok((peer, _)) => peer,
+        Err(error) => {
+            if !is_connector {
+                tracing::warn!("a connection of another node was refused: {error}");
+            }
+            return Some(error.to_string());
+        }
+    };
+    if peer.node == 0 {
+        tracing::info!(peer = %peer.address, "a node was told which cluster it founded with others");
+        return None;
+    }
+    let life = NodeLife { node: peer.node, start: peer.start };
+    let outbox = common.outboxes.get(&peer.node)?;
+    let up = LinkUp { peer: life, epoch: common.raise(outbox)? };
+    tracing::info!(node = peer.node, address = %peer.address, "linked with another node");
+    common.mailboxes.iter().for_each(|mailbox| mailbox.cross(switch::Parcel::LinkUp(up)));
+    let why = link::run(stream, outbox, |incoming| common.deliver(life, incoming)).await;
+    tracing::warn!(node = peer.node, address = %peer.address, "the link to another node is gone: {why}");
+    let mut waiting = outbox.lock();
+    (waiting.epoch, waiting.frames, waiting.bytes) = (0, Vec::new(), 0);
+    drop(waiting);
+    let down = NodeNumber(peer.node);
+    common.mailboxes.iter().for_each(|mailbox| mailbox.cross(switch::Parcel::LinkDown(down)));
+    None
+}
+
+impl Common {
+    /// What this node makes of another that has proved itself.
+    fn word_about(&self, peer: &Hello, expected: Option<u32>) -> Verdict {
+        let refused = |why: String| Verdict { refused: Some(why), founding: None };
+        let folder = u128::from_str_radix(&peer.folder, 16).unwrap_or_default();
+        if folder == self.folder {
+            return refused("a node met itself: two processes have one data folder".to_owned());
+        }
+        if peer.node == 0 {
+            // It has a new folder, and finds in this whether it is one of the founders.
+            return Verdict { refused: None, founding: Some(self.record.encode()) };
+        }
+        let founder = self.record.founders.iter().find(|founder| founder.folder_id == folder);
+        let Some(founder) = founder else {
+            return refused(format!(
+                "the data folder of {} is none of those that founded this cluster: bring the old one back, a node that lost its \
+                 disk cannot come back as itself",
+                peer.address
+            ));
+        };
+        if peer.packets != partition::peer::packet::PACKET_VERSION {
+            return refused(format!(
+                "one node speaks version {} of the peer protocol and another version {}: run the same version on both",
+                peer.packets,
+                partition::peer::packet::PACKET_VERSION
+            ));
+        }
+        match peer.node {
+            node if node == founder.number && expected.is_none_or(|expected| expected == node) => Verdict::default(),
+            node => refused(format!(
+                "{} says that it is node {node}, and its data folder is that of node {}: name the nodes' addresses as they were",
+                peer.address, founder.number
+            )),
+        }
+    }
+
+    /// A link comes up; none if another one is.
+    fn raise(&self, outbox: &Outbox) -> Option<u64> {
+        let mut waiting = outbox.lock();
+        if waiting.epoch != 0 {
+            return None;
+        }
+        let epoch = random::dice() | 1;
+        (waiting.epoch, waiting.bytes) = (epoch, 0);
+        waiting.frames.clear();
+        Some(epoch)
+    }
+
+    /// Hands what came to the shards that it is for.
+    fn deliver(&self, from: NodeLife, incoming: Incoming) {
+        let mut frames: Vec<Frames> = self.mailboxes.iter().map(|_| Vec::new()).collect();
+        let mut parcels: Vec<Vec<Parcel>> = self.mailboxes.iter().map(|_| Vec::new()).collect();
+        let mut bytes = vec![0; self.mailboxes.len()];
+        for (partition, frame) in incoming {
+            match frame {
+                Frame::Group(frame) => {
+                    if let Some((shard, _)) = self.directory.find(partition) {
+                        let parcel = switch::Parcel::Frame(partition, NodeId(from.node.into()), frame);
+                        parcels[shard].push(Parcel::Crossing(parcel));
+                    }
+                }
+                Frame::Forward(forward) => {
+                    if let Some(shard) = switch::shard_for(self.own, partition, &forward, &self.directory) {
+                        bytes[shard] += message_bytes(&forward);
+                        frames[shard].push((partition, forward));
+                    }
+                }
+            }
+        }
+        for (shard, (frames, mut parcels)) in frames.into_iter().zip(parcels).enumerate() {
+            if !frames.is_empty() {
+                let node = NodeNumber(from.node);
+                parcels.push(Parcel::Crossing(switch::Parcel::Forwards(node, frames)));
+            }
+            self.mailboxes[shard].send_all(parcels.into_iter(), bytes[shard]);
+        }
+    }
+}
+
+fn message_bytes(forward: &Forward) -> u64 {
+    match forward {
+        Forward::Command(partition::Command::Publish(publish)) => publish.message.body.len() as u64,
+        _ => 0,
+    }
+}

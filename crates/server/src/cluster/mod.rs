@@ -1,0 +1,17 @@
+//! A node among others: how nodes know each other (`handshake`), how they found their cluster
+//! together (`formation`), what they send each other afterwards (`links`, `link`), and what a node
+//! does before it lets clients in (`cluster`).
+//!
+//! Invariant: nothing is believed of a peer before it has proved that it has the cluster's secret,
+//! and nothing is taken from a node whose data folder is none of those that founded the cluster.
+
+#[allow(clippy::module_inception)]
+mod cluster;
+mod formation;
+mod handshake;
+mod link;
+mod links;
+mod peers;
+
+pub(crate) use cluster::{Cluster, Member};
+pub(crate) use links::Links;

@@ -1,0 +1,85 @@
+//! Consumers whose leader left: attached to the next one, unseen by their clients.
+//!
+//! Invariant: a client hears of the end of a consumer only if its queue is gone, or the next leader
+//! does not take it. What the client holds is the consumer's again where nobody else was given it
+//! meanwhile, and counts against its prefetch in any case. So what it settles while leaders change
+//! counts, with that one exception; then the message is delivered twice, flagged as redelivered.
+
+use super::asking::AGAIN_MS;
+use super::channel::{RequestKind, State};
+use super::{Client, Cx, Host, Session};
+use broker::ConsumerKey;
+use partition::{Command, Reply};
+
+impl Session {
+    /// A partition says that a consumer is none any more.
+    pub(super) fn cancelled(&mut self, at: usize, number: u32, cx: &mut Cx<'_, impl Host>) {
+        let Some(consumer) = self.channels[at].consumer(number) else { return };
+        let is_there = cx.host.topology().queue(consumer.queue).is_some();
+        match consumer.state {
+            State::Active if is_there => self.detach_consumer(at, number, cx),
+            // The answer to its request says what became of it.
+            State::Starting if is_there => {}
+            _ => self.channels[at].cancelled(number, cx),
+        }
+    }
+
+    /// Has a consumer wait for the next leader.
+    fn detach_consumer(&mut self, at: usize, number: u32, cx: &mut Cx<'_, impl Host>) {
+        let channel = &mut self.channels[at];
+        let Some(found) = channel.consumer_at(number) else { return };
+        let consumer = &mut channel.consumers[found];
+        (consumer.is_detached, consumer.is_attaching) = (true, false);
+        let granted = std::mem::take(&mut consumer.granted);
+        if let Some(credit) = &mut channel.credit {
+            credit.leave(number, granted);
+        }
+        channel.hand_out(cx.host);
+        self.ask_at = self.ask_at.min(cx.host.now() + AGAIN_MS);
+    }
+
+    /// Asks for all consumers of a channel that wait for a leader.
+    pub(super) fn attach_again(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
+        for found in 0..self.channels[at].consumers.len() {
+            let channel = &mut self.channels[at];
+            let consumer = &mut channel.consumers[found];
+            if !std::mem::take(&mut consumer.is_detached) || consumer.state != State::Active {
+                continue;
+            }
+            consumer.is_attaching = true;
+            let (number, queue, partition, no_ack) =
+                (consumer.number, consumer.queue, consumer.partition, consumer.no_ack);
+            let request = RequestKind::Replacing(number.into()).id();
+            let told = channel.partition_consumer(&channel.consumers[found]);
+            cx.host.push(partition, Command::Consume { queue, consumer: told, request });
+            let key = ConsumerKey { channel: channel.key, number };
+            for (first, count) in cx.client.unacked_of(channel.id, number) {
+                cx.host.push(partition, Command::Hold { queue, consumer: key, first, count });
+            }
+            if no_ack && channel.credit.as_ref().is_some_and(|credit| credit.is_used_up()) {
+                cx.host.push(partition, Command::Stall { queue, consumer: key, stalled: true });
+            }
+        }
+    }
+
+    /// A partition answered for a consumer that took the place of another, or came to its next
+    /// leader.
+    pub(super) fn attached_again(&mut self, at: usize, number: u32, reply: &Reply, cx: &mut Cx<'_, impl Host>) {
+        let channel = &mut self.channels[at];
+        let Some(found) = channel.consumer_at(number) else { return };
+        let consumer = &mut channel.consumers[found];
+        consumer.is_attaching = false;
+        match reply {
+            Reply::Consuming => {}
+            Reply::NotLeader if consumer.state == State::Active => self.detach_consumer(at, number, cx),
+            _ => {
+                // Its queue went meanwhile, or somebody else has it for himself: the client hears of
+                // it as of any such end.
+                if consumer.state == State::Active {
+                    cx.client.cancel_notify(channel.id, &consumer.tag);
+                }
+                channel.stop(found, cx);
+            }
+        }
+    }
+}

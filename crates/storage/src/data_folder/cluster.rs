@@ -1,0 +1,121 @@
+//! The file `cluster` of a data folder: which nodes founded the cluster together, each with its
+//! folder. Absent in the folder of a node that founded alone.
+//!
+//! Invariant: it is written once, before the node founds its groups, and never changed: who came
+//! later is in the topology.
+
+use super::{DataFolder, line_of, replace_text, seal_text};
+use crate::disk::{Disk, OpenMode, read_whole};
+use crate::error::{StorageError, at};
+use std::fmt::Write;
+use std::io;
+
+const CLUSTER_FILE: &str = "cluster";
+const FIRST_LINE: &str = "leveret cluster";
+const FORMAT_VERSION: u32 = 1;
+const BYTES_MAX: usize = 16 << 10;
+
+/// A node that founded the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Founder {
+    /// Its number.
+    pub number: u32,
+    /// Its data folder.
+    pub folder_id: u128,
+    /// Where the others reach it; without white space.
+    pub address: String,
+}
+
+/// What the founders of a cluster agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterRecord {
+    /// How many partitions of queues they found.
+    pub partitions: u32,
+    /// By number, from 1 without gaps.
+    pub founders: Vec<Founder>,
+}
+
+impl ClusterRecord {
+    /// The text of the file.
+    pub fn encode(&self) -> String {
+        let mut text = format!("{FIRST_LINE}\nformat {FORMAT_VERSION}\npartitions {}\n", self.partitions);
+        for Founder { number, folder_id, address } in &self.founders {
+            writeln!(text, "node {number} {folder_id:032x} {address}").expect("a string takes all text");
+        }
+        seal_text(text)
+    }
+
+    /// The record in these bytes. Only what [`ClusterRecord::encode`] writes is one, to the byte.
+    pub fn decode(contents: &[u8]) -> Result<ClusterRecord, StorageError> {
+        let text = String::from_utf8_lossy(contents);
+        let version = line_of(&text, 1, "format ").and_then(|version| version.parse().ok());
+        if let Some(found) = version.filter(|version| *version != FORMAT_VERSION) {
+            let (file, supported) = (CLUSTER_FILE.to_owned(), FORMAT_VERSION);
+            return Err(StorageError::OtherVersion { file, found, supported });
+        }
+        let partitions = line_of(&text, 2, "partitions ").and_then(|count| count.parse().ok());
+        let founders: Vec<Founder> = text.lines().skip(3).filter_map(founder).collect();
+        let record = partitions.map(|partitions| ClusterRecord { partitions, founders });
+        let is_sound = |record: &ClusterRecord| {
+            let numbers = record.founders.iter().map(|founder| founder.number);
+            !record.founders.is_empty() && numbers.eq(1..=record.founders.len() as u32)
+        };
+        record.filter(|record| is_sound(record) && record.encode().as_bytes() == contents).ok_or_else(|| {
+            let hashed = text.rfind("check ").map_or(0, |end| crc32c::crc32c(&text.as_bytes()[..end]));
+            let (file, what) = (CLUSTER_FILE.to_owned(), "checksum of the lines");
+            StorageError::Corrupt { file, offset: 0, what, expected: u64::from(hashed), found: 0 }
+        })
+    }
+}
+
+fn founder(line: &str) -> Option<Founder> {
+    let mut words = line.strip_prefix("node ")?.split(' ');
+    let (number, folder, address) = (words.next()?, words.next()?, words.next()?);
+    let folder_id = u128::from_str_radix(folder, 16).ok()?;
+    Some(Founder { number: number.parse().ok()?, folder_id, address: address.to_owned() })
+}
+
+impl<D: Disk> DataFolder<D> {
+    /// What the founders of the cluster agreed on, if this folder's node was one of several.
+    pub fn cluster_record(&self) -> Result<Option<ClusterRecord>, StorageError> {
+        let file = match self.disk.open(CLUSTER_FILE, OpenMode::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(at("open", CLUSTER_FILE)(error)),
+        };
+        let contents = read_whole(&file, BYTES_MAX).map_err(at("read", CLUSTER_FILE))?;
+        ClusterRecord::decode(&contents).map(Some)
+    }
+
+    /// Writes down what they agreed on. Returns when that is durable.
+    ///
+    /// # Panics
+    /// If something else was written down before.
+    pub fn store_cluster_record(&self, record: &ClusterRecord) -> Result<(), StorageError> {
+        match self.cluster_record()? {
+            Some(before) => assert!(before == *record, "what founders agreed on stands for ever"),
+            None => replace_text(&*self.disk, CLUSTER_FILE, &record.encode())?,
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let founder = |number| Founder { number, folder_id: 7 << number, address: format!("host{number}:25672") };
+        let record = ClusterRecord { partitions: 16, founders: (1..=3).map(founder).collect() };
+        let text = record.encode();
+        assert!(text.starts_with("leveret cluster\nformat 1\npartitions 16\nnode 1 "), "{text}");
+        assert_eq!(ClusterRecord::decode(text.as_bytes()).ok(), Some(record));
+        for at in 0..text.len() {
+            let mut other = text.clone().into_bytes();
+            other[at] ^= 1;
+            assert!(ClusterRecord::decode(&other).is_err(), "byte {at}");
+            assert!(ClusterRecord::decode(&text.as_bytes()[..at]).is_err(), "{at} bytes");
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! A shard's roads to the other nodes: commands for partitions that they lead, and what partitions
+//! here say to their channels.
+//!
+//! ```text
+//!   sessions ──Command──▶ road ──link──▶ the shard of the partition, on the node that leads it
+//!      ▲                                        │
+//!      └────────────── link ◀── road ◀──Effect──┘
+//! ```
+//!
+//! Invariants: a road is there as long as its link is up, and with the link goes all that was on its
+//! way: here what was asked is answered ([`Unanswered`]), there what the channels held is given back
+//! (guests are detached). What a road carries keeps its order. What waits because this node has not
+//! heard of a queue yet holds up what comes behind it on the same road, and nothing else.
+
+use crate::channel_key::shard_of_number;
+use crate::directory::Directory;
+use crate::turning::Turning;
+use crate::unanswered::Unanswered;
+use broker::{ChannelKey, NodeLife, NodeNumber, PartitionId, QueueId};
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use partition::peer::forward::Forward;
+use partition::{Command, Effect, RequestId};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// What a shard may have on its way to one other node before its publishers wait.
+const WINDOW_BYTES: u64 = 16 << 20;
+/// How often the other node is asked how far it has come.
+const MARK_BYTES: u64 = 1 << 20;
+/// What a command or an effect weighs beside its message.
+const FRAME_BYTES: u64 = 64;
+
+/// A link to another node, as a shard knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkUp {
+    /// The other node, in its present life.
+    pub peer: NodeLife,
+    /// Differs from link to link.
+    pub epoch: u64,
+}
+
+/// What a shard sends over a link at the end of a step.
+pub type Frames = Vec<(PartitionId, Forward)>;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Road {
+    link: LinkUp,
+    unanswered: Unanswered,
+    /// Channels of the other node, and the partitions of this shard that know them.
+    guests: HashMap<ChannelKey, SmallVec<[PartitionId; 2]>, FixedState>,
+    out: Frames,
+    /// Came from there and waits for a queue that this node has not heard of.
+    held: VecDeque<(PartitionId, Forward)>,
+    /// Bytes sent, of those how many when it was asked last, and how many it has handled.
+    sent: u64,
+    marked: u64,
+    handled: u64,
+    /// Marks of the other node's shards that wait for this shard to have room.
+    marks: Vec<u64>,
+}
+
+/// All of a shard.
+#[derive(Debug)]
+pub(crate) struct Roads {
+    /// Which shard it is.
+    shard: usize,
+    /// Few: a cluster has some nodes.
+    roads: Vec<Road>,
+    pub(crate) turning: Turning,
+    has_frames: bool,
+}
+
+/// A mark says which shard made it: `shard u8 | bytes sent`.
+const MARK_SHIFT: u32 = 56;
+
+/// The shard that something from another node is for: of a partition, or of a channel of this life
+/// of this node.
+pub fn shard_for(life: NodeLife, partition: PartitionId, forward: &Forward, directory: &Directory) -> Option<usize> {
+    let of_channel = |channel: ChannelKey| {
+        let shard = shard_of_number(channel.number());
+        (channel.life() == life && shard < directory.shards()).then_some(shard)
+    };
+    match forward {
+        Forward::Command(_)
+        | Forward::Drained { .. }
+        | Forward::Ping { .. }
+        | Forward::Propose { .. }
+        | Forward::Delete { .. }
+        | Forward::NotProposed { .. } => Some(directory.find(partition)?.0),
+        Forward::Effect(effect) => of_channel(effect.channel()?),
+        Forward::Starved { consumer } => of_channel(consumer.channel),
+        Forward::Pong { number } => Some((number >> MARK_SHIFT) as usize).filter(|shard| *shard < directory.shards()),
+    }
+}
+
+impl Roads {
+    /// Of this shard, without any link.
+    pub(crate) fn new(shard: usize) -> Roads {
+        Roads { shard, roads: Vec::new(), turning: Turning::default(), has_frames: false }
+    }
+
+    /// A link is up.
+    pub(crate) fn open(&mut self, link: LinkUp) {
+        assert!(self.road(NodeNumber(link.peer.node)).is_none(), "a link goes before the next one comes");
+        self.roads.push(Road {
+            link,
+            unanswered: Unanswered::default(),
+            guests: HashMap::default(),
+            out: Vec::new(),
+            held: VecDeque::new(),
+            sent: 0,
+            marked: 0,
+            handled: 0,
+            marks: Vec::new(),
+        });
+    }
+
+    /// A link is gone: what channels here hear of it, and which channels of the other node are to be
+    /// detached from which partitions.
+    pub(crate) fn close(&mut self, node: NodeNumber) -> (Vec<Effect>, Vec<(PartitionId, ChannelKey)>) {
+        self.turning.lost(node);
+        let Some(at) = self.roads.iter().position(|road| road.link.peer.node == node.0) else {
+            return (Vec::new(), Vec::new());
+        };
+        let Road { unanswered, guests, .. } = self.roads.swap_remove(at);
+        let mut gone: Vec<_> = guests
+            .into_iter()
+            .flat_map(|(channel, partitions)| partitions.into_iter().map(move |partition| (partition, channel)))
+            .collect();
+        gone.sort_unstable();
+        (unanswered.give_up(), gone)
+    }
+
+    pub(crate) fn road(&mut self, node: NodeNumber) -> Option<&mut Road> {
+        self.roads.iter_mut().find(|road| road.link.peer.node == node.0)
+    }
+
+    /// The road to a channel of another node, if that node lives in the life of the channel.
+    pub(crate) fn to(&mut self, channel: ChannelKey) -> Option<&mut Road> {
+        let life = channel.life();
+        self.roads.iter_mut().find(|road| road.link.peer == life)
+    }
+
+    /// Sends something along.
+    pub(crate) fn send(&mut self, node: NodeNumber, partition: PartitionId, forward: Forward) {
+        let Some(road) = self.road(node) else { return };
+        road.out.push((partition, forward));
+        self.has_frames = true;
+    }
+
+    /// Sends a command along; gives it back if there is no link.
+    #[inline]
+    pub(crate) fn command(&mut self, node: NodeNumber, partition: PartitionId, command: Command) -> Option<Command> {
+        let shard = self.shard as u64;
+        let Some(road) = self.roads.iter_mut().find(|road| road.link.peer.node == node.0) else {
+            return Some(command);
+        };
+        road.unanswered.note(partition, &command);
+        if let Command::Publish(publish) = &command {
+            road.sent += publish.message.body.len() as u64;
+        }
+        road.sent += FRAME_BYTES;
+        road.out.push((partition, Forward::Command(command)));
+        self.turning.sent(partition, node);
+        if road.sent - road.marked >= MARK_BYTES {
+            road.marked = road.sent;
+            let number = shard << MARK_SHIFT | road.sent;
+            road.out.push((partition, Forward::Ping { number }));
+        }
+        self.has_frames = true;
+        None
+    }
+
+    /// Before something goes to another leader than before: has it wait if something of the partition
+    /// is on its way to that one.
+    fn turn(&mut self, partition: PartitionId, leader: Option<NodeNumber>) {
+        let (Some(before), Some(_)) = (self.turning.before(partition, leader), leader) else { return };
+        let shard = self.shard as u64;
+        let Some(road) = self.road(before) else { return };
+        if road.sent == road.handled {
+            return;
+        }
+        road.marked = road.sent;
+        let mark = road.sent;
+        road.out.push((partition, Forward::Ping { number: shard << MARK_SHIFT | mark }));
+        self.has_frames = true;
+        self.turning.begin(partition, before, mark);
+    }
+
+    /// Holds a command for a partition whose leader changed while something was on its way to the
+    /// one before; gives it back if it need not wait.
+    #[inline]
+    pub(crate) fn hold(
+        &mut self,
+        partition: PartitionId,
+        leader: Option<NodeNumber>,
+        command: Command,
+    ) -> Option<Command> {
+        let command = self.turning.hold(partition, command)?;
+        if self.turning.before(partition, leader).is_some() {
+            self.turn(partition, leader);
+            return self.turning.hold(partition, command);
+        }
+        Some(command)
+    }
+
+    /// What need not wait any more for a leader before.
+    pub(crate) fn take_turned(&mut self) -> Vec<(PartitionId, Command)> {
+        let Roads { roads, turning, .. } = self;
+        turning.take_done(|partition, node, mark| {
+            let road = roads.iter().find(|road| road.link.peer.node == node.0);
+            road.is_none_or(|road| road.handled >= mark && !road.unanswered.has_publishes(partition))
+        })
+    }
+
+    /// Has the node that leads a queue's partition delete the queue; false if there is no link.
+    pub(crate) fn delete(
+        &mut self,
+        node: NodeNumber,
+        partition: PartitionId,
+        queue: QueueId,
+        (if_unused, if_empty): (bool, bool),
+        (channel, request): (ChannelKey, RequestId),
+    ) -> bool {
+        let Some(road) = self.road(node) else { return false };
+        road.unanswered.note_request(partition, channel, request);
+        road.out.push((partition, Forward::Delete { queue, if_unused, if_empty, channel, request }));
+        self.has_frames = true;
+        true
+    }
+
+    /// Says to a channel of another node what a partition has to say; false if nobody is there.
+    pub(crate) fn effect(&mut self, channel: ChannelKey, partition: PartitionId, effect: Effect) -> bool {
+        let Some(road) = self.to(channel) else { return false };
+        road.out.push((partition, Forward::Effect(effect)));
+        self.has_frames = true;
+        true
+    }
+
+    /// A channel of this shard leaves a partition: every node is told that may know the channel
+    /// there.
+    pub(crate) fn detach(&mut self, partition: PartitionId, channel: ChannelKey) {
+        for road in &mut self.roads {
+            if road.unanswered.detach(partition, channel) {
+                road.out.push((partition, Forward::Command(Command::Detach { channel })));
+                self.has_frames = true;
+            }
+        }
+    }
+
+    /// Whether as much is on its way to some node as may be: publishers wait.
+    pub(crate) fn is_full(&self) -> bool {
+        let is_full = |road: &Road| road.sent - road.handled > WINDOW_BYTES;
+        self.turning.held_bytes() > WINDOW_BYTES || self.roads.iter().any(is_full)
+    }
+
+    pub(crate) fn has_frames(&self) -> bool {
+        self.has_frames
+    }
+
+    /// Whether something waits for this shard to have room, or for a queue.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.turning.is_empty() || self.roads.iter().any(|road| !road.held.is_empty() || !road.marks.is_empty())
+    }
+
+    /// Hands out what is to go over each link.
+    pub(crate) fn post(&mut self, mut send: impl FnMut(LinkUp, &mut Frames)) {
+        if !std::mem::take(&mut self.has_frames) {
+            return;
+        }
+        for road in self.roads.iter_mut().filter(|road| !road.out.is_empty()) {
+            send(road.link, &mut road.out);
+            road.out.clear();
+        }
+    }
+
+    /// Answers marks, now that this shard has room.
+    pub(crate) fn answer_marks(&mut self) {
+        for road in self.roads.iter_mut().filter(|road| !road.marks.is_empty()) {
+            let pongs = road.marks.drain(..).map(|number| (PartitionId(0), Forward::Pong { number }));
+            road.out.extend(pongs);
+            self.has_frames = true;
+        }
+    }
+
+    /// What was held back of one node, to be tried again.
+    pub(crate) fn take_held(&mut self) -> Vec<(NodeNumber, VecDeque<(PartitionId, Forward)>)> {
+        let held = self.roads.iter_mut().filter(|road| !road.held.is_empty());
+        held.map(|road| (NodeNumber(road.link.peer.node), std::mem::take(&mut road.held))).collect()
+    }
+
+    pub(crate) fn trim(&mut self) {
+        self.roads.iter_mut().for_each(|road| road.out.shrink_to(0));
+    }
+}
+
+impl Road {
+    pub(crate) fn peer(&self) -> NodeLife {
+        self.link.peer
+    }
+
+    pub(crate) fn node(&self) -> NodeNumber {
+        NodeNumber(self.link.peer.node)
+    }
+
+    /// Holds back what came, as something before it is held back, or as `waits`. Gives it back if it
+    /// need not wait.
+    pub(crate) fn hold(&mut self, partition: PartitionId, forward: Forward, waits: bool) -> Option<Forward> {
+        if waits || !self.held.is_empty() {
+            self.held.push_back((partition, forward));
+            return None;
+        }
+        Some(forward)
+    }
+
+    /// A channel of the other node has a partition of this shard do something.
+    pub(crate) fn note_guest(&mut self, partition: PartitionId, command: &Command) {
+        let channel = match command {
+            Command::Consume { consumer, .. } => consumer.key.channel,
+            Command::Get { channel, .. } => *channel,
+            Command::Publish(publish) if publish.publish_seq != 0 => publish.channel,
+            Command::Detach { channel } => {
+                if let Some(partitions) = self.guests.get_mut(channel) {
+                    partitions.retain(|known| *known != partition);
+                    if partitions.is_empty() {
+                        self.guests.remove(channel);
+                    }
+                }
+                return;
+            }
+            _ => return,
+        };
+        let partitions = self.guests.entry(channel).or_default();
+        if !partitions.contains(&partition) {
+            partitions.push(partition);
+        }
+    }
+
+    /// An effect came from the other node; false if nobody waits for it any more.
+    pub(crate) fn answered(&mut self, partition: PartitionId, effect: &Effect) -> bool {
+        self.unanswered.answered(partition, effect)
+    }
+
+    pub(crate) fn mark(&mut self, number: u64) {
+        self.marks.push(number);
+    }
+
+    pub(crate) fn handled(&mut self, number: u64) {
+        let bytes = number & ((1 << MARK_SHIFT) - 1);
+        self.handled = self.handled.max(bytes.min(self.sent));
+    }
+}

@@ -1,0 +1,266 @@
+//! Three processes that are one broker: how they come together, what each of them serves, and what
+//! is left when one of them is killed.
+#![allow(clippy::unwrap_used)]
+
+use clients::broker::{binary, free_port, is_foreign};
+use clients::{Broker, Client, Event, QueueDeclare};
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const SECRET: &str = "a secret of three nodes\n";
+
+struct Nodes {
+    brokers: Vec<Broker>,
+    folder: tempfile::TempDir,
+    peers: String,
+}
+
+impl Nodes {
+    /// Three that are not started.
+    fn new() -> Nodes {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("secret");
+        std::fs::write(&secret, SECRET).unwrap();
+        let addresses: Vec<String> = (0..3).map(|_| free_port().to_string()).collect();
+        let peers = addresses.join(",");
+        let broker = |address: &String| {
+            let secret = secret.to_str().unwrap();
+            let name = format!("leveret@{address}").replace(':', "-");
+            let arguments = ["--cluster-peers", &peers, "--cluster-address", address, "--cluster-secret-file", secret];
+            Broker::not_started(&[&arguments[..], &["--node-name", &name, "--partitions", "4"]].concat())
+        };
+        Nodes { brokers: addresses.iter().map(broker).collect(), folder, peers }
+    }
+
+    /// Three that serve.
+    fn up() -> Nodes {
+        let mut nodes = Nodes::new();
+        // In no order that means anything.
+        [2, 0, 1].into_iter().for_each(|node: usize| nodes.brokers[node].launch());
+        nodes.brokers.iter_mut().for_each(Broker::until_it_answers);
+        nodes
+    }
+
+    /// Waits until a node knows a queue: what one node answered the others know a moment later.
+    fn until_known(&self, node: usize, name: &str) {
+        let due = Instant::now() + Duration::from_secs(5);
+        loop {
+            let (mut client, channel) = self.connect(node);
+            if client.counts(channel, name).is_ok() {
+                return;
+            }
+            assert!(Instant::now() < due, "{name} is not known everywhere");
+        }
+    }
+
+    fn connect(&self, node: usize) -> (Client, u16) {
+        let mut client = self.brokers[node].connect();
+        let channel = client.channel();
+        (client, channel)
+    }
+}
+
+fn durable(name: &str) -> QueueDeclare<'_> {
+    QueueDeclare { name, durable: true, ..QueueDeclare::default() }
+}
+
+/// Which publishes up to `last` were confirmed, once all were answered.
+fn confirmed_of(client: &mut Client, channel: u16, last: u64) -> BTreeSet<u64> {
+    let mut open: BTreeSet<u64> = (1..=last).collect();
+    let mut confirmed = BTreeSet::new();
+    while !open.is_empty() {
+        let Event::Confirm { tag, multiple, nack } = client.event(channel) else { panic!("only answers are due") };
+        let answered: Vec<u64> = open.range(if multiple { 1..=tag } else { tag..=tag }).copied().collect();
+        assert!(!answered.is_empty(), "{tag} is answered twice");
+        answered.iter().for_each(|number| assert!(open.remove(number)));
+        if !nack {
+            confirmed.extend(answered);
+        }
+    }
+    confirmed
+}
+
+#[test]
+fn each_node_serves_every_queue() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::up();
+    let (mut first, one) = nodes.connect(0);
+    let (mut second, two) = nodes.connect(1);
+    let (mut third, three) = nodes.connect(2);
+    let names: Vec<String> = (0..6).map(|number| format!("q{number}")).collect();
+    for (at, name) in names.iter().enumerate() {
+        let (client, channel) =
+            [(&mut first, one), (&mut second, two), (&mut third, three)].into_iter().nth(at % 3).unwrap();
+        client.declare(channel, &durable(name)).unwrap();
+    }
+    names.iter().for_each(|name| (1..3).for_each(|node| nodes.until_known(node, name)));
+    second.confirm_select(two).unwrap();
+    for round in 0..10 {
+        for name in &names {
+            second.put(two, name, format!("{name} {round}").as_bytes());
+        }
+    }
+    second.confirmed(two, 1, 60);
+    third.qos(three, 3, false).unwrap();
+    for name in &names {
+        third.consume(three, name, name).unwrap();
+    }
+    let mut came: Vec<Vec<String>> = names.iter().map(|_| Vec::new()).collect();
+    for _ in 0..60 {
+        let delivery = third.delivery(three);
+        let body = String::from_utf8(delivery.body.clone()).unwrap();
+        came[names.iter().position(|name| body.starts_with(name.as_str())).unwrap()].push(body);
+        assert!(!delivery.redelivered);
+        third.ack(three, delivery.tag, false);
+    }
+    for (name, came) in names.iter().zip(came) {
+        let order: Vec<String> = (0..10).map(|round| format!("{name} {round}")).collect();
+        assert_eq!(came, order, "each queue is in order, whoever leads it");
+    }
+    for name in &names {
+        third.cancel(three, name).unwrap();
+        assert_eq!(first.delete(one, name, true, true).unwrap(), 0);
+    }
+    let (mut late, channel) = nodes.connect(0);
+    assert_eq!(late.counts(channel, "q0").unwrap_err().code, 404);
+}
+
+#[test]
+fn nothing_that_was_confirmed_is_lost_with_a_node_and_consumers_elsewhere_go_on() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up();
+    let (mut declarer, channel) = nodes.connect(2);
+    let names: Vec<String> = (0..4).map(|number| format!("q{number}")).collect();
+    names.iter().for_each(|name| drop(declarer.declare(channel, &durable(name)).unwrap()));
+    drop(declarer);
+    let (mut publisher, out) = nodes.connect(0);
+    let (mut consumer, into) = nodes.connect(0);
+    consumer.qos(into, 10, false).unwrap();
+    for name in &names {
+        nodes.until_known(0, name);
+        consumer.consume(into, name, name).unwrap();
+    }
+    publisher.confirm_select(out).unwrap();
+    let (before, after) = (200_u64, 100);
+    let put = |publisher: &mut Client, number: u64| {
+        publisher.put(out, &names[number as usize % names.len()], number.to_string().as_bytes());
+    };
+    (1..=before).for_each(|number| put(&mut publisher, number));
+    let mut confirmed = confirmed_of(&mut publisher, out, before);
+    assert_eq!(confirmed.len() as u64, before, "all are there");
+    nodes.brokers[2].kill();
+    let (mut number, due) = (before, Instant::now() + Duration::from_secs(20));
+    while (confirmed.len() as u64) < before + after {
+        assert!(Instant::now() < due, "a majority is there, and {} are confirmed", confirmed.len());
+        number += 1;
+        put(&mut publisher, number);
+        let Event::Confirm { tag, nack, .. } = publisher.event(out) else { panic!("only answers are due") };
+        assert_eq!(tag, number);
+        match nack {
+            true => std::thread::sleep(Duration::from_millis(10)),
+            false => drop(confirmed.insert(number)),
+        }
+    }
+    let mut came = BTreeSet::new();
+    let patience = Duration::from_secs(20);
+    let due = Instant::now() + patience;
+    while !confirmed.iter().all(|number| came.contains(number)) {
+        assert!(Instant::now() < due, "{} of {} came", came.len(), confirmed.len());
+        let Some(Event::Delivery(delivery)) = consumer.event_within(into, patience) else {
+            panic!("a consumer on a node that lives hears nothing of another that died");
+        };
+        let number: u64 = String::from_utf8_lossy(&delivery.body).parse().unwrap();
+        assert!(came.insert(number) || delivery.redelivered, "{number} came twice, and not flagged");
+        consumer.ack(into, delivery.tag, false);
+    }
+    // It comes back, and serves.
+    nodes.brokers[2].launch();
+    nodes.brokers[2].until_it_answers();
+    let (mut back, channel) = nodes.connect(2);
+    back.confirm_select(channel).unwrap();
+    back.put(channel, &names[0], b"0");
+    back.confirmed(channel, 1, 1);
+}
+
+#[test]
+fn what_was_confirmed_is_there_after_all_nodes_were_killed_at_once() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up();
+    let (mut client, channel) = nodes.connect(1);
+    client.declare(channel, &durable("kept")).unwrap();
+    client.confirm_select(channel).unwrap();
+    for number in 0..50 {
+        client.put(channel, "kept", format!("{number}").as_bytes());
+    }
+    client.confirmed(channel, 1, 50);
+    nodes.brokers.iter_mut().for_each(Broker::kill);
+    nodes.brokers.iter_mut().for_each(Broker::launch);
+    nodes.brokers.iter_mut().for_each(Broker::until_it_answers);
+    let (mut client, channel) = nodes.connect(0);
+    for number in 0..50 {
+        let got = client.get(channel, "kept", true).unwrap().expect("it was confirmed and is there");
+        assert_eq!(got.body, format!("{number}").into_bytes());
+    }
+    assert!(client.get(channel, "kept", true).unwrap().is_none());
+}
+
+#[test]
+fn who_is_no_node_of_the_cluster_is_told_why() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up();
+    let refused = |arguments: &[&str]| {
+        let mut command = Command::new(binary());
+        command.args(["server", "--amqp", "127.0.0.1:0", "--management", "none"]).args(arguments);
+        let output = command.env_clear().stdin(Stdio::null()).output().unwrap();
+        assert_ne!(output.status.code(), Some(0));
+        String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned()
+    };
+    let secret = nodes.folder.path().join("secret");
+    let secret = secret.to_str().unwrap();
+    nodes.brokers[0].kill();
+    let own = nodes.peers.split(',').next().unwrap().to_owned();
+    // A node of a cluster does not start alone, nor with another list.
+    let data = nodes.brokers[0].data_folder();
+    let data = data.to_str().unwrap();
+    let line = refused(&["--data-dir", data]);
+    assert!(line.contains("start it with cluster_peers"), "{line}");
+    let fewer = nodes.peers.rsplit_once(',').unwrap().0;
+    let line = refused(&[
+        "--data-dir",
+        data,
+        "--cluster-peers",
+        fewer,
+        "--cluster-address",
+        &own,
+        "--cluster-secret-file",
+        secret,
+    ]);
+    assert!(line.contains("cluster"), "{line}");
+    // A node that lost its disk is not itself any more.
+    let empty = nodes.folder.path().join("empty");
+    let line = refused(&[
+        "--data-dir",
+        empty.to_str().unwrap(),
+        "--cluster-peers",
+        &nodes.peers,
+        "--cluster-address",
+        &own,
+        "--cluster-secret-file",
+        secret,
+    ]);
+    assert!(line.contains("another data folder"), "{line}");
+    // Settings that lack something.
+    let line = refused(&["--data-dir", data, "--cluster-peers", &nodes.peers]);
+    assert!(line.contains("cluster_secret_file"), "{line}");
+    nodes.brokers[0].launch();
+    nodes.brokers[0].until_it_answers();
+}
