@@ -105,7 +105,8 @@ fn peer() -> (&'static str, String, Vec<u8>) {
         Forward::Command(Command::Settle { queue, holder: consumer, first: 7, count: 1, outcome: Disposition::Ack }),
         Forward::Effect(Effect::Reply { channel, request, reply: Reply::Got { delivery, ready: 1 } }),
         Forward::Effect(Effect::GrantWanted { consumer, queue, ready: 4 }),
-        Forward::Propose { token: 1, change: text("change") },
+        Forward::Propose { token: 1, term: Term(1), change: text("change") },
+        Forward::Applied { index: LogIndex(7) },
         Forward::Ping { number: 1 },
     ];
     let pieces = packet::encode(frames.iter().map(|frame| (PartitionId(1), frame)));

@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use clients::broker::{binary, free_port, is_foreign};
-use clients::{Broker, Client, Event, QueueDeclare};
+use clients::wire::{Args, Properties, Reader};
+use clients::{Broker, Client, Event, ExchangeDeclare, Publish, QueueDeclare};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+const REPLY_TO: &str = "amq.rabbitmq.reply-to";
+const REPLY_TO_BIT: u32 = 9;
 const SECRET: &str = "a secret of three nodes\n";
 
 struct Nodes {
@@ -40,18 +43,6 @@ impl Nodes {
         [2, 0, 1].into_iter().for_each(|node: usize| nodes.brokers[node].launch());
         nodes.brokers.iter_mut().for_each(Broker::until_it_answers);
         nodes
-    }
-
-    /// Waits until a node knows a queue: what one node answered the others know a moment later.
-    fn until_known(&self, node: usize, name: &str) {
-        let due = Instant::now() + Duration::from_secs(5);
-        loop {
-            let (mut client, channel) = self.connect(node);
-            if client.counts(channel, name).is_ok() {
-                return;
-            }
-            assert!(Instant::now() < due, "{name} is not known everywhere");
-        }
     }
 
     fn connect(&self, node: usize) -> (Client, u16) {
@@ -96,7 +87,6 @@ fn each_node_serves_every_queue() {
             [(&mut first, one), (&mut second, two), (&mut third, three)].into_iter().nth(at % 3).unwrap();
         client.declare(channel, &durable(name)).unwrap();
     }
-    names.iter().for_each(|name| (1..3).for_each(|node| nodes.until_known(node, name)));
     second.confirm_select(two).unwrap();
     for round in 0..10 {
         for name in &names {
@@ -129,6 +119,69 @@ fn each_node_serves_every_queue() {
 }
 
 #[test]
+fn what_a_node_has_in_memory_is_reached_from_every_node_and_gone_with_it() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up();
+    let (mut first, one) = nodes.connect(0);
+    let (mut second, two) = nodes.connect(1);
+    let (mut third, three) = nodes.connect(2);
+    let own = |name| QueueDeclare { name, exclusive: true, ..QueueDeclare::default() };
+    // Bound from its own node to what another declared, and published to from a third.
+    let news = ExchangeDeclare { name: "news", kind: "fanout", ..ExchangeDeclare::default() };
+    second.declare_exchange(two, &news).unwrap();
+    first.declare(one, &own("mine")).unwrap();
+    first.bind(one, "mine", "news", "", &[]).unwrap();
+    third.confirm_select(three).unwrap();
+    third.publish(three, &Publish { exchange: "news", body: b"to all", ..Publish::default() });
+    third.put(three, "mine", b"to one");
+    third.confirmed(three, 1, 2);
+    for body in [&b"to all"[..], b"to one"] {
+        assert_eq!(first.get(one, "mine", true).unwrap().unwrap().body, body);
+    }
+    // Another connection's, on whichever node.
+    let (mut stranger, channel) = nodes.connect(2);
+    assert_eq!(stranger.declare(channel, &own("mine")).unwrap_err().code, 405);
+
+    // A question and its answer, the two sides on two nodes.
+    third.declare(three, &durable("questions")).unwrap();
+    third.consume_with(three, "questions", "q", [false, true, false], &[]).unwrap();
+    second.consume_with(two, REPLY_TO, "r", [false, true, false], &[]).unwrap();
+    let properties = Properties::only(REPLY_TO_BIT, Args::new().shortstr(REPLY_TO).0);
+    second.publish(two, &Publish { key: "questions", body: b"?", properties, ..Publish::default() });
+    let question = third.delivery(three);
+    let name = Reader(&question.properties.bytes).shortstr();
+    third.put(three, &name, b"!");
+    third.confirmed(three, 3, 3);
+    assert_eq!(second.delivery(two).body, b"!");
+
+    // A consumer elsewhere, and the end of the node.
+    first.declare(one, &QueueDeclare { name: "fleeting", ..QueueDeclare::default() }).unwrap();
+    second.consume(two, "fleeting", "c").unwrap();
+    third.put(three, "fleeting", b"a");
+    assert_eq!(second.delivery(two).body, b"a");
+    nodes.brokers[0].kill();
+    assert!(matches!(second.event(two), Event::Cancelled(tag) if tag == "c"));
+    let (mut late, channel) = nodes.connect(2);
+    assert_eq!(late.counts(channel, "fleeting").unwrap_err().code, 404);
+    let (mut heir, channel) = nodes.connect(1);
+    heir.declare(channel, &own("mine")).unwrap();
+
+    // Without its node's end, what is one connection's goes with that.
+    drop(heir);
+    let due = Instant::now() + Duration::from_secs(10);
+    loop {
+        let (mut late, channel) = nodes.connect(2);
+        match late.counts(channel, "mine").unwrap_err().code {
+            404 => break,
+            code => assert_eq!(code, 405),
+        }
+        assert!(Instant::now() < due, "an exclusive queue outlives its connection");
+    }
+}
+
+#[test]
 fn nothing_that_was_confirmed_is_lost_with_a_node_and_consumers_elsewhere_go_on() {
     if is_foreign() {
         return;
@@ -142,7 +195,6 @@ fn nothing_that_was_confirmed_is_lost_with_a_node_and_consumers_elsewhere_go_on(
     let (mut consumer, into) = nodes.connect(0);
     consumer.qos(into, 10, false).unwrap();
     for name in &names {
-        nodes.until_known(0, name);
         consumer.consume(into, name, name).unwrap();
     }
     publisher.confirm_select(out).unwrap();

@@ -73,6 +73,7 @@ fn exchange(topology: &mut Topology, name: &str, kind: ExchangeType) {
         auto_delete: false,
         internal: false,
         arguments: Table::new(),
+        is_shared: false,
     };
     topology.apply(&Command::DeclareExchange(declare)).outcome.expect("the declare is lawful");
 }

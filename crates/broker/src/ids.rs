@@ -6,8 +6,8 @@
 /// A queue, for as long as it exists and for ever after.
 ///
 /// Ids below `2^63` come from the replicated topology and are the same on every node. Ids from
-/// `2^63` on are queues that live on one node only; they are unique on that node, until it
-/// restarts, which ends those queues too.
+/// `2^63` on are queues that only one node knows; they are unique on that node, until it restarts,
+/// which ends those queues too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u64);
 
@@ -15,17 +15,60 @@ impl QueueId {
     /// The bit that tells a queue of this node only from one that every node knows.
     pub const LOCAL_BIT: u64 = 1 << 63;
 
-    /// Whether this queue lives on this node only: transient or exclusive, in no log and in no
-    /// snapshot.
+    /// Whether only this node knows this queue: transient or exclusive on a node that is alone, in
+    /// no log and in no snapshot.
     pub fn is_local(self) -> bool {
         self.0 & Self::LOCAL_BIT != 0
     }
 }
 
-/// A partition: one Raft group with the queues that live in it. For a queue of this node only, the
-/// place (shard) that the caller chose for it.
+/// A partition: one Raft group with the queues that live in it; or the queues in the memory of one
+/// shard of one node.
+///
+/// ```text
+///   31         30            6 5      0
+///   in memory  node            shard          a node that is alone says node 0
+///   0          number of the group
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionId(pub u32);
+
+impl PartitionId {
+    const IN_MEMORY_BIT: u32 = 1 << 31;
+    const SHARD_BITS: u32 = 6;
+    /// Shards that one node may have.
+    pub const SHARDS_MAX: usize = 1 << PartitionId::SHARD_BITS;
+
+    /// The queues in the memory of a shard. Panics: if a number is larger than any node's or
+    /// shard's.
+    pub const fn in_memory(node: NodeNumber, shard: usize) -> PartitionId {
+        assert!(shard < PartitionId::SHARDS_MAX, "a node has at most SHARDS_MAX shards");
+        assert!(node.0 < 1 << (31 - PartitionId::SHARD_BITS), "numbers of nodes are small");
+        PartitionId(PartitionId::IN_MEMORY_BIT | node.0 << PartitionId::SHARD_BITS | shard as u32)
+    }
+
+    /// Whether its queues are in the memory of one node, and on no disk.
+    pub const fn is_in_memory(self) -> bool {
+        self.0 & PartitionId::IN_MEMORY_BIT != 0
+    }
+
+    /// The node in whose memory it is; `None` for a group. Node 0 is the one that asks, which is
+    /// alone.
+    pub const fn home(self) -> Option<NodeNumber> {
+        match self.is_in_memory() {
+            true => Some(NodeNumber((self.0 & !PartitionId::IN_MEMORY_BIT) >> PartitionId::SHARD_BITS)),
+            false => None,
+        }
+    }
+
+    /// The shard in whose memory it is; `None` for a group.
+    pub const fn memory_shard(self) -> Option<usize> {
+        match self.is_in_memory() {
+            true => Some((self.0 & ((1 << PartitionId::SHARD_BITS) - 1)) as usize),
+            false => None,
+        }
+    }
+}
 
 /// A node of the cluster, counted from 1. Groups count their members by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -45,6 +45,7 @@ fn declare(name: &str, partition: u32) -> Command {
         auto_delete: false,
         arguments: amqp::Table::new(),
         partition: PartitionId(partition),
+        home: None,
     })
 }
 

@@ -448,6 +448,7 @@ fn virtual_hosts_share_nothing() {
             auto_delete: false,
             arguments: Table::new(),
             partition: PartitionId(0),
+            home: None,
         };
         topology.apply(&Command::DeclareQueue(declare)).outcome.unwrap();
     }
@@ -583,6 +584,7 @@ fn a_virtual_host_goes_with_everything_in_it_and_its_id_is_not_given_out_again()
         auto_delete: false,
         arguments: Table::new(),
         partition: PartitionId(1),
+        home: None,
     };
     topology.apply(&Command::DeclareQueue(declare("q", true))).outcome.unwrap();
     topology.apply_local(&Command::DeclareQueue(declare("here only", false))).outcome.unwrap();

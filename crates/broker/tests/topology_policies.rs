@@ -8,8 +8,8 @@ use amqp::{Table, Value};
 use broker::ids::{PartitionId, VhostId};
 use broker::topology::{
     ApplyTo, Binding, Command, DeclareExchange, DeclareQueue, Effect, ExchangeType, GLOBAL_PARAMETER_BYTES_MAX,
-    HashAlgorithm, Kind, Name, NoFacts, PasswordHash, Pattern, Permission, Policy, PutPolicy, RouteRequest,
-    SNAPSHOT_VERSION, Topology, UserLimits, VhostLimits,
+    HashAlgorithm, Kind, Name, NoFacts, PasswordHash, Pattern, Permission, Policy, PutPolicy, RouteRequest, Topology,
+    UserLimits, VhostLimits,
 };
 
 const SLASH: VhostId = VhostId(0);
@@ -39,6 +39,7 @@ fn declare(topology: &mut Topology, name: &str) {
         auto_delete: false,
         arguments: Table::new(),
         partition: PartitionId(1),
+        home: None,
     };
     topology.apply(&Command::DeclareQueue(declare)).outcome.unwrap();
 }
@@ -107,7 +108,7 @@ fn global_parameters_are_in_a_snapshot_that_is_as_before_without_them() {
         topology.apply(&command).outcome.unwrap();
     }
     let bytes = topology.encode_snapshot();
-    assert_eq!(bytes[4], SNAPSHOT_VERSION);
+    assert_eq!(bytes[4], 5);
     let copy = Topology::decode_snapshot(&bytes).unwrap();
     assert_eq!(copy.global_parameters().collect::<Vec<_>>(), [(&name, "{\"b\":1}")]);
     assert_eq!(copy.encode_snapshot(), bytes);
@@ -120,7 +121,7 @@ fn global_parameters_are_in_a_snapshot_that_is_as_before_without_them() {
     assert_eq!(topology.encode_snapshot(), before);
     // A snapshot of the later version without any is one that nobody writes.
     let mut empty = before.to_vec();
-    empty[4] = SNAPSHOT_VERSION;
+    empty[4] = 5;
     empty.push(0);
     assert!(Topology::decode_snapshot(&empty).is_err());
 }
@@ -167,6 +168,7 @@ fn a_policy_gives_exchanges_an_alternate_where_their_declare_said_nothing() {
             auto_delete: false,
             internal: false,
             arguments: definition(fields),
+            is_shared: false,
         };
         topology.apply(&Command::DeclareExchange(declare)).outcome.unwrap();
     };

@@ -15,6 +15,7 @@ mod batch;
 mod completions;
 mod ending_member;
 mod gauges;
+mod heard;
 mod log_queue;
 mod log_writer;
 mod open_error;
@@ -36,7 +37,7 @@ mod waits;
 pub use batch::Batch;
 pub use completions::{Completion, Completions};
 /// A node as the groups know it.
-pub use consensus::NodeId;
+pub use consensus::{LogIndex, NodeId};
 pub use ending_member::EndingMember;
 pub use gauges::LogGauges;
 pub use log_queue::{LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MAX};

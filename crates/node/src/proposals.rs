@@ -95,6 +95,11 @@ impl Proposals {
         }
     }
 
+    /// This node.
+    pub(crate) fn own(&self) -> NodeNumber {
+        NodeNumber(self.life.node)
+    }
+
     /// The machine as its log is to see it.
     pub(crate) fn machine<'a, M: Machine>(&'a mut self, machine: &'a mut M) -> impl Machine + 'a {
         Numbered { machine, sent: &mut self.sent }
@@ -176,6 +181,11 @@ impl Proposals {
             }
             !is_late
         });
+    }
+
+    /// Adds a change that nobody waits for.
+    pub(crate) fn add(&mut self, now: Millis, change: Bytes) {
+        self.waiting.push_back(Wanted { token: 0, change, give_up_at: now + GIVE_UP_MS });
     }
 
     /// Sends what waits to whoever leads, or appends it here.

@@ -296,6 +296,16 @@ impl<M: Proposer> Shard<M> {
         }
     }
 
+    /// There is a link to another node.
+    pub fn link_up(&mut self, node: NodeNumber, intake: &impl Intake) {
+        for (place, seated) in self.members.iter_mut().enumerate() {
+            if let Member::Topology(member) = &mut seated.member {
+                member.link_up(node);
+                intake.with(|waits| waits.wake(place));
+            }
+        }
+    }
+
     /// The link to another node is gone: partitions that follow it there look for another leader at
     /// once.
     pub fn link_lost(&mut self, node: NodeNumber, now: Millis, intake: &impl Intake) {
@@ -468,6 +478,13 @@ mod tests {
     impl Proposer for NoTopology {
         fn next_proposal(&mut self) -> Option<(Bytes, u64)> {
             None
+        }
+        fn release(&mut self, _: crate::LogIndex) {}
+        fn homes(&self) -> Vec<NodeNumber> {
+            Vec::new()
+        }
+        fn end_of(&self, _: NodeNumber) -> Bytes {
+            Bytes::new()
         }
     }
 

@@ -4,6 +4,7 @@
 
 use crate::Millis;
 use crate::completions::{Completion, Completions};
+use crate::heard::Heard;
 use crate::proposals::Proposals;
 use crate::shard::Now;
 use crate::share::Share;
@@ -11,17 +12,31 @@ use crate::ticks::Ticks;
 use crate::waits::Waiting;
 use broker::{NodeLife, NodeNumber};
 use bytes::Bytes;
+use consensus::LogIndex;
 use partition::log_partition::Machine;
 use partition::outputs::Ticket;
+use partition::peer::forward::Forward;
 use partition::{Command, Effect, LogPartition, Outputs, Reply};
 
 const UPKEEP_EVERY_MS: u64 = 1_000;
+/// How often a leader looks for nodes that are away with what they had in memory.
+const HOMES_EVERY_MS: Millis = 250;
 
 /// The machine behind the log, and what this node wants decided.
 pub trait Proposer: Machine {
     /// The next change that somebody on this node wants, as its entry has it, and a number for it.
-    /// What is not taken in is lost ([`Machine::lost`]).
+    /// What is not taken in is lost ([`Machine::lost`]). Numbers are counted from 1.
     fn next_proposal(&mut self) -> Option<(Bytes, u64)>;
+
+    /// Every node that can be reached has carried out the log up to here: who asked for that hears
+    /// of it.
+    fn release(&mut self, up_to: LogIndex);
+
+    /// The nodes that have something in memory which every node knows.
+    fn homes(&self) -> Vec<NodeNumber>;
+
+    /// The change that ends what a node has in memory.
+    fn end_of(&self, home: NodeNumber) -> Bytes;
 }
 
 /// See the module.
@@ -39,6 +54,12 @@ pub struct TopologyMember<M> {
     barriers: Vec<(Ticket, Effect)>,
     /// What this node wants decided, in a group with members on other nodes.
     proposals: Option<Proposals>,
+    heard: Heard,
+    /// What was told of how much was carried out here, and to whom all of it.
+    told_applied: LogIndex,
+    homes_at: Millis,
+    /// When a slow node is not waited for any more.
+    slow_at: Option<Millis>,
 }
 
 impl<M: Proposer> TopologyMember<M> {
@@ -58,6 +79,10 @@ impl<M: Proposer> TopologyMember<M> {
         }
         TopologyMember {
             proposals: forwards.map(Proposals::new),
+            heard: Heard::default(),
+            told_applied: LogIndex(0),
+            homes_at: 0,
+            slow_at: None,
             log,
             machine,
             completions,
@@ -70,14 +95,23 @@ impl<M: Proposer> TopologyMember<M> {
         }
     }
 
+    /// There is a link to a node.
+    pub(crate) fn link_up(&mut self, node: NodeNumber) {
+        self.heard.up(node);
+        // It has to hear how far this one is.
+        self.told_applied = LogIndex(0);
+    }
+
     /// The link to a node is gone: if that leads, whoever follows it looks for another leader.
     pub(crate) fn link_lost(&mut self, node: NodeNumber, now: Millis) -> bool {
+        self.heard.down(node, now);
         let leader = self.log.replica().group().status().leader;
         let follows = leader.is_some_and(|leader| leader.0 == u64::from(node.0));
         if follows {
             self.ticks.hurry(now);
         }
-        follows
+        // Answers may have waited for that node.
+        true
     }
 
     /// The log itself.
@@ -163,16 +197,35 @@ impl<M: Proposer> TopologyMember<M> {
                     }
                 }
                 self.log.flush(now.wall_ms, &mut self.machine, out);
+                self.machine.release(self.log.applied());
             }
             Some(proposals) => {
                 let mut forwards = Vec::new();
                 for (from, forward) in waiting.forwards.drain(..) {
+                    if let Forward::Applied { index } = forward {
+                        self.heard.said(NodeNumber(from.node), index);
+                        continue;
+                    }
                     proposals.receive(from, forward, &mut self.log, &mut forwards);
+                }
+                if self.homes_at <= now.ms {
+                    self.homes_at = now.ms + HOMES_EVERY_MS;
+                    if self.log.is_leading() {
+                        let homes = self.machine.homes();
+                        let others = homes.into_iter().filter(|home| *home != proposals.own());
+                        let gone: Vec<_> = others.filter(|home| self.heard.is_away(*home, now.ms)).collect();
+                        gone.into_iter().for_each(|home| proposals.add(now.ms, self.machine.end_of(home)));
+                    }
                 }
                 proposals.send(now.ms, &mut self.log, &mut self.machine, &mut forwards);
                 self.log.flush(now.wall_ms, &mut proposals.machine(&mut self.machine), out);
                 proposals.look(now.ms, &self.log, &mut self.machine);
-                let id = self.log.id();
+                let (id, index) = (self.log.id(), self.log.applied());
+                if std::mem::replace(&mut self.told_applied, index) != index {
+                    forwards.extend(self.heard.nodes().map(|node| (node, Forward::Applied { index })));
+                }
+                self.machine.release(self.heard.everywhere(index, now.ms));
+                self.slow_at = self.heard.next(now.ms);
                 share.forwards.extend(forwards.into_iter().map(|(node, forward)| (node, id, forward)));
             }
         }
@@ -188,7 +241,7 @@ impl<M: Proposer> TopologyMember<M> {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Millis> {
-        self.upkeep_at.into_iter().chain(self.ticks.next()).min()
+        self.upkeep_at.into_iter().chain(self.ticks.next()).chain(self.slow_at).min()
     }
 
     pub(crate) fn trim(&mut self) {

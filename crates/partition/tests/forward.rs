@@ -6,7 +6,7 @@
 use broker::queue::{Consumer, Counts, Rules};
 use broker::{ChannelKey, ConsumerKey, NodeLife, PartitionId, QueueId};
 use bytes::Bytes;
-use consensus::{DecodeError, Segments, Term};
+use consensus::{DecodeError, LogIndex, Segments, Term};
 use partition::command::{Durability, Level, Selective};
 use partition::message::{MESSAGE_BYTES_MAX, stored_bytes};
 use partition::peer::packet::{self, Frame, HEAD_BYTES, Head};
@@ -117,6 +117,7 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         (Forward::Ping { number: 300 }, "84 172.2"),
         (Forward::Pong { number: 1 }, "85 1"),
         (Forward::Delete { queue, if_unused: true, if_empty: false, channel, request }, "86 9 5 2,200.1,172.2 1"),
+        (Forward::Applied { index: LogIndex(300) }, "87 172.2"),
     ];
     let commands = commands.map(|(command, bytes)| (Forward::Command(command), bytes));
     let effects = effects.map(|(effect, bytes)| (Forward::Effect(effect), bytes));
@@ -255,7 +256,7 @@ fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
         "63",
         "71",
         "79",
-        "87",
+        "88",
         "255",
     ];
     for bytes in refused {
@@ -502,6 +503,7 @@ fn forward() -> impl Strategy<Value = Forward> {
             .prop_map(|(token, term, change)| Forward::Propose { token, term: Term(term), change }),
         1 => number().prop_map(|token| Forward::NotProposed { token }),
         1 => number().prop_map(|number| Forward::Ping { number }),
+        1 => number().prop_map(|index| Forward::Applied { index: LogIndex(index) }),
         1 => number().prop_map(|number| Forward::Pong { number }),
         1 => (queue(), any::<[bool; 2]>(), channel(), request()).prop_map(
             |(queue, [if_unused, if_empty], channel, request)| Forward::Delete {

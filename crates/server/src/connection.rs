@@ -133,7 +133,7 @@ impl Client {
             stream,
             amqp,
             // A key that no channel gets is a number that no other connection gets.
-            session: Session::new(peer, ConnectionNumber(local.switch.next_key().number())),
+            session: Session::new(peer, ConnectionNumber(local.switch.next_connection())),
             input: BytesMut::new(),
             read_bytes: READ_BYTES_MIN,
             small_reads: 0,

@@ -30,7 +30,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockReadGuard};
 use std::time::{Instant, SystemTime};
-use switch::transient_partition;
 use tokio::sync::oneshot;
 
 /// What stays the same as long as the node runs.
@@ -330,7 +329,10 @@ impl Handle {
     pub async fn declare_queue(&self, actor: Actor<'_>, declare: &QueueDeclare<'_>) -> Result<bool, ChangeError> {
         let mut has_place = true;
         let declared = self.topology().check_queue_declare(actor, declare, |placement| {
-            let place = if placement.is_local { Some(transient_partition(0)) } else { self.shared().place_queue() };
+            let place = match placement.in_memory {
+                true => Some(self.shared().directory.in_memory(0)),
+                false => self.shared().place_queue(),
+            };
             has_place = place.is_some();
             place.unwrap_or_default()
         })?;

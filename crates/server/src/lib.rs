@@ -37,5 +37,4 @@ pub use handle::Handle;
 pub use listener::bind;
 pub use node::{Alarm, Alarms, MakePartitions, Node, NodeConfig, PartitionWaker, ShardParts, StartError, Wiring};
 pub use session::{LoginLimits, SYNC_EXCHANGE, Stamp, Stamps, report};
-pub use switch::transient_partition;
 pub use topology_log::{Answer, Changes, MemoryLog, TopologyLog};

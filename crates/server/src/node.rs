@@ -190,6 +190,7 @@ impl Node {
             auto_delete: false,
             internal: true,
             arguments: Table::new(),
+            is_shared: false,
         };
         let (sender, decided) = mpsc::channel();
         self.shared.log().propose(Change::DeclareExchange(declare), Answer::to_waiter(sender));

@@ -80,6 +80,11 @@ impl Changes {
         Changes { shared: Arc::downgrade(shared) }
     }
 
+    /// Looks at the topology; `None` when the node is gone.
+    pub(crate) fn with_topology<T>(&self, look: impl FnOnce(&Topology) -> T) -> Option<T> {
+        Some(look(&self.shared.upgrade()?.topology()))
+    }
+
     /// The replicated part of the topology, for a checkpoint; empty when the node is gone.
     pub(crate) fn snapshot(&self) -> Vec<u8> {
         self.shared.upgrade().map(|shared| shared.topology().encode_snapshot().to_vec()).unwrap_or_default()

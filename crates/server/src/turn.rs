@@ -17,7 +17,7 @@ use partition::{Command, RequestId};
 use session::{Asker, Common, Count, DeleteQueue, Deletion, Host};
 use std::ops::Deref;
 use std::rc::Rc;
-use switch::{Emission, transient_partition};
+use switch::Emission;
 
 /// See the module.
 pub(crate) struct Turn<'a> {
@@ -63,7 +63,7 @@ impl Host for Turn<'_> {
     }
 
     fn shard_of(&self, partition: PartitionId) -> Option<usize> {
-        self.local.shared.directory.find(partition).map(|(shard, _)| shard)
+        self.local.switch.shard_of(partition)
     }
 
     fn is_remote(&self, partition: PartitionId) -> bool {
@@ -71,7 +71,7 @@ impl Host for Turn<'_> {
     }
 
     fn transient_partition(&self) -> PartitionId {
-        transient_partition(self.local.index)
+        self.local.switch.in_memory()
     }
 
     fn place_queue(&self) -> Option<PartitionId> {
@@ -111,7 +111,10 @@ impl Host for Turn<'_> {
 
     fn delete_queue(&self, delete: DeleteQueue) {
         let DeleteQueue { queue, partition, if_unused, if_empty, channel, request } = delete;
-        let asker = Asker::Channel { channel, request };
+        let asker = match channel {
+            ChannelKey::NOBODY => Asker::Nobody,
+            channel => Asker::Channel { channel, request },
+        };
         let deletion = Deletion { queue, partition, if_unused, if_empty, asker };
         self.local.switch.delete_queue(deletion, &Here(self.local));
     }

@@ -67,6 +67,7 @@ impl Session {
             }
             Pending::None
             | Pending::NewQueue { .. }
+            | Pending::Replies { .. }
             | Pending::Change
             | Pending::Exchange { .. }
             | Pending::Bound(_) => {
@@ -137,6 +138,7 @@ impl Session {
             }
             Pending::None
             | Pending::NewQueue { .. }
+            | Pending::Replies { .. }
             | Pending::Change
             | Pending::Exchange { .. }
             | Pending::Bound(_) => return,
@@ -163,6 +165,7 @@ impl Session {
                 }
                 Pending::None
                 | Pending::NewQueue { .. }
+                | Pending::Replies { .. }
                 | Pending::Change
                 | Pending::Exchange { .. }
                 | Pending::Bound(_) => continue,

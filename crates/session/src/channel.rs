@@ -114,6 +114,8 @@ pub(super) enum Pending {
     Stat(Found),
     /// The decision about a new queue.
     NewQueue { name: Bytes },
+    /// The decision about the queue behind a channel's replies.
+    Replies { tag: ConsumerTag, name: Bytes },
     /// A partition attaches a consumer.
     Consume { number: u32, queue_name: Bytes },
     /// A partition detaches a consumer.

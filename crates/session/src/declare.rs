@@ -201,7 +201,7 @@ impl Session {
         };
         let host = cx.host;
         let mut has_place = true;
-        let place = |placement: Placement| match placement.is_local {
+        let place = |placement: Placement| match placement.in_memory {
             true => host.transient_partition(),
             false => host.place_queue().unwrap_or_else(|| {
                 has_place = false;
@@ -283,6 +283,9 @@ impl Session {
             }
             (Pending::NewQueue { name }, Ok(CommandReply::Queue { id, created: false })) => {
                 self.stat_by_id(at, id, name, cx);
+            }
+            (Pending::Replies { tag, name }, Ok(CommandReply::Queue { id, .. })) => {
+                self.attach_replies(at, tag, (id, name), cx);
             }
             (Pending::Exchange { method, name }, Ok(_)) => {
                 self.tell_audit(method, &name, None);

@@ -141,6 +141,12 @@ impl<O> Deletions<O> {
     /// The topology decided about a deletion that was begun here.
     pub fn decided(&self, request: RequestId, outcome: Result<CommandReply, Refusal>, by: &impl Deleter<O>) {
         let Some(Begun { deletion, ready }) = self.begun.borrow_mut().remove(&request) else { return };
+        let is_wanted = matches!(deletion.asker, Asker::Nobody) && !deletion.has_conditions();
+        if outcome.is_err() && is_wanted {
+            // Its connection is gone, and the queue is to go whatever stands in the way now: nobody
+            // else would ask again.
+            return self.begin(deletion, by);
+        }
         finish(deletion, ready, outcome, by);
     }
 }

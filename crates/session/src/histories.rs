@@ -179,6 +179,7 @@ mod tests {
                 auto_delete: false,
                 internal: false,
                 arguments: amqp::Table::new(),
+                is_shared: false,
             };
             topology.apply(&Command::DeclareExchange(declare)).outcome.expect("the declare is lawful");
             topology.find_exchange(VhostId(0), name.as_bytes()).and_then(|e| e.history()).expect("it keeps a history")

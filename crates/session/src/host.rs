@@ -63,7 +63,7 @@ pub struct DeleteQueue {
     pub if_unused: bool,
     /// Only without ready messages.
     pub if_empty: bool,
-    /// Who hears of it.
+    /// Who hears of it; nobody for a queue whose connection is gone.
     pub channel: ChannelKey,
     /// The request that waits.
     pub request: RequestId,
@@ -98,14 +98,15 @@ pub trait Host {
     /// The number of the shard that this session lives on.
     fn shard(&self) -> usize;
 
-    /// The shard that a partition runs on; `None` if it runs elsewhere.
+    /// The shard that a partition runs on, or this one if it is in the memory of another node;
+    /// `None` if nobody here is to be asked about it.
     fn shard_of(&self, partition: PartitionId) -> Option<usize>;
 
     /// Whether what a partition says to this shard's channels may come from another shard or another
     /// node.
     fn is_remote(&self, partition: PartitionId) -> bool;
 
-    /// The partition of this shard's transient queues.
+    /// The partition of what this shard has in memory: transient and exclusive queues.
     fn transient_partition(&self) -> PartitionId;
 
     /// The partition for a new durable queue; `None` where there are none.

@@ -10,6 +10,7 @@ use super::channel::{RequestKind, State};
 use super::{Client, Cx, Host, Session};
 use broker::ConsumerKey;
 use partition::{Command, Reply};
+use smallvec::SmallVec;
 
 impl Session {
     /// A partition says that a consumer is none any more.
@@ -40,15 +41,22 @@ impl Session {
 
     /// Asks for all consumers of a channel that wait for a leader.
     pub(super) fn attach_again(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
-        for found in 0..self.channels[at].consumers.len() {
+        let numbers: SmallVec<[u32; 4]> =
+            self.channels[at].consumers.iter().filter(|c| c.is_detached).map(|c| c.number).collect();
+        for number in numbers {
             let channel = &mut self.channels[at];
+            let Some(found) = channel.consumer_at(number) else { continue };
             let consumer = &mut channel.consumers[found];
             if !std::mem::take(&mut consumer.is_detached) || consumer.state != State::Active {
                 continue;
             }
+            if cx.host.topology().queue(consumer.queue).is_none() {
+                // It went with the node on which it lived: nobody is there to ask.
+                channel.cancelled(number, cx);
+                continue;
+            }
             consumer.is_attaching = true;
-            let (number, queue, partition, no_ack) =
-                (consumer.number, consumer.queue, consumer.partition, consumer.no_ack);
+            let (queue, partition, no_ack) = (consumer.queue, consumer.partition, consumer.no_ack);
             let request = RequestKind::Replacing(number.into()).id();
             let told = channel.partition_consumer(&channel.consumers[found]);
             cx.host.push(partition, Command::Consume { queue, consumer: told, request });

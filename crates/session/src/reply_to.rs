@@ -9,13 +9,13 @@
 //!
 //! Invariant: the queue goes with its one consumer; no client may do anything to it but publish.
 
-use super::channel::State;
+use super::channel::{Pending, State};
 use super::consume::Wanted;
 use super::traits::DIRECT_REPLY_TO;
 use super::{Client, Cx, Host, Session, names};
 use amqp::{ChannelError, ConsumerTag, MethodId, Properties, Reply, ReplyCode, Request, Table, Value};
+use broker::QueueId;
 use broker::topology::{Command as Change, CommandReply, DeclareQueue, Name};
-use broker::{PartitionId, QueueId};
 use bytes::Bytes;
 
 /// What a reply name starts with; 22 characters that nobody can guess follow.
@@ -84,9 +84,31 @@ impl Session {
         if self.reply_consumer(at).is_some() {
             return self.fail(at, precondition("reply consumer already set"), cx);
         }
-        let Some((queue, partition, name)) = self.make_reply_queue(cx) else {
-            return self.fail(at, ChannelError::new(ReplyCode::InternalError, "no room for a reply queue"), cx);
-        };
+        let name = Bytes::from(names::name(REPLY_PREFIX, cx.host.random()));
+        let declare = self.reply_queue(&name, cx);
+        if declare.is_local() {
+            let outcome = cx.host.change(&Change::DeclareQueue(declare)).outcome;
+            let Ok(CommandReply::Queue { id, .. }) = outcome else {
+                return self.fail(at, ChannelError::new(ReplyCode::InternalError, "no room for a reply queue"), cx);
+            };
+            return self.attach_replies(at, tag, (id, name), cx);
+        }
+        // Every node has to know it, so that answers find it from wherever they come.
+        let channel = &mut self.channels[at];
+        channel.pending = Pending::Replies { tag, name };
+        cx.host.propose(Change::DeclareQueue(declare), channel.key, channel.request_id());
+    }
+
+    /// Attaches the consumer of replies to the queue that was made for it.
+    pub(super) fn attach_replies(
+        &mut self,
+        at: usize,
+        tag: ConsumerTag,
+        (queue, name): (QueueId, Bytes),
+        cx: &mut Cx<'_, impl Host>,
+    ) {
+        let partition = cx.host.transient_partition();
+        let no_ack = true;
         let (exclusive, priority, tells_counts, timeout_ms) = (false, 0, false, None);
         let wanted = Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts, timeout_ms };
         let number = self.attach(at, wanted, Bytes::from_static(DIRECT_REPLY_TO), cx);
@@ -102,23 +124,20 @@ impl Session {
         })
     }
 
-    fn make_reply_queue(&self, cx: &Cx<'_, impl Host>) -> Option<(QueueId, PartitionId, Bytes)> {
-        let name = Bytes::from(names::name(REPLY_PREFIX, cx.host.random()));
+    fn reply_queue(&self, name: &[u8], cx: &Cx<'_, impl Host>) -> DeclareQueue {
         let mut arguments = Table::new();
         arguments.push("x-queue-type", Value::LongString(Bytes::from_static(b"classic")));
-        let partition = cx.host.transient_partition();
-        let declare = DeclareQueue {
+        let home = cx.host.topology().own_home();
+        DeclareQueue {
             vhost: self.vhost,
-            name: Name::new(&name),
+            name: Name::new(name),
             durable: false,
-            exclusive: None,
+            // One that every node knows goes with the connection even if nobody came to consume.
+            exclusive: home.map(|_| self.connection),
             auto_delete: true,
             arguments,
-            partition,
-        };
-        match cx.host.change(&Change::DeclareQueue(declare)).outcome {
-            Ok(CommandReply::Queue { id, .. }) => Some((id, partition, name)),
-            _ => None,
+            partition: cx.host.transient_partition(),
+            home,
         }
     }
 

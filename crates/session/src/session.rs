@@ -7,7 +7,7 @@
 use crate::channel::{Channel, Pending, RequestKind};
 use crate::client::Client;
 use crate::history::Replay;
-use crate::host::Host;
+use crate::host::{DeleteQueue, Host};
 use crate::logins::LoginOver;
 use crate::occupancy::Place;
 use crate::refusal;
@@ -547,8 +547,15 @@ impl Session {
         let owned = host.topology().exclusive_queues(self.connection).to_vec();
         for queue in owned {
             let deletion = host.topology().deletion(queue);
-            if let Checked::Local(change) = deletion {
-                host.change(&change);
+            match deletion {
+                Checked::Done => {}
+                Checked::Local(change) => drop(host.change(&change)),
+                // Every node knows it: its shard sees to it that they hear of its end.
+                Checked::Propose(_) => {
+                    let Some(partition) = host.topology().queue(queue).map(|queue| queue.partition) else { continue };
+                    let (if_unused, if_empty, channel, request) = (false, false, ChannelKey::NOBODY, RequestId(0));
+                    host.delete_queue(DeleteQueue { queue, partition, if_unused, if_empty, channel, request });
+                }
             }
         }
     }

@@ -119,7 +119,9 @@ impl Session {
                 (queue, consumer.map(|consumer| consumer.partition), "partition")
             }
             Pending::NewQueue { name } => (Some(name.clone()), None, "topology"),
-            Pending::Change | Pending::Exchange { .. } | Pending::Bound(_) => (None, None, "topology"),
+            Pending::Change | Pending::Replies { .. } | Pending::Exchange { .. } | Pending::Bound(_) => {
+                (None, None, "topology")
+            }
             // A commit: its publishes wait for their confirms.
             Pending::None => (None, None, "confirms"),
         };

@@ -51,8 +51,8 @@ const INDEX_BYTES: u64 = 4 << 10;
 const SYNC_DELAY_MAX: Micros = 10 * MS;
 /// How often the node notes what may be forgotten.
 const FORGOT_EVERY: Micros = 150 * MS;
-/// The queues in the node's memory.
-pub(crate) const TRANSIENT: PartitionId = PartitionId(1 << 31);
+/// The queues in the memory of a node that no other node knows.
+const TRANSIENT: PartitionId = PartitionId::in_memory(NodeNumber(0), 0);
 /// Wall clock of the cluster at the start of a run, milliseconds.
 pub(crate) const EPOCH_MS: u64 = 1_700_000_000_000;
 
@@ -101,7 +101,7 @@ impl Settings {
     /// Where a partition stands on a node's shard: behind the queues in memory, the topology's
     /// behind all others.
     fn place_of(&self, partition: PartitionId) -> Option<usize> {
-        if partition == TRANSIENT {
+        if partition.is_in_memory() {
             return Some(0);
         }
         let number = self.partitions.iter().position(|p| *p == partition);

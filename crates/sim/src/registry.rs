@@ -67,6 +67,7 @@ impl Registry {
                 auto_delete: false,
                 internal: false,
                 arguments,
+                is_shared: false,
             };
             registry.apply(&Command::DeclareExchange(declare));
         }
@@ -172,6 +173,7 @@ impl Registry {
             auto_delete: false,
             arguments,
             partition: PartitionId(self.queues[&name].0 as u32 + 1),
+            home: None,
         };
         match self.apply(&Command::DeclareQueue(declare)) {
             CommandReply::Queue { id: given, created: true } => given,

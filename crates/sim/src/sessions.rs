@@ -21,7 +21,7 @@ mod wire;
 use crate::bug::Bug;
 use crate::checks::violated;
 use crate::network::{self, Network};
-use crate::node::{Happening, Node, Settings, StepOutput, TOPOLOGY, TRANSIENT};
+use crate::node::{Happening, Node, Settings, StepOutput, TOPOLOGY};
 use crate::plan::Options;
 use crate::random::Random;
 use crate::schedule::{MS, Micros, SECOND, Schedule};
@@ -663,11 +663,16 @@ impl Sessions {
             return self.schedule.after(100, Event::Shard { node, life, shard });
         }
         let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) else { return };
-        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard, connection: 0 };
         let Crossroads { switch, mailbox, is_due } = &front.shards[shard];
+        let (mail, mut out) = (mailbox.take(), StepOutput::default());
+        if shard == 0 {
+            mail.iter().for_each(|parcel| self.nodes[node].note_link(parcel, now, &mut out));
+        }
+        let in_memory = front.directory.in_memory(0);
+        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard, connection: 0 };
         is_due.set(false);
         switch.inbox().borrow_mut().start_step(Waker::noop());
-        for parcel in mailbox.take() {
+        for parcel in mail {
             switch.take(parcel, &desk);
         }
         switch.resume_roads(&desk);
@@ -696,7 +701,7 @@ impl Sessions {
         let at_once = if self.options.bug == Some(Bug::GetOvertakes) { 1 } else { usize::MAX };
         for (place, mut left) in batches {
             let partition = match place {
-                0 => TRANSIENT,
+                0 => in_memory,
                 place if place > PARTITIONS as usize => TOPOLOGY,
                 place => PartitionId(place as u32),
             };
@@ -713,7 +718,7 @@ impl Sessions {
             }
         }
         away.into_iter().for_each(|(link, frames)| self.send_over(node, link, frames));
-        self.carry(node);
+        self.settle(node, out);
     }
 
     fn hand(&mut self, node: usize, partition: PartitionId, handed: Handed) {
@@ -739,7 +744,7 @@ impl Sessions {
         self.trace.line(now, || format!("n{} p{} <- {}", node + 1, partition.0, brief(&command)));
         let mut out = StepOutput::default();
         match partition {
-            TRANSIENT => self.nodes[node].enqueue_transient(command, &mut out),
+            in_memory if in_memory.is_in_memory() => self.nodes[node].enqueue_transient(command, &mut out),
             _ => self.nodes[node].enqueue(partition.0 as usize - 1, command, &mut out),
         }
         self.settle(node, out);

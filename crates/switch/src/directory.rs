@@ -2,26 +2,14 @@
 //!
 //! Invariant: it is fixed for the life of the node, so every shard has it for itself.
 
-use broker::PartitionId;
+use broker::{NodeNumber, PartitionId};
 use std::sync::Arc;
 
-/// Partitions with this bit are the transient queues of one shard, whose index is in the other
-/// bits.
-const TRANSIENT_BIT: u32 = 1 << 31;
-
 /// Shards of one node at most: their index has this many values in a channel key.
-pub const SHARDS_MAX: usize = 64;
+pub const SHARDS_MAX: usize = PartitionId::SHARDS_MAX;
 
-/// The partition of the transient queues of a shard.
-pub fn transient_partition(shard: usize) -> PartitionId {
-    assert!(shard < SHARDS_MAX, "a node has at most SHARDS_MAX shards");
-    PartitionId(TRANSIENT_BIT | shard as u32)
-}
-
-/// Whether a partition is the transient queues of a shard, which no other node has.
-pub(crate) fn is_transient(partition: PartitionId) -> bool {
-    partition.0 & TRANSIENT_BIT != 0
-}
+/// Where a connection's number says which node it is: above a counter that lasts, below the shard.
+const NODE_SHIFT: u32 = 46;
 
 /// Where each partition of this node runs: its shard, and its place there.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +17,8 @@ pub struct Directory {
     /// By partition number, which are small and dense; `None` runs elsewhere.
     durable: Arc<[Option<(u8, u16)>]>,
     shards: usize,
+    /// 0 for a node that is alone.
+    own: NodeNumber,
 }
 
 impl Directory {
@@ -41,23 +31,37 @@ impl Directory {
         let mut durable = vec![None; len];
         let mut places = vec![0u16; shards];
         for (id, shard) in placement {
-            assert!(id.0 & TRANSIENT_BIT == 0 && *shard < shards, "a durable partition runs on a shard that exists");
+            assert!(!id.is_in_memory() && *shard < shards, "a durable partition runs on a shard that exists");
             places[*shard] += 1;
             let before = durable[id.0 as usize].replace((*shard as u8, places[*shard]));
             assert!(before.is_none(), "a partition runs on one shard");
         }
-        Directory { durable: durable.into(), shards }
+        Directory { durable: durable.into(), shards, own: NodeNumber(0) }
+    }
+
+    /// The same, of this node of a cluster, whose other nodes know what it has in memory.
+    pub fn among_others(self, own: NodeNumber) -> Self {
+        Directory { own, ..self }
+    }
+
+    /// The partition of what a shard has in memory.
+    pub fn in_memory(&self, shard: usize) -> PartitionId {
+        PartitionId::in_memory(self.own, shard)
     }
 
     /// The shard of a partition and its place there; `None` if it does not run on this node.
     #[inline]
     pub fn find(&self, partition: PartitionId) -> Option<(usize, usize)> {
-        if partition.0 & TRANSIENT_BIT != 0 {
-            let shard = (partition.0 & !TRANSIENT_BIT) as usize;
-            return (shard < self.shards).then_some((shard, 0));
+        if let (Some(home), Some(shard)) = (partition.home(), partition.memory_shard()) {
+            return (home == self.own && shard < self.shards).then_some((shard, 0));
         }
         let (shard, place) = (*self.durable.get(partition.0 as usize)?)?;
         Some((shard.into(), place.into()))
+    }
+
+    /// A number of this node's as one that no other node gives out.
+    pub(crate) fn own_number(&self, number: u64) -> u64 {
+        number | u64::from(self.own.0) << NODE_SHIFT
     }
 
     /// How many shards the node has.
@@ -84,8 +88,12 @@ mod tests {
         assert_eq!(directory.find(PartitionId(3)), Some((0, 2)));
         assert_eq!(directory.find(PartitionId(0)), None);
         assert_eq!(directory.find(PartitionId(9)), None);
-        assert_eq!(directory.find(transient_partition(1)), Some((1, 0)));
-        assert_eq!(directory.find(transient_partition(2)), None);
+        assert_eq!(directory.find(directory.in_memory(1)), Some((1, 0)));
+        assert_eq!(directory.find(directory.in_memory(2)), None);
+        let third = directory.clone().among_others(NodeNumber(3));
+        assert_eq!(third.find(third.in_memory(1)), Some((1, 0)));
+        assert_eq!(third.find(directory.in_memory(1)), None);
+        assert_eq!(third.find(PartitionId::in_memory(NodeNumber(2), 1)), None);
         assert_eq!(directory.durable().collect::<Vec<_>>(), [PartitionId(1), PartitionId(2), PartitionId(3)]);
     }
 }

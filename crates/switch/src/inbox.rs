@@ -8,10 +8,11 @@ use crate::directory::Directory;
 use crate::leaders::Leaders;
 use crate::parcel::Parcel;
 use crate::roads::{Frames, LinkUp, Roads};
+use crate::unanswered::unanswered;
 use broker::{NodeLife, PartitionId, QueueId};
 use node::{NodeId, Waits};
 use partition::peer::forward::Forward;
-use partition::{Command, Message, PeerFrame};
+use partition::{Command, Effect, Message, PeerFrame};
 use std::task::Waker;
 
 /// What waits for partitions, here and on other shards.
@@ -21,6 +22,8 @@ pub struct Inbox<O> {
     leaders: Leaders,
     /// What is for other nodes.
     pub(crate) roads: Roads,
+    /// What is answered here, as the node that has the partition in its memory cannot be reached.
+    given_up: Vec<Effect>,
     waits: Waits,
     remote: Vec<Vec<Parcel<O>>>,
     /// Bytes of the messages in `remote`.
@@ -37,7 +40,19 @@ impl<O> Inbox<O> {
         let remote = (0..directory.shards()).map(|_| Vec::new()).collect();
         let remote_bytes = vec![0; directory.shards()];
         let (waits, has_remote, waker, is_woken) = (Waits::new(members), false, None, false);
-        Inbox { shard, directory, leaders, roads, waits, remote, remote_bytes, has_remote, waker, is_woken }
+        Inbox {
+            shard,
+            directory,
+            leaders,
+            roads,
+            given_up: Vec::new(),
+            waits,
+            remote,
+            remote_bytes,
+            has_remote,
+            waker,
+            is_woken,
+        }
     }
 
     /// Queues a command for whoever leads the partition: another node, as far as is known here and
@@ -65,7 +80,14 @@ impl<O> Inbox<O> {
         } else {
             match self.roads.hold(partition, leader, command) {
                 Some(command) => match leader.filter(|node| *node != self.leaders.own()) {
-                    Some(node) => self.roads.command(node, partition, command),
+                    Some(node) => match self.roads.command(node, partition, command) {
+                        Some(command) if partition.is_in_memory() => {
+                            self.given_up.extend(unanswered(partition, &command));
+                            self.wake();
+                            None
+                        }
+                        left => left,
+                    },
                     None => Some(command),
                 },
                 None => None,
@@ -135,6 +157,11 @@ impl<O> Inbox<O> {
             self.waits.receive_forward(place, from, forward);
             self.wake();
         }
+    }
+
+    /// What channels of this shard hear in the place of nodes that cannot be reached.
+    pub(crate) fn take_given_up(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.given_up)
     }
 
     /// Hands out what is for other nodes: over which link, in order. What `send` leaves in the list
@@ -210,7 +237,6 @@ fn bytes_of(message: &Message) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::transient_partition;
     use node::Waiting;
 
     #[test]
@@ -218,7 +244,7 @@ mod tests {
         let directory = Directory::new(2, &[(PartitionId(1), 1)]);
         let mut inbox = Inbox::<()>::new(0, directory, Leaders::alone(broker::NodeNumber(1)), 1);
         for queue in 1..4 {
-            inbox.push(transient_partition(0), Command::Delete { queue: QueueId(queue) });
+            inbox.push(PartitionId::in_memory(broker::NodeNumber(0), 0), Command::Delete { queue: QueueId(queue) });
         }
         inbox.push(PartitionId(1), Command::Delete { queue: QueueId(4) });
         inbox.push(PartitionId(7), Command::Delete { queue: QueueId(5) });

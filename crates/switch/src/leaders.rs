@@ -40,7 +40,8 @@ impl Leaders {
     /// Who leads a partition; `None` if nobody is known to.
     pub fn leader(&self, partition: PartitionId) -> Option<NodeNumber> {
         let Some(found) = self.by_partition.get(partition.0 as usize) else {
-            return (!self.has_peers()).then_some(self.own);
+            // What is in a node's memory is led by nobody else.
+            return if self.has_peers() { partition.home() } else { Some(self.own) };
         };
         Some(NodeNumber(found.load(Ordering::Relaxed))).filter(|node| node.0 != 0)
     }
@@ -48,8 +49,14 @@ impl Leaders {
     /// The other node that leads a partition.
     #[inline]
     pub(crate) fn away(&self, partition: PartitionId) -> Option<NodeNumber> {
-        let node = self.by_partition.get(partition.0 as usize)?.load(Ordering::Relaxed);
-        (node != 0 && node != self.own.0).then_some(NodeNumber(node))
+        if !self.has_peers() {
+            return None;
+        }
+        let leader = match self.by_partition.get(partition.0 as usize) {
+            Some(found) => Some(NodeNumber(found.load(Ordering::Relaxed))).filter(|node| node.0 != 0),
+            None => partition.home(),
+        };
+        leader.filter(|node| *node != self.own)
     }
 
     /// A member says whom it follows.
@@ -79,5 +86,8 @@ mod tests {
         leaders.note(PartitionId(3), Some(NodeNumber(2)));
         assert_eq!((leaders.leader(PartitionId(3)), leaders.away(PartitionId(3))), (Some(NodeNumber(2)), None));
         assert_eq!(leaders.leader(PartitionId(4)), None);
+        let (here, there) = (PartitionId::in_memory(NodeNumber(2), 0), PartitionId::in_memory(NodeNumber(1), 0));
+        assert_eq!((leaders.leader(here), leaders.away(here)), (Some(NodeNumber(2)), None));
+        assert_eq!(leaders.away(there), Some(NodeNumber(1)));
     }
 }

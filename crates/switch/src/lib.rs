@@ -35,7 +35,7 @@ mod unanswered;
 mod windows;
 
 pub use channel_key::ChannelKeys;
-pub use directory::{Directory, SHARDS_MAX, transient_partition};
+pub use directory::{Directory, SHARDS_MAX};
 pub use emit::{EVENT_EXCHANGE, Emission};
 pub use follow::{Follower, Tell, follow, rules_of, tell_partitions};
 pub use inbox::Inbox;

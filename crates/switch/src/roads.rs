@@ -88,6 +88,7 @@ pub fn shard_for(life: NodeLife, partition: PartitionId, forward: &Forward, dire
         | Forward::Ping { .. }
         | Forward::Propose { .. }
         | Forward::Delete { .. }
+        | Forward::Applied { .. }
         | Forward::NotProposed { .. } => Some(directory.find(partition)?.0),
         Forward::Effect(effect) => of_channel(effect.channel()?),
         Forward::Starved { consumer } => of_channel(consumer.channel),

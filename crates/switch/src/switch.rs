@@ -5,7 +5,7 @@
 
 use crate::channel_key::ChannelKeys;
 use crate::dead_letter::{AwaitedDeadLetters, Outgoing};
-use crate::directory::{Directory, is_transient};
+use crate::directory::Directory;
 use crate::follow::{Follower, Tell, follow};
 use crate::inbox::Inbox;
 use crate::leaders::Leaders;
@@ -13,7 +13,7 @@ use crate::parcel::Parcel;
 use crate::roads::Frames;
 use crate::surroundings::{Outsider, Surroundings};
 use crate::windows::RemoteWindows;
-use broker::topology::{Applied, Command as Change, Name, Refusal, Topology};
+use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, Topology};
 use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId, VhostId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -95,6 +95,11 @@ impl<C, O> Switch<C, O> {
         self.keys.borrow_mut().next_key()
     }
 
+    /// A number for a connection that nobody else gets, on any node of the cluster.
+    pub fn next_connection(&self) -> u64 {
+        self.directory.own_number(self.next_key().number())
+    }
+
     /// The key under which the shard itself asks.
     pub fn own_key(&self) -> ChannelKey {
         self.keys.borrow().own()
@@ -130,15 +135,27 @@ impl<C, O> Switch<C, O> {
         }
     }
 
+    /// The shard that a partition runs on, or this one if another node has it in memory: from here
+    /// it is reached over the link. `None` if it is neither.
+    pub fn shard_of(&self, partition: PartitionId) -> Option<usize> {
+        let here = self.directory.find(partition).map(|(shard, _)| shard);
+        here.or_else(|| (self.leaders.has_peers() && partition.is_in_memory()).then_some(self.index))
+    }
+
     /// Whether what a partition says comes from another shard, or may come from another node.
     pub fn is_remote(&self, partition: PartitionId) -> bool {
-        let is_elsewhere = self.directory.find(partition).is_some_and(|(shard, _)| shard != self.index);
-        is_elsewhere || self.leaders.has_peers() && !is_transient(partition)
+        let is_elsewhere = self.directory.find(partition).is_none_or(|(shard, _)| shard != self.index);
+        is_elsewhere || self.leaders.has_peers() && !partition.is_in_memory()
     }
 
     /// Who leads what, as far as this node has heard.
     pub fn leaders(&self) -> &Leaders {
         &self.leaders
+    }
+
+    /// The partition of what this shard has in memory.
+    pub fn in_memory(&self) -> PartitionId {
+        self.directory.in_memory(self.index)
     }
 
     /// Whether the shard has something of its own to do without being told anything more.
@@ -220,6 +237,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     self.deletions.decided(request, outcome, &At { switch: self, env });
                 } else if let Some((connection, number)) = self.connection_of(channel) {
                     env.hear_decided(&connection, (channel, number), request, outcome);
+                } else if let Ok(CommandReply::Queue { id, created: true }) = outcome {
+                    self.delete_abandoned(id, env);
                 }
             }
             Parcel::Wake(partition) => self.inbox.borrow_mut().wake_partition(partition),
@@ -230,6 +249,16 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 self.asked.borrow_mut().insert(request, outsider);
                 self.push(partition, Command::Purge { queue, channel: self.own_key(), request });
             }
+        }
+    }
+
+    /// A queue was declared by a connection that is gone since: if it is that connection's alone, it
+    /// goes too.
+    fn delete_abandoned(&self, queue: QueueId, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let found = env.topology().queue(queue).filter(|found| found.exclusive.is_some()).map(|found| found.partition);
+        if let Some(partition) = found {
+            let deletion = Deletion { queue, partition, if_unused: false, if_empty: false, asker: Asker::Nobody };
+            self.delete_queue(deletion, env);
         }
     }
 
@@ -298,7 +327,12 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     /// What waited for a queue that this node had not heard of, or for room here, goes on as far as
     /// it may. To be called at the beginning of each step.
     pub fn resume_roads(&self, env: &impl Surroundings<Connection = C, Outsider = O>) {
-        if !self.leaders.has_peers() || !self.inbox.borrow().roads.has_waiting() {
+        if !self.leaders.has_peers() {
+            return;
+        }
+        let given_up = self.inbox.borrow_mut().take_given_up();
+        self.deliver(given_up.into_iter(), None, env);
+        if !self.inbox.borrow().roads.has_waiting() {
             return;
         }
         let turned = self.inbox.borrow_mut().roads.take_turned();
@@ -365,6 +399,10 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 Forward::Effect(effect) => {
                     if road.answered(partition, &effect) {
                         answers.push(effect);
+                    } else if let Effect::Deliver(delivery) = effect {
+                        // Nobody takes it, and it is on its way no longer.
+                        let (channel, bytes) = (delivery.consumer.channel, delivery.message.len() as u64);
+                        inbox.roads.send(node, partition, Forward::Drained { channel, bytes });
                     }
                 }
                 Forward::Starved { consumer } => {
@@ -383,7 +421,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     let deletion = Deletion { queue, partition, if_unused, if_empty, asker };
                     self.deletions.begin(deletion, &At { switch: self, env });
                 }
-                forward @ (Forward::Propose { .. } | Forward::NotProposed { .. }) => {
+                forward @ (Forward::Propose { .. } | Forward::NotProposed { .. } | Forward::Applied { .. }) => {
                     let from = road.peer();
                     inbox.receive_forward(partition, from, forward);
                 }

@@ -43,6 +43,11 @@ impl OfChannel {
     }
 }
 
+/// Whether a consumer waits to be attached.
+fn is_starting(requests: &[Request], number: u32) -> bool {
+    requests.iter().any(|request| request.consumer == Some((number, true)))
+}
+
 impl Unanswered {
     /// A command leaves for the other node.
     pub(crate) fn note(&mut self, partition: PartitionId, command: &Command) {
@@ -123,6 +128,13 @@ impl Unanswered {
                 of.consumers.retain(|(number, ..)| *number != consumer.number);
                 of.consumers.len() < before
             }
+            // What a leader says to a consumer that it has let go of comes before it takes it again:
+            // it stood still, and the link before this one was gone meanwhile.
+            Effect::Deliver(delivery) => {
+                let Some(of) = self.channels.get(&delivery.consumer.channel) else { return false };
+                let number = delivery.consumer.number;
+                of.consumers.iter().any(|(known, ..)| *known == number) && !is_starting(&of.requests, number)
+            }
             _ => true,
         }
     }
@@ -152,8 +164,7 @@ impl Unanswered {
                 effects.extend(refused);
             }
             // What is being attached is told by the answer to its request.
-            let is_starting = |number| requests.iter().any(|request| request.consumer == Some((number, true)));
-            let attached = consumers.iter().filter(|(number, ..)| !is_starting(*number));
+            let attached = consumers.iter().filter(|(number, ..)| !is_starting(&requests, *number));
             effects.extend(attached.map(|(number, _, queue)| Effect::Cancelled {
                 consumer: ConsumerKey { channel, number: *number },
                 queue: *queue,
@@ -165,11 +176,19 @@ impl Unanswered {
     }
 }
 
+/// What its channel hears of a command for a node that cannot be reached.
+pub(crate) fn unanswered(partition: PartitionId, command: &Command) -> Vec<Effect> {
+    let mut unanswered = Unanswered::default();
+    unanswered.note(partition, command);
+    unanswered.give_up()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use broker::NodeLife;
-    use partition::Message;
+    use broker::queue::Consumer;
+    use partition::{Delivery, Message};
 
     const P: PartitionId = PartitionId(3);
 
@@ -201,6 +220,27 @@ mod tests {
         assert!(!unanswered.answered(P, &reply(9, Reply::Done)), "a second time");
         let told = unanswered.give_up();
         assert_eq!(told, [Effect::Refuse { channel: channel(1), first: 3, count: 3 }, reply(10, Reply::NotLeader)]);
+    }
+
+    #[test]
+    fn a_consumer_hears_nothing_of_a_link_before_until_it_is_attached_over_this_one() {
+        let mut unanswered = Unanswered::default();
+        let key = ConsumerKey { channel: channel(1), number: 3 };
+        let delivery = Effect::Deliver(Delivery {
+            consumer: key,
+            queue: QueueId(1),
+            seq: 1,
+            redelivered: false,
+            needs_ack: true,
+            counts: broker::queue::Counts::default(),
+            message: bytes::Bytes::new(),
+        });
+        assert!(!unanswered.answered(P, &delivery), "nobody asked for it over this link");
+        let consumer = Consumer { key, prefetch: 2, no_ack: false, exclusive: false, priority: 0, granted_only: false };
+        unanswered.note(P, &Command::Consume { queue: QueueId(1), consumer, request: RequestId(4) });
+        assert!(!unanswered.answered(P, &delivery), "it is of the attachment before");
+        let reply = Effect::Reply { channel: channel(1), request: RequestId(4), reply: Reply::Consuming };
+        assert!(unanswered.answered(P, &reply) && unanswered.answered(P, &delivery));
     }
 
     #[test]

@@ -149,6 +149,11 @@ impl Topology {
                 self.unbind(unbind, scope, &mut effects);
                 Ok(CommandReply::Done)
             }
+            Command::EndHome(home) => {
+                assert_eq!(scope, Scope::Replicated, "every node knows what lives in the memory of which");
+                self.end_home(*home, &mut effects);
+                Ok(CommandReply::Done)
+            }
             Command::PutNode { .. }
             | Command::PutPool { .. }
             | Command::PutPartition { .. }
@@ -180,7 +185,8 @@ impl Topology {
             return Ok(CommandReply::Done);
         }
         let meaning = exchange::meaning(declare.kind, resource, &declare.arguments)?;
-        assert_eq!(!declare.durable, scope == Scope::Local, "durable exchanges go through the log, others do not");
+        let is_local = declare.is_local();
+        assert_eq!(is_local, scope == Scope::Local, "what every node knows goes through the log, the rest does not");
         if self.exchanges.count(scope == Scope::Local) >= EXCHANGES_MAX {
             return Err(Refusal::precondition_failed(&format!(
                 "cannot declare {resource}: exchange limit of {EXCHANGES_MAX} is reached"
@@ -236,8 +242,13 @@ impl Topology {
         self.check_queue_limit(declare, if scope == Scope::Local { local + replicated } else { replicated })?;
         let shape = self.queue_shape(declare)?;
         let is_local = declare.is_local();
-        assert_eq!(is_local, scope == Scope::Local, "durable queues go through the log, all others do not");
-        if !is_local && !self.may_place_in(declare.partition, Some(shape.queue_type)) {
+        assert_eq!(is_local, scope == Scope::Local, "what every node knows goes through the log, the rest does not");
+        if let Some(home) = declare.home {
+            if self.era(home.node) != home.era {
+                // Its node went away and came back meanwhile: what asked for it may be gone.
+                return Err(Refusal::undecided());
+            }
+        } else if !is_local && !self.may_place_in(declare.partition, Some(shape.queue_type)) {
             return Err(Refusal::precondition_failed(&format!(
                 "cannot declare queue '{}': partition {} takes no such queues",
                 declare.name, declare.partition.0
@@ -262,6 +273,7 @@ impl Topology {
             name: declare.name.clone(),
             partition: declare.partition,
             exclusive: declare.exclusive,
+            home: declare.home,
             rules: self.rules_under(declare.vhost, &held, &shape),
             held,
             shape,
@@ -459,7 +471,7 @@ impl Topology {
         self.version += 1;
     }
 
-    fn remove_queue(&mut self, at: usize, keep: &[Name], effects: &mut Vec<Effect>) {
+    pub(super) fn remove_queue(&mut self, at: usize, keep: &[Name], effects: &mut Vec<Effect>) {
         let mut losses = Vec::new();
         while let Some(&binding) = self.queues[at].incoming.last() {
             self.remove_binding(binding as usize, &mut losses);
@@ -514,10 +526,22 @@ impl Topology {
 }
 
 impl DeclareQueue {
-    /// Whether the queue would live on one node only: transient or exclusive. A durable auto-delete
-    /// queue promises to survive a restart with its messages, so it is none of these.
-    pub fn is_local(&self) -> bool {
+    /// Whether the queue would live in the memory of one node: transient or exclusive. A durable
+    /// auto-delete queue promises to survive a restart with its messages, so it is none of these.
+    pub fn is_in_memory(&self) -> bool {
         !self.durable || self.exclusive.is_some()
+    }
+
+    /// Whether only one node would know of it.
+    pub fn is_local(&self) -> bool {
+        self.is_in_memory() && self.home.is_none()
+    }
+}
+
+impl DeclareExchange {
+    /// Whether only one node would know of it.
+    pub fn is_local(&self) -> bool {
+        !self.durable && !self.is_shared
     }
 }
 

@@ -11,6 +11,7 @@ use super::Topology;
 use super::apply::Applied;
 use super::command::{Binding, Command};
 use super::name::Name;
+use super::queue::Queue;
 use super::user::{Permission, UserLimits};
 use super::vhost::VhostLimits;
 use crate::ids::VhostId;
@@ -66,7 +67,10 @@ impl Foresight {
             return Vec::new();
         }
         let mut events = self.events;
-        for (vhost, name) in self.may_go {
+        let mut may_go = self.may_go;
+        may_go.sort_unstable();
+        may_go.dedup();
+        for (vhost, name) in may_go {
             if after.find_exchange(vhost, &name).is_none() {
                 events.push(after.about_vhost("exchange.deleted", vhost).text("name", &name));
             }
@@ -97,6 +101,11 @@ impl Topology {
             foresight.events.push(self.about_binding("binding.deleted", &binding));
         }
         self.may_lose_exchanges(foresight, vhost);
+    }
+
+    fn foresee_queue_deleted(&self, queue: &Queue, foresight: &mut Foresight) {
+        self.lost_bindings(&queue.incoming, foresight, queue.vhost);
+        foresight.events.push(self.about_vhost("queue.deleted", queue.vhost).text("name", &queue.name));
     }
 
     fn may_lose_exchanges(&self, foresight: &mut Foresight, vhost: VhostId) {
@@ -236,10 +245,14 @@ impl Topology {
                     foresight.events.push(event);
                 }
             }
+            Command::EndHome(home) if self.era(home.node) == home.era => {
+                let gone = self.queues.by_home().get(home).into_iter().flatten().filter_map(|id| self.queue(*id));
+                gone.for_each(|queue| self.foresee_queue_deleted(queue, &mut foresight));
+            }
+            Command::EndHome(_) => {}
             Command::DeleteQueue(delete) => {
                 if let Some(queue) = self.queue(delete.queue) {
-                    self.lost_bindings(&queue.incoming, &mut foresight, queue.vhost);
-                    foresight.events.push(self.about_vhost("queue.deleted", queue.vhost).text("name", &queue.name));
+                    self.foresee_queue_deleted(queue, &mut foresight);
                 }
             }
             Command::Bind(binding) => {
@@ -309,6 +322,7 @@ mod tests {
             auto_delete: false,
             arguments,
             partition: PartitionId(1),
+            home: None,
         })
     }
 
@@ -321,6 +335,7 @@ mod tests {
             auto_delete,
             internal: false,
             arguments: Table::new(),
+            is_shared: false,
         })
     }
 

@@ -94,8 +94,8 @@ pub struct QueueDeclare<'a> {
 /// What decides where a new queue should live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// On this node only: choose a shard. Otherwise choose a partition.
-    pub is_local: bool,
+    /// In the memory of this node: choose a shard. Otherwise choose a partition.
+    pub in_memory: bool,
     /// A quorum queue asks for replicas.
     pub queue_type: QueueType,
     /// How many it asks for.
@@ -261,6 +261,7 @@ impl Topology {
             auto_delete: declare.auto_delete,
             arguments,
             partition: PartitionId(0),
+            home: None,
         };
         if let Some(at) = self.queues.find(declare.vhost, &name) {
             let queue = &self.queues[at];
@@ -278,9 +279,11 @@ impl Topology {
         let shape = self.queue_shape(&command)?;
         let bytes = if declare.arguments.is_empty() { 0 } else { shape.counted_bytes() };
         self.check_argument_bytes(declare.vhost, bytes)?;
+        let in_memory = command.is_in_memory();
+        command.home = self.own_home().filter(|_| in_memory);
         let is_local = command.is_local();
         command.partition = place(Placement {
-            is_local,
+            in_memory,
             queue_type: shape.queue_type,
             initial_group_size: shape.settings.initial_group_size,
             leader_locator: shape.settings.leader_locator,
@@ -301,7 +304,8 @@ impl Topology {
     ) -> Result<Command, Refusal> {
         check_size(queue::resource(&name, self.vhost_name(vhost)?), arguments)?;
         let arguments = self.completed(vhost, durable, false, auto_delete, arguments);
-        let declare = DeclareQueue { vhost, name, durable, exclusive: None, auto_delete, arguments, partition };
+        let home = self.own_home().filter(|_| !durable);
+        let declare = DeclareQueue { vhost, name, durable, exclusive: None, auto_delete, arguments, partition, home };
         Ok(Command::DeclareQueue(declare))
     }
 
@@ -375,7 +379,7 @@ impl Topology {
         self.check_linked_exchange(actor, resource, declare.vhost, declare.arguments, "alternate-exchange")?;
         exchange::meaning(kind, resource, declare.arguments)?;
         self.check_argument_bytes(declare.vhost, encoding::counted_bytes(declare.arguments))?;
-        let command = Command::DeclareExchange(DeclareExchange {
+        let declare = DeclareExchange {
             vhost: declare.vhost,
             name: name.clone(),
             kind,
@@ -383,8 +387,11 @@ impl Topology {
             auto_delete: declare.auto_delete,
             internal: declare.internal,
             arguments: declare.arguments.clone(),
-        });
-        Ok(if declare.durable { Checked::Propose(command) } else { Checked::Local(command) })
+            is_shared: !declare.durable && self.own_home.is_some(),
+        };
+        let is_local = declare.is_local();
+        let command = Command::DeclareExchange(declare);
+        Ok(if is_local { Checked::Local(command) } else { Checked::Propose(command) })
     }
 
     /// An `exchange.delete`; one that is not there is `Done`. Errors: 403 for the default exchange,

@@ -405,7 +405,7 @@ impl Topology {
             let found = self.cluster.partitions.get(&partition);
             found.is_some_and(|found: &PoolPartition| found.stage == PartitionStage::Serving)
         };
-        let may_stay = |queue: &Queue| queue.id.is_local() || is_placed(queue.partition);
+        let may_stay = |queue: &Queue| queue.id.is_local() || queue.home.is_some() || is_placed(queue.partition);
         if version >= MAP_DECIDES && !self.queues().all(may_stay) {
             return Err(Refusal::precondition_failed(&format!(
                 "cannot raise the topology to version {version}: a queue lives in a partition that does not serve"

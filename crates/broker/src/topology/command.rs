@@ -187,6 +187,18 @@ pub enum Command {
         /// The version.
         version: u32,
     },
+    /// What lives in the memory of a node is gone: it started anew, or cannot be reached. Nothing if
+    /// that was said before.
+    EndHome(Home),
+}
+
+/// The node in whose memory a queue lives, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Home {
+    /// The node.
+    pub node: NodeNumber,
+    /// How often all that lived there had ended: it ends the next time.
+    pub era: u64,
 }
 
 /// See `Command::PutPolicy`.
@@ -219,6 +231,8 @@ pub struct DeclareExchange {
     pub internal: bool,
     /// The arguments of the declare.
     pub arguments: Table,
+    /// Whether every node knows it though it is not durable: it was declared in a cluster.
+    pub is_shared: bool,
 }
 
 /// See `Command::DeleteExchange`.
@@ -252,6 +266,8 @@ pub struct DeclareQueue {
     pub arguments: Table,
     /// Where the declaring node placed it.
     pub partition: PartitionId,
+    /// The node in whose memory it lives, if every node knows it all the same.
+    pub home: Option<Home>,
 }
 
 /// See `Command::DeleteQueue`.
@@ -364,7 +380,8 @@ impl Command {
             | Command::PutNode { .. }
             | Command::PutPool { .. }
             | Command::PutPartition { .. }
-            | Command::RaiseVersion { .. } => false,
+            | Command::RaiseVersion { .. }
+            | Command::EndHome(_) => false,
         }
     }
 
@@ -504,6 +521,10 @@ impl Command {
                 writer.byte(43);
                 writer.number((*version).into());
             }
+            Command::EndHome(home) => {
+                writer.byte(44);
+                write_home(&mut writer, *home);
+            }
         }
         writer.finish()
     }
@@ -601,6 +622,7 @@ impl Command {
                 let (id, partition) = cluster::read_partition(reader)?;
                 Command::PutPartition { id, partition }
             }
+            44 => Command::EndHome(read_home(reader)?),
             43 => Command::RaiseVersion { version: reader.machine_version()? },
             _ => return Err(reader.malformed("command tag")),
         };
@@ -790,7 +812,7 @@ pub(super) fn write_exchange(writer: &mut Writer, declare: &DeclareExchange) {
     writer.number(declare.vhost.0.into());
     writer.bytes(&declare.name);
     writer.byte(declare.kind.number());
-    writer.byte(flags([declare.durable, declare.auto_delete, declare.internal]));
+    writer.byte(flags([declare.durable, declare.auto_delete, declare.internal, declare.is_shared]));
     writer.table(&declare.arguments);
 }
 
@@ -799,16 +821,23 @@ pub(super) fn read_exchange(reader: &mut Reader<'_>) -> Result<DeclareExchange, 
     let name = reader.name("exchange")?;
     let number = reader.byte("exchange type")?;
     let kind = ExchangeType::of_number(number).ok_or_else(|| reader.malformed("exchange type"))?;
-    let [durable, auto_delete, internal] = reader.flags("exchange flags")?;
-    Ok(DeclareExchange { vhost, name, kind, durable, auto_delete, internal, arguments: reader.table()? })
+    let [durable, auto_delete, internal, is_shared] = reader.flags("exchange flags")?;
+    if durable && is_shared {
+        return Err(reader.malformed("exchange flags"));
+    }
+    Ok(DeclareExchange { vhost, name, kind, durable, auto_delete, internal, arguments: reader.table()?, is_shared })
 }
 
 pub(super) fn write_queue(writer: &mut Writer, declare: &DeclareQueue) {
     writer.number(declare.vhost.0.into());
     writer.bytes(&declare.name);
-    writer.byte(flags([declare.durable, declare.auto_delete, declare.exclusive.is_some()]));
+    let (is_exclusive, has_home) = (declare.exclusive.is_some(), declare.home.is_some());
+    writer.byte(flags([declare.durable, declare.auto_delete, is_exclusive, has_home]));
     if let Some(owner) = declare.exclusive {
         writer.number(owner);
+    }
+    if let Some(home) = declare.home {
+        write_home(writer, home);
     }
     writer.number(declare.partition.0.into());
     writer.table(&declare.arguments);
@@ -817,10 +846,27 @@ pub(super) fn write_queue(writer: &mut Writer, declare: &DeclareQueue) {
 pub(super) fn read_queue(reader: &mut Reader<'_>) -> Result<DeclareQueue, Malformed> {
     let vhost = reader.vhost()?;
     let name = reader.name("queue")?;
-    let [durable, auto_delete, is_exclusive] = reader.flags("queue flags")?;
+    let [durable, auto_delete, is_exclusive, has_home] = reader.flags("queue flags")?;
     let exclusive = if is_exclusive { Some(reader.number("owner")?) } else { None };
+    let home = if has_home { Some(read_home(reader)?) } else { None };
     let partition = PartitionId(reader.number_u32("partition")?);
-    Ok(DeclareQueue { vhost, name, durable, exclusive, auto_delete, arguments: reader.table()?, partition })
+    if home.is_some_and(|home| durable && !is_exclusive || partition.home() != Some(home.node)) {
+        return Err(reader.malformed("home"));
+    }
+    Ok(DeclareQueue { vhost, name, durable, exclusive, auto_delete, arguments: reader.table()?, partition, home })
+}
+
+pub(super) fn write_home(writer: &mut Writer, home: Home) {
+    writer.number(home.node.0.into());
+    writer.number(home.era);
+}
+
+pub(super) fn read_home(reader: &mut Reader<'_>) -> Result<Home, Malformed> {
+    let node = NodeNumber(reader.number_u32("home")?);
+    if node.0 == 0 || node.0 as usize > super::NODES_EVER_MAX {
+        return Err(reader.malformed("home"));
+    }
+    Ok(Home { node, era: reader.number("era")? })
 }
 
 pub(super) fn write_binding(writer: &mut Writer, binding: &Binding) {

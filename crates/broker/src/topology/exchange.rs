@@ -151,6 +151,8 @@ pub struct Exchange {
     pub auto_delete: bool,
     /// Whether clients may not publish to it, only bindings lead to it.
     pub internal: bool,
+    /// Whether every node knows it though it is not durable.
+    pub is_shared: bool,
     /// The arguments of its declare.
     pub arguments: Table,
     /// Where messages go that match none of its bindings: `alternate-exchange`.
@@ -179,6 +181,7 @@ impl Exchange {
             durable: true,
             auto_delete: false,
             internal: false,
+            is_shared: false,
             arguments: Table::new(),
             alternate: None,
             policy: None,
@@ -198,6 +201,7 @@ impl Exchange {
             durable: declare.durable,
             auto_delete: declare.auto_delete,
             internal: declare.internal,
+            is_shared: declare.is_shared,
             arguments: encoding::owned(&declare.arguments),
             alternate: meaning.alternate,
             router: Router::new(meaning.settings.routes_as.unwrap_or(declare.kind)),
@@ -212,9 +216,9 @@ impl Exchange {
         self.settings.routes_as.unwrap_or(self.kind)
     }
 
-    /// Whether it lives on this node only, in no log and no snapshot.
+    /// Whether only this node knows it: it is in no log and no snapshot.
     pub fn is_local(&self) -> bool {
-        !self.durable
+        !self.durable && !self.is_shared
     }
 
     /// How many bindings leave here, those of this node only included.

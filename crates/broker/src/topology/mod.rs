@@ -26,6 +26,7 @@ mod exchange;
 mod exchange_type;
 mod hash;
 mod headers;
+mod home;
 mod message_facts;
 mod message_headers;
 mod name;
@@ -58,7 +59,8 @@ pub use cluster::{
     NodeStanding, PARTITIONS_EVER_MAX, POOLS_MAX, PartitionPool, PartitionStage, PoolPartition, SoleNode,
 };
 pub use command::{
-    Binding, COMMAND_VERSION, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, PutPolicy, Unbind,
+    Binding, COMMAND_VERSION, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Home, PutPolicy,
+    Unbind,
 };
 pub use encoding::{Malformed, TABLE_DEPTH_MAX};
 pub use exchange::{EXCHANGES_MAX, Exchange};
@@ -84,7 +86,7 @@ use vhost::BytesByVhost;
 pub use vhost::{VHOST_DESCRIPTION_BYTES_MAX, VHOST_TAGS_MAX, Vhost, VhostDescription, VhostLimits};
 pub use wording::type_name;
 
-use crate::ids::{PartitionId, QueueId, VhostId};
+use crate::ids::{NodeNumber, PartitionId, QueueId, VhostId};
 
 /// Virtual hosts of one broker.
 pub const VHOSTS_MAX: usize = 1 << 16;
@@ -132,6 +134,12 @@ pub struct Topology {
     cluster: cluster::Cluster,
     /// The version of the state machine that commands are carried out by; replicated.
     machine_version: u32,
+    /// How often what lived in the memory of a node has ended; 0 where a node is not named.
+    /// Replicated.
+    eras: BTreeMap<NodeNumber, u64>,
+    /// This node in a cluster, where every node knows what the others have in memory: of this
+    /// process, as `redeclaration` is.
+    own_home: Option<NodeNumber>,
     /// Whom the next change of a policy leaves with what, worked out before: see `policy_plan.rs`.
     policy_plan: Option<PolicyPlan>,
 }
@@ -185,6 +193,8 @@ impl Topology {
             redeclaration: Redeclaration::Strict,
             policies_version: 0,
             policy_plan: None,
+            eras: BTreeMap::new(),
+            own_home: None,
             cluster: cluster::Cluster::default(),
             machine_version: FIRST_MACHINE_VERSION,
         }
@@ -203,8 +213,8 @@ impl Topology {
     /// Whether nothing was ever declared: there is what a fresh broker has, whatever nodes and
     /// partitions it has.
     pub fn is_untouched(&self) -> bool {
-        let (cluster, machine_version) = (self.cluster.clone(), self.machine_version);
-        let fresh = Topology { cluster, machine_version, ..Topology::new() };
+        let (cluster, machine_version, eras) = (self.cluster.clone(), self.machine_version, self.eras.clone());
+        let fresh = Topology { cluster, machine_version, eras, ..Topology::new() };
         self.encode_snapshot() == fresh.encode_snapshot()
     }
 
@@ -240,6 +250,7 @@ impl Topology {
             auto_delete: false,
             arguments,
             partition,
+            home: None,
         };
         if id.is_local() || self.queue(id).is_some() || self.find_queue(vhost, &name).is_some() {
             return false;
@@ -250,7 +261,18 @@ impl Topology {
         let rules = self.rules_under(vhost, &held, &shape);
         let incoming = Vec::new();
         self.adopt_partition(partition);
-        self.queues.insert(Queue { id, vhost, name, partition, exclusive: None, held, rules, shape, incoming });
+        self.queues.insert(Queue {
+            id,
+            vhost,
+            name,
+            partition,
+            exclusive: None,
+            home: None,
+            held,
+            rules,
+            shape,
+            incoming,
+        });
         self.pass_over_queue_ids(id);
         true
     }

@@ -5,12 +5,14 @@
 //! that were declared alike share one shape. The default exchange has no bindings of its own: it is
 //! the index by name.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use amqp::Table;
 use bytes::Bytes;
 use hashbrown::{HashMap, HashTable};
 
+use super::command::Home;
 use super::name::Name;
 use super::policy_plan::Held;
 use super::refusal::{Kind, Resource};
@@ -58,10 +60,12 @@ pub struct Queue {
     pub vhost: VhostId,
     /// Its name.
     pub name: Name,
-    /// The partition (or, for a queue of this node only, the shard) that holds its messages.
+    /// The partition that holds its messages, or the shard's in whose memory they are.
     pub partition: PartitionId,
     /// The connection that alone may use it, and with which it goes.
     pub exclusive: Option<u64>,
+    /// The node in whose memory it lives, if every node knows it all the same.
+    pub home: Option<Home>,
     /// What it shares with queues that were declared alike.
     pub shape: Arc<QueueShape>,
     /// The policies that hold for it, kept so that nobody matches its name again.
@@ -77,7 +81,7 @@ pub struct Queue {
 /// these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteTarget {
-    /// The queue; `QueueId::is_local` tells whether it lives on this node only.
+    /// The queue.
     pub queue: QueueId,
     /// The partition that holds it.
     pub partition: PartitionId,
@@ -96,6 +100,8 @@ pub(super) struct Queues {
     by_id: HashTable<u32>,
     /// Exclusive queues by their connection.
     by_owner: HashMap<u64, Vec<QueueId>, foldhash::fast::FixedState>,
+    /// Queues in the memory of a node that every node knows.
+    by_home: BTreeMap<Home, BTreeSet<QueueId>>,
     shapes: HashTable<Arc<QueueShape>>,
     local_count: usize,
     /// By virtual host: how many live on this node only, and how many do not.
@@ -127,6 +133,9 @@ impl Queues {
         };
         if let Some(owner) = queue.exclusive {
             self.by_owner.entry(owner).or_default().push(queue.id);
+        }
+        if let Some(home) = queue.home {
+            self.by_home.entry(home).or_default().insert(queue.id);
         }
         self.local_count += usize::from(queue.id.is_local());
         self.argument_bytes.add(queue.vhost, queue.shape.counted_bytes());
@@ -169,6 +178,7 @@ impl Queues {
             name: queue.name.clone(),
             partition: queue.partition,
             exclusive: queue.exclusive,
+            home: queue.home,
             shape,
             held: Held::default(),
             rules: queue.rules.clone(),
@@ -190,6 +200,13 @@ impl Queues {
                 self.by_owner.remove(&owner);
             }
         }
+        if let Some(home) = queue.home {
+            let there = self.by_home.get_mut(&home).expect("every queue with a home is in the index");
+            there.remove(&queue.id);
+            if there.is_empty() {
+                self.by_home.remove(&home);
+            }
+        }
         self.local_count -= usize::from(queue.id.is_local());
         self.argument_bytes.take(queue.vhost, queue.shape.counted_bytes());
         self.vhost_counts[queue.vhost.0 as usize][usize::from(!queue.id.is_local())] -= 1;
@@ -208,6 +225,11 @@ impl Queues {
     /// The exclusive queues of a connection, in the order of their declares.
     pub(super) fn owned_by(&self, owner: u64) -> &[QueueId] {
         self.by_owner.get(&owner).map_or(&[], Vec::as_slice)
+    }
+
+    /// The nodes in whose memory queues live that every node knows, and those queues.
+    pub(super) fn by_home(&self) -> &BTreeMap<Home, BTreeSet<QueueId>> {
+        &self.by_home
     }
 
     /// How many live on this node only, or how many do not.
@@ -312,6 +334,7 @@ mod tests {
                     name: Name::new(&[i]),
                     partition: PartitionId(0),
                     exclusive: None,
+                    home: None,
                     held: Held::default(),
                     rules: shape.rules.clone(),
                     shape,

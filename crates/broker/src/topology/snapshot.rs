@@ -4,7 +4,7 @@
 //! node only is not in them, nor is what every virtual host has from its first moment.
 //!
 //! ```text
-//! snapshot = "LVTO", 1 byte version (5, and 4 without global parameters), number machine version, number next queue id,
+//! snapshot = "LVTO", 1 byte version (6; 5 without eras, and 4 without global parameters too), number machine version, number next queue id,
 //!            number virtual hosts ever, per host by id: flag (0 gone, 1 there and then) bytes name, 2 limits, number policies,
 //!              number operator policies, description
 //!            number users, per user by name: as in PutUser, 2 limits, number permissions, per host by id: number, 3 patterns,
@@ -14,25 +14,29 @@
 //!            number bindings, by their bytes: as in Bind
 //!            number nodes, pools, partitions, each by number: as in PutNode, PutPool, PutPartition
 //!            number global parameters, by name: as in PutGlobalParameter
+//!            number eras, per node by number: number node, number era
 //! ```
 
 use bytes::Bytes;
+use std::collections::BTreeMap;
 
 use super::Topology;
 use super::apply::{Effect, Loss, Scope};
 use super::cluster::FIRST_MACHINE_VERSION;
-use super::command::{self, Command, DeclareExchange, DeclareQueue};
+use super::command::{self, Command, DeclareExchange, DeclareQueue, Home};
 use super::encoding::{Malformed, Reader, Writer};
 use super::exchange::{Exchange, Meaning};
 use super::queue::Queue;
 use super::vhost::{Vhost, VhostLimits};
-use crate::ids::QueueId;
+use crate::ids::{NodeNumber, QueueId};
 
 /// The version that this build writes, and the highest that it reads.
-pub const SNAPSHOT_VERSION: u8 = 5;
+pub const SNAPSHOT_VERSION: u8 = 6;
 /// What is written as long as there is nothing that only later versions can say: earlier builds
 /// read it.
 const PLAIN_VERSION: u8 = 4;
+/// The same where there are global parameters, and no cluster.
+const ALONE_VERSION: u8 = 5;
 const MAGIC: &[u8; 4] = b"LVTO";
 
 impl Topology {
@@ -40,8 +44,12 @@ impl Topology {
     pub fn encode_snapshot(&self) -> Bytes {
         let mut writer = Writer::default();
         writer.raw(MAGIC);
-        let is_plain = self.global_parameters.is_empty();
-        writer.byte(if is_plain { PLAIN_VERSION } else { SNAPSHOT_VERSION });
+        let version = match (self.eras.is_empty(), self.global_parameters.is_empty()) {
+            (true, true) => PLAIN_VERSION,
+            (true, false) => ALONE_VERSION,
+            (false, _) => SNAPSHOT_VERSION,
+        };
+        writer.byte(version);
         writer.number(self.machine_version.into());
         writer.number(self.queue_next);
         writer.length(self.vhosts.len());
@@ -80,11 +88,17 @@ impl Topology {
             writer.raw(&binding);
         }
         self.cluster.write(&mut writer);
-        if !is_plain {
+        if version > PLAIN_VERSION {
             writer.length(self.global_parameters.len());
             for (name, value) in &self.global_parameters {
                 writer.bytes(name);
                 writer.bytes(value.as_bytes());
+            }
+        }
+        if version > ALONE_VERSION {
+            writer.length(self.eras.len());
+            for (node, era) in &self.eras {
+                command::write_home(&mut writer, Home { node: *node, era: *era });
             }
         }
         writer.finish()
@@ -135,7 +149,7 @@ impl Topology {
         }
         for _ in 0..reader.count("exchanges")? {
             let declare = command::read_exchange(reader)?;
-            if !declare.durable {
+            if declare.is_local() {
                 return Err(reader.malformed("exchange"));
             }
             topology.replay(&Command::DeclareExchange(declare), reader)?;
@@ -148,6 +162,10 @@ impl Topology {
                 return Err(reader.malformed("queue"));
             }
             topology.queue_next = id;
+            if let Some(Home { node, era }) = declare.home.filter(|home| home.era > 0) {
+                // Compared with the eras below.
+                topology.eras.insert(node, era);
+            }
             topology.replay(&Command::DeclareQueue(declare), reader)?;
             if topology.queue_next != id + 1 {
                 return Err(reader.malformed("queue"));
@@ -162,7 +180,7 @@ impl Topology {
         }
         if version > PLAIN_VERSION {
             let count = reader.count("global parameters")?;
-            if count == 0 {
+            if count == 0 && version == ALONE_VERSION {
                 return Err(reader.malformed("global parameters"));
             }
             for _ in 0..count {
@@ -170,6 +188,9 @@ impl Topology {
                 let value = reader.text("global parameter")?.to_owned();
                 topology.replay(&Command::PutGlobalParameter { name, value }, reader)?;
             }
+        }
+        if version > ALONE_VERSION {
+            topology.read_eras(reader)?;
         }
         // Rules about where a queue may be placed do not ask whether it may stay.
         topology.machine_version = machine_version;
@@ -200,6 +221,7 @@ impl Topology {
         self.version = old.version.max(highest) + 1;
         self.local_queue_next = old.local_queue_next;
         (self.redeclaration, self.argument_bytes_max) = (old.redeclaration, old.argument_bytes_max);
+        self.own_home = old.own_home;
         let mut effects = Vec::new();
         for queue in old.queues_by_id() {
             let has_place = self.vhost_of(queue.vhost).is_some() && self.find_queue(queue.vhost, &queue.name).is_none();
@@ -247,6 +269,24 @@ impl Topology {
         Ok(effects)
     }
 
+    /// The eras; every queue in the memory of a node is of the present one.
+    fn read_eras(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let (mut last, mut eras) = (NodeNumber(0), BTreeMap::new());
+        for _ in 0..reader.count("eras")? {
+            let Home { node, era } = command::read_home(reader)?;
+            if node <= last || era == 0 {
+                return Err(reader.malformed("era"));
+            }
+            eras.insert(node, era);
+            last = node;
+        }
+        self.eras = eras;
+        if self.eras.is_empty() || self.queues.by_home().keys().any(|home| self.era(home.node) != home.era) {
+            return Err(reader.malformed("eras"));
+        }
+        Ok(())
+    }
+
     fn queues_by_id(&self) -> Vec<&Queue> {
         let mut queues: Vec<&Queue> = self.queues().collect();
         queues.sort_unstable_by_key(|q| q.id);
@@ -267,6 +307,7 @@ impl Exchange {
             durable: self.durable,
             auto_delete: self.auto_delete,
             internal: self.internal,
+            is_shared: self.is_shared,
             arguments: self.arguments.clone(),
         }
     }
@@ -282,6 +323,7 @@ impl Queue {
             auto_delete: self.shape.auto_delete,
             arguments: self.shape.arguments.clone(),
             partition: self.partition,
+            home: self.home,
         }
     }
 }

@@ -69,6 +69,7 @@ impl Lab {
             auto_delete: false,
             arguments: amqp::Table::new(),
             partition: PartitionId(partition),
+            home: None,
         };
         let change = Change::DeclareQueue(declare).encode();
         let mut replay = Replay { topology: &mut self.all.topology, refused: None };

@@ -12,6 +12,7 @@
 //! 84 ping          number
 //! 85 pong          number
 //! 86 delete        request, queue, channel, flags { if unused, if empty }
+//! 87 applied       index
 //! ```
 //!
 //! Numbers are varints. A frame of this kind stands in a packet with the partition that it is for or
@@ -25,7 +26,7 @@ use super::{command_form, effect_form, put, sized};
 use crate::command::{Command, Effect, RequestId};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::{Buf, Bytes};
-use consensus::{Cursor, DecodeError, Segments, Term};
+use consensus::{Cursor, DecodeError, LogIndex, Segments, Term};
 
 /// One thing that a node says to another one, whatever groups they share.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,6 +91,11 @@ pub enum Forward {
         /// Comes back in the reply.
         request: RequestId,
     },
+    /// The sending node has carried out the topology's log up to here.
+    Applied {
+        /// The index of the last entry.
+        index: LogIndex,
+    },
 }
 
 impl Forward {
@@ -111,6 +117,7 @@ impl Forward {
             Forward::Ping { .. } => 84,
             Forward::Pong { .. } => 85,
             Forward::Delete { .. } => 86,
+            Forward::Applied { .. } => 87,
         }
     }
 
@@ -139,6 +146,7 @@ impl Forward {
                 put_channel(out, *channel);
                 put_flags(out, &[*if_unused, *if_empty]);
             }
+            Forward::Applied { index } => out.put_varint(index.0),
         }
     }
 
@@ -175,6 +183,7 @@ impl Forward {
                 let [if_unused, if_empty] = flags(cursor)?;
                 Ok(Forward::Delete { queue, if_unused, if_empty, channel, request })
             }
+            87 => Ok(Forward::Applied { index: LogIndex(cursor.varint()?) }),
             _ => Err(cursor.invalid("a kind of frame")),
         }
     }

@@ -149,6 +149,13 @@ impl Member {
             let map = topology.commands_of_founders(&members, can, config.partitions.min(self.record.partitions));
             next = map.into_iter().next();
         }
+        // What it had in memory before it started is gone, and nobody finds it any more.
+        let home = node.shared().topology().own_home();
+        if let Some(home) = home
+            && self.decide(node, Change::EndHome(home), ends, &mut tell_at).is_none()
+        {
+            return false;
+        }
         tracing::info!(
             node = self.number.0,
             linked = ?self.links.linked().iter().map(|node| node.0).collect::<Vec<_>>(),

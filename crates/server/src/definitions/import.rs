@@ -15,7 +15,6 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
-use switch::transient_partition;
 
 /// How long a change may take until it is decided; a disk that hangs longer hangs everything.
 const DECIDED_WITHIN: Duration = Duration::from_secs(60);
@@ -79,8 +78,8 @@ impl Shared {
     pub(crate) fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
         let shared = self;
         let has_place = Cell::new(true);
-        let mut place = |is_local: bool| match is_local {
-            true => transient_partition(0),
+        let mut place = |in_memory: bool| match in_memory {
+            true => shared.directory.in_memory(0),
             false => shared.place_queue().unwrap_or_else(|| {
                 has_place.set(false);
                 PartitionId::default()
@@ -100,7 +99,7 @@ impl Shared {
             }
             Ok(())
         };
-        let mut planned = plan(&shared.topology().encode_snapshot(), text, false, &mut place, &mut random::salt)?;
+        let mut planned = plan(&shared.topology(), text, false, &mut place, &mut random::salt)?;
         let is_fresh = planned.is_fresh;
         if !has_place.get() {
             return Err(ImportError::NoPlace);
@@ -117,7 +116,7 @@ impl Shared {
             proposed += made.len();
             made.into_iter().for_each(|command| shared.propose(command, Answer::to_waiter(sender.clone())));
             wait_for(&mut proposed, &mut changes)?;
-            planned = plan(&shared.topology().encode_snapshot(), text, is_fresh, &mut place, &mut random::salt)?;
+            planned = plan(&shared.topology(), text, is_fresh, &mut place, &mut random::salt)?;
         }
         for sentence in &planned.different {
             tracing::warn!("definitions: {sentence}; it stays as it is");

@@ -53,14 +53,16 @@ pub(crate) struct Planned {
 /// - `salt` draws random bytes, for passwords that the file has in the clear.
 /// - Errors: the first thing that is wrong with the file.
 pub(crate) fn plan(
-    snapshot: &[u8],
+    topology: &Topology,
     text: &str,
     was_fresh: bool,
     place: &mut dyn FnMut(bool) -> PartitionId,
     salt: &mut dyn FnMut() -> [u8; SALT_BYTES],
 ) -> Result<Plan, WrongDefinitions> {
     let document = Node::document(text)?;
-    let copy = Topology::decode_snapshot(snapshot).expect("a topology reads what it wrote");
+    let snapshot = topology.encode_snapshot();
+    let mut copy = Topology::decode_snapshot(&snapshot).expect("a topology reads what it wrote");
+    copy.set_own_home(topology.own_home().map(|home| home.node));
     let is_fresh = was_fresh || copy.is_untouched();
     let mut planner = Planner { copy, plan: Plan::default(), place, salt, meter: Meter::of_change() };
     planner.read(&document, is_fresh)?;
@@ -408,11 +410,13 @@ impl Planner<'_> {
         fields.take("policy");
         fields.end()?;
         let exists = self.copy.find_exchange(vhost, &name).is_some();
+        let is_shared = !durable && self.copy.own_home().is_some();
         if (name.is_empty() || name.is_reserved()) && !exists {
             return Err(name_node.wrong("a name of the broker's own, and there is no such exchange"));
         }
-        let declare = DeclareExchange { vhost, name, kind, durable, auto_delete, internal, arguments };
-        self.declare(node, exists, Command::DeclareExchange(declare), !durable)
+        let declare = DeclareExchange { vhost, name, kind, durable, auto_delete, internal, arguments, is_shared };
+        let is_local = declare.is_local();
+        self.declare(node, exists, Command::DeclareExchange(declare), is_local)
     }
 
     fn queue(&mut self, node: &Node<'_>) -> Done {
@@ -442,7 +446,8 @@ impl Planner<'_> {
         let partition = if exists { PartitionId::default() } else { (self.place)(!durable) };
         let command = self.copy.queue_declaration(vhost, name, [durable, auto_delete], &arguments, partition);
         let command = command.map_err(|refusal| node.wrong(sentence(&refusal)))?;
-        self.declare(node, exists, command, !durable)
+        let is_local = !durable && self.copy.own_home().is_none();
+        self.declare(node, exists, command, is_local)
     }
 
     /// Declares something that may be there already; then a difference is told and nothing is done.
@@ -482,7 +487,7 @@ impl Planner<'_> {
         let is_local = self.copy.find_queue(vhost, &destination).is_some_and(|queue| queue.id.is_local())
             && destination_kind == Kind::Queue
             || [(&source, true), (&destination, destination_kind == Kind::Exchange)].into_iter().any(|(name, look)| {
-                look && self.copy.find_exchange(vhost, name).is_some_and(|exchange| !exchange.durable)
+                look && self.copy.find_exchange(vhost, name).is_some_and(|exchange| exchange.is_local())
             });
         let command = Command::Bind(Binding { vhost, source, destination_kind, destination, key, arguments });
         let before = self.copy.version();

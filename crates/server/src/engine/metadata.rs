@@ -6,9 +6,10 @@
 
 use crate::node::PartitionWaker;
 use crate::topology_log::{Answer, Changes, TopologyLog};
-use broker::topology::{Command as Change, Topology};
+use broker::NodeNumber;
+use broker::topology::{Applied, Command as Change, Home, Topology};
 use bytes::Bytes;
-use node::Proposer;
+use node::{LogIndex, Proposer};
 use partition::log_partition::{AppliedEntry, Machine};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,12 +47,21 @@ pub(crate) struct Decided {
     next: VecDeque<(Bytes, Answer)>,
     answers: BTreeMap<u64, Answer>,
     last_token: u64,
+    /// Carried out here, and not yet on every node that can be reached; in the order of the log.
+    done: VecDeque<(LogIndex, Answer, Applied)>,
 }
 
 impl Decided {
     /// Nobody waits yet.
     pub(crate) fn new(changes: Changes, proposals: Proposals) -> Decided {
-        Decided { changes, proposals, next: VecDeque::new(), answers: BTreeMap::new(), last_token: 0 }
+        Decided {
+            changes,
+            proposals,
+            next: VecDeque::new(),
+            answers: BTreeMap::new(),
+            last_token: 0,
+            done: VecDeque::new(),
+        }
     }
 }
 
@@ -64,6 +74,22 @@ impl Proposer for Decided {
         self.last_token += 1;
         self.answers.insert(self.last_token, answer);
         Some((change, self.last_token))
+    }
+
+    fn release(&mut self, up_to: LogIndex) {
+        while self.done.front().is_some_and(|(at, ..)| *at <= up_to) {
+            let (_, answer, applied) = self.done.pop_front().expect("it is in front");
+            answer.send(applied);
+        }
+    }
+
+    fn homes(&self) -> Vec<NodeNumber> {
+        self.changes.with_topology(|topology| topology.homes()).unwrap_or_default()
+    }
+
+    fn end_of(&self, node: NodeNumber) -> Bytes {
+        let era = self.changes.with_topology(|topology| topology.era(node)).unwrap_or_default();
+        Change::EndHome(Home { node, era }).encode()
     }
 }
 
@@ -78,7 +104,7 @@ impl Machine for Decided {
         let applied = self.changes.apply(&change);
         let answer = entry.token.and_then(|token| self.answers.remove(&token));
         if let (Some(applied), Some(answer)) = (applied, answer) {
-            answer.send(applied);
+            self.done.push_back((entry.index, answer, applied));
         }
     }
 

@@ -20,7 +20,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLockReadGuard};
 use std::time::Instant;
-use switch::{Directory, Follower, Leaders, Tell, transient_partition};
+use switch::{Directory, Follower, Leaders, Tell};
 use tokio::sync::Notify;
 
 /// The part of `transient_bytes_max` that the histories of all `x-recent-history` exchanges may
@@ -76,7 +76,13 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(super) fn new(config: NodeConfig, topology: Topology) -> Shared {
-        let directory = Directory::new(config.shards, &config.placement);
+        let own = NodeNumber(config.life.node);
+        let mut directory = Directory::new(config.shards, &config.placement);
+        let mut topology = topology;
+        if config.has_peers {
+            directory = directory.among_others(own);
+            topology.set_own_home(Some(own));
+        }
         let durable = directory.durable().filter(|id| id.0 != 0 && !config.quarantined.contains(id));
         let settings = Settings {
             node_name: config.node_name.clone(),
@@ -92,7 +98,6 @@ impl Shared {
             waiting_max: config.transient_bytes_max / WAITING_SHARE,
             ..Sums::default()
         };
-        let own = NodeNumber(config.life.node);
         let leaders = match config.has_peers {
             true => Leaders::among_others(own, directory.durable().last().unwrap_or(PartitionId(0))),
             false => Leaders::alone(own),
@@ -213,7 +218,7 @@ impl Shared {
 
     /// The partition that answers a sync for the whole node.
     pub(crate) fn sync_partition(&self) -> PartitionId {
-        self.directory.durable().next().unwrap_or(transient_partition(0))
+        self.directory.durable().next().unwrap_or_else(|| self.directory.in_memory(0))
     }
 
     /// Raises or ends an alarm.

@@ -16,7 +16,7 @@ use crate::stream::Stream;
 use crate::topology_log::Answer;
 use amqp::Millis;
 use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, Topology};
-use broker::{ChannelKey, ConsumerKey, VhostId};
+use broker::{ChannelKey, ConsumerKey, NodeNumber, VhostId};
 use node::{Now, Shard, Share};
 use partition::{Effect, RequestId};
 use session::{Peer, Tally};
@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use switch::{Crossing, Follower, Surroundings, Switch, Tell, transient_partition, window_bytes};
+use switch::{Crossing, Follower, Surroundings, Switch, Tell, window_bytes};
 use tokio::runtime::{Builder, LocalOptions};
 
 /// A shard that does something gives the memory of bursts back this often.
@@ -348,8 +348,10 @@ impl StepTask {
         let local = &self.local;
         match parcel {
             Parcel::Crossing(parcel) => {
-                if let switch::Parcel::LinkDown(node) = &parcel {
-                    self.shard.link_lost(*node, now, &local.switch);
+                match &parcel {
+                    switch::Parcel::LinkUp(link) => self.shard.link_up(NodeNumber(link.peer.node), &local.switch),
+                    switch::Parcel::LinkDown(node) => self.shard.link_lost(*node, now, &local.switch),
+                    _ => {}
                 }
                 local.switch.take(parcel, &Here(local));
             }
@@ -570,7 +572,7 @@ pub(crate) fn run(parts: Parts) {
     };
     runtime.block_on(async move {
         let ShardParts { members, share, disk } = make_partitions(index);
-        let shard = Shard::new(transient_partition(index), members, share);
+        let shard = Shard::new(shared.directory.in_memory(index), members, share);
         let local = Rc::new(Local {
             index,
             switch: Switch::new(

@@ -144,11 +144,14 @@ fn a_consumer_whose_queue_is_deleted_hears_of_it_and_one_that_was_not_there_yet_
     script.answer(Reply::Consuming);
     script.said();
     let (channel, queue) = (script.key(1), broker::QueueId(1));
+    script.lose_queue("q");
     script.effect(channel, Effect::Cancelled { consumer: ConsumerKey { channel, number: 1 }, queue });
     assert_eq!(script.said(), ["1: basic.cancel c"]);
+    let mut script = Script::begun();
+    let channel = script.key(1);
     script.ask(1, consume("q", false));
-    script.effect(channel, Effect::Cancelled { consumer: ConsumerKey { channel, number: 2 }, queue });
-    assert_eq!(script.said(), ["p1 <- consume 2"], "it is about to be told that the beginning failed");
+    script.effect(channel, Effect::Cancelled { consumer: ConsumerKey { channel, number: 1 }, queue });
+    assert_eq!(script.said(), ["p1 <- consume 1"], "it is about to be told that the beginning failed");
     script.answer(Reply::Gone);
     assert_eq!(script.said(), ["1: error 404 no queue 'q' in vhost '/'"]);
 }

@@ -172,6 +172,7 @@ fn change(random: &mut Random, topology: &Topology) -> Change {
                 auto_delete: false,
                 arguments,
                 partition: PartitionId(random.between(1, 3) as u32),
+                home: None,
             })
         }
         40..55 if !known.is_empty() => {
@@ -185,6 +186,7 @@ fn change(random: &mut Random, topology: &Topology) -> Change {
             auto_delete: random.chance(30),
             internal: false,
             arguments: Table::new(),
+            is_shared: false,
         }),
         63..66 => {
             let if_unused = random.chance(50);

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
-use broker::{ConsumerKey, NodeLife, PartitionId};
+use broker::{ConsumerKey, NodeLife, NodeNumber, PartitionId};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
 use node::{
@@ -269,7 +269,8 @@ impl Node {
             let member = TopologyMember::new(log, out, decided, list, has_peers, forwards);
             (TOPOLOGY, Member::Topology(Box::new(member)))
         });
-        let shard = Shard::new(TRANSIENT, queues.into_iter().chain(topology).collect(), share);
+        let in_memory = forwards.map_or(TRANSIENT, |life| PartitionId::in_memory(NodeNumber(life.node), 0));
+        let shard = Shard::new(in_memory, queues.into_iter().chain(topology).collect(), share);
         Running {
             folder,
             folder_life: life,

@@ -7,13 +7,17 @@
 
 use super::{Node, Running, StepOutput, View};
 use crate::bug::Bug;
-use broker::PartitionId;
-use broker::topology::{Command as Change, CommandReply as Answer, DeleteQueue, Effect as Followed, Refusal, Topology};
+use crate::schedule::{MS, Micros};
+use broker::topology::{
+    Command as Change, CommandReply as Answer, DeleteQueue, Effect as Followed, Home, Refusal, Topology,
+};
+use broker::{NodeNumber, PartitionId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role};
 use node::{Proposer, TopologyMember};
 use partition::log_partition::{AppliedEntry, Machine};
 use std::collections::VecDeque;
+use switch::Parcel;
 
 /// The topology's group.
 pub const TOPOLOGY: PartitionId = PartitionId(0);
@@ -26,6 +30,8 @@ pub(super) struct Decided {
     hasty: Vec<u64>,
     decided: Vec<(u64, LogIndex)>,
     answers: Vec<(u64, Result<Answer, Refusal>)>,
+    /// Carried out here, and not yet on every node that can be reached.
+    done: VecDeque<(LogIndex, u64, Result<Answer, Refusal>)>,
     follows: Vec<Followed>,
     lost: Vec<u64>,
     bug: Option<Bug>,
@@ -48,8 +54,8 @@ impl Decided {
     /// The machine with this state.
     pub(super) fn of(topology: Topology, bug: Option<Bug>) -> Decided {
         let (proposals, hasty, decided) = (VecDeque::new(), Vec::new(), Vec::new());
-        let (answers, follows, lost) = (Vec::new(), Vec::new(), Vec::new());
-        Decided { topology, proposals, hasty, decided, answers, follows, lost, bug }
+        let (answers, done, follows, lost) = (Vec::new(), VecDeque::new(), Vec::new(), Vec::new());
+        Decided { topology, done, proposals, hasty, decided, answers, follows, lost, bug }
     }
 
     /// What a wrong shell makes of a state that it takes over.
@@ -70,6 +76,24 @@ impl Proposer for Decided {
         }
         Some((change, token))
     }
+
+    fn release(&mut self, up_to: LogIndex) {
+        while self.done.front().is_some_and(|(at, ..)| *at <= up_to) {
+            let (at, token, outcome) = self.done.pop_front().expect("it is in front");
+            self.answers.push((token, outcome));
+            if !matches!(self.bug, Some(Bug::DecisionIsEarly | Bug::DecisionIsLost)) {
+                self.decided.push((token, at));
+            }
+        }
+    }
+
+    fn homes(&self) -> Vec<NodeNumber> {
+        self.topology.homes()
+    }
+
+    fn end_of(&self, node: NodeNumber) -> Bytes {
+        Change::EndHome(Home { node, era: self.topology.era(node) }).encode()
+    }
 }
 
 impl Machine for Decided {
@@ -78,9 +102,7 @@ impl Machine for Decided {
         // A refusal is an answer like any other.
         let applied = self.topology.apply(&change);
         self.follows.extend(applied.effects);
-        self.answers.extend(entry.token.map(|token| (token, applied.outcome)));
-        let is_told = !matches!(self.bug, Some(Bug::DecisionIsEarly | Bug::DecisionIsLost));
-        self.decided.extend(entry.token.filter(|_| is_told).map(|token| (token, entry.index)));
+        self.done.extend(entry.token.filter(|token| *token != 0).map(|token| (entry.index, token, applied.outcome)));
     }
 
     fn lost(&mut self, token: u64) {
@@ -108,6 +130,17 @@ impl Node {
         let Some((member, place)) = r.topology_mut() else { return };
         member.machine_mut().proposals.push_back((token, change.encode()));
         r.waits.borrow_mut().wake(place);
+        self.want_turn(out);
+    }
+
+    /// A link to another node came or went.
+    pub fn note_link<O>(&mut self, parcel: &Parcel<O>, now: Micros, out: &mut StepOutput) {
+        let Some(r) = self.running.as_mut() else { return };
+        match parcel {
+            Parcel::LinkUp(link) => r.shard.link_up(NodeNumber(link.peer.node), &r.waits),
+            Parcel::LinkDown(node) => r.shard.link_lost(*node, now / MS, &r.waits),
+            _ => return,
+        }
         self.want_turn(out);
     }
 

@@ -6,8 +6,8 @@
 
 use super::spoil::{bring_back, spoil, spoil_effects, swap_publishes};
 use super::{
-    EPOCH_MS, Happening, Input, Node, Running, Said, Session, SessionId, StepOutput, TOPOLOGY, TRANSIENT,
-    TURN_BYTES_MAX, files, queues,
+    EPOCH_MS, Happening, Input, Node, Running, Said, Session, SessionId, StepOutput, TOPOLOGY, TURN_BYTES_MAX, files,
+    queues,
 };
 use crate::bug::Bug;
 use crate::checks::violated;
@@ -61,7 +61,7 @@ impl Mouth<'_> {
 impl Edge for Mouth<'_> {
     fn begin(&mut self, id: PartitionId, queues: Option<&QueuePartition>) {
         let place = self.partitions.iter().position(|partition| *partition == id).map(|number| number + 1);
-        self.place = place.unwrap_or(if id == TRANSIENT { 0 } else { self.partitions.len() + 1 });
+        self.place = place.unwrap_or(if id.is_in_memory() { 0 } else { self.partitions.len() + 1 });
         if let Some(partition) = queues {
             let term = partition.replica().group().status().term;
             self.before = (partition.applied(), partition.is_leading(), term);
@@ -95,7 +95,7 @@ impl Edge for Mouth<'_> {
             None => {
                 let (term, applied) = (Term(0), LogIndex(0));
                 let applied_before = applied;
-                let serves = id == TRANSIENT || id == TOPOLOGY;
+                let serves = id.is_in_memory() || id == TOPOLOGY;
                 Said { term, applied, applied_before, led_before: serves, serves, now_ms, latest_ms }
             }
         };

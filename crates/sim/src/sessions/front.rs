@@ -6,7 +6,7 @@
 //! once or late.
 
 use crate::bug::Bug;
-use crate::node::{EPOCH_MS, Node, TOPOLOGY, TRANSIENT};
+use crate::node::{EPOCH_MS, Node, TOPOLOGY};
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
 use amqp::{Millis, Table};
@@ -73,7 +73,7 @@ pub(super) struct Crossroads {
 /// A node's side of its clients, for one life of it.
 pub(super) struct Front {
     pub(super) life: NodeLife,
-    directory: Directory,
+    pub(super) directory: Directory,
     pub(super) common: Common,
     pub(super) shards: Vec<Crossroads>,
     /// Which channel asked for what shard 0 asked under its own key, and for the end of which queue,
@@ -86,6 +86,8 @@ pub(super) struct Front {
     pub(super) sent: RefCell<Vec<Sent>>,
     /// Clients are let in.
     pub(super) is_open: bool,
+    /// Whether it knows all that was decided before it started.
+    pub(super) is_caught_up: bool,
     /// What the node wanted decided first: with that, it has all that was decided before it started.
     pub(super) first: Option<u64>,
     /// Publishers are held back.
@@ -118,8 +120,11 @@ impl Front {
         let sums = Sums { limits: Limits::new(64 << 20, 64 << 20, 1 << 30), waiting_max: 1 << 20, ..Sums::default() };
         let (logins, histories) = (Logins::new(LoginLimits::default()), Histories::new(1 << 20));
         let placement: Vec<_> = (1..=PARTITIONS).map(PartitionId).chain([TOPOLOGY]).map(|id| (id, 0)).collect();
-        let directory = Directory::new(shards, &placement);
         let own = NodeNumber(life.node);
+        let directory = match has_peers {
+            true => Directory::new(shards, &placement).among_others(own),
+            false => Directory::new(shards, &placement),
+        };
         let leaders = match has_peers {
             true => Leaders::among_others(own, PartitionId(PARTITIONS)),
             false => Leaders::alone(own),
@@ -140,6 +145,7 @@ impl Front {
             proposers: RefCell::default(),
             sent: RefCell::default(),
             is_open: false,
+            is_caught_up: false,
             first: None,
             is_alarmed: Cell::new(false),
             to_partition: BTreeMap::new(),
@@ -355,12 +361,13 @@ impl Host for Desk<'_> {
         self.shard
     }
 
-    fn shard_of(&self, _: PartitionId) -> Option<usize> {
-        Some(0)
+    fn shard_of(&self, partition: PartitionId) -> Option<usize> {
+        self.switch().shard_of(partition)
     }
 
     fn transient_partition(&self) -> PartitionId {
-        TRANSIENT
+        // All partitions of a simulated node run on its first shard.
+        self.front.directory.in_memory(0)
     }
 
     fn place_queue(&self) -> Option<PartitionId> {

@@ -10,8 +10,8 @@ use crate::bug::Bug;
 use crate::network::{self, Weather};
 use crate::node::{StepOutput, View};
 use crate::schedule::MS;
-use broker::NodeLife;
-use broker::topology::{Command as Change, CommandReply as Decision, Refusal};
+use broker::topology::{Command as Change, CommandReply as Decision, Refusal, Topology};
+use broker::{NodeLife, NodeNumber};
 use partition::Command;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -87,7 +87,10 @@ impl Sessions {
         let Some(front) = &mut self.fronts[node] else { return };
         if front.first == Some(token) {
             let is_lost = matches!(&outcome, Err(refusal) if *refusal == Refusal::undecided());
-            (front.is_open, front.first) = (!is_lost, None);
+            front.first = None;
+            if !is_lost {
+                (front.is_open, front.is_caught_up) = (front.is_caught_up, true);
+            }
             return;
         }
         let Some(proposer) = front.proposers.borrow_mut().remove(&token) else { return };
@@ -113,7 +116,13 @@ impl Sessions {
                 let token = front.next();
                 front.first = Some(token);
                 let mut out = StepOutput::default();
-                self.nodes[node].propose(token, &Change::RaiseVersion { version: 1 }, &mut out);
+                // Behind the first, the node knows all that was decided before it started.
+                let home = self.nodes[node].topology().and_then(Topology::own_home);
+                let change = match home {
+                    Some(home) if front.is_caught_up => Change::EndHome(home),
+                    _ => Change::RaiseVersion { version: 1 },
+                };
+                self.nodes[node].propose(token, &change, &mut out);
                 self.settle(node, out);
             }
             return;
@@ -142,6 +151,11 @@ impl Sessions {
                 self.trace.line(now, || format!("n{} starts", node + 1));
                 self.ledger.figures.restarts += 1;
                 let shards = self.random.between(1, 3) as usize;
+                if self.nodes.len() > 1
+                    && let Some(topology) = self.nodes[node].topology_mut()
+                {
+                    topology.set_own_home(Some(NodeNumber(life.node)));
+                }
                 self.fronts[node] =
                     Some(Front::new(life, shards, self.nodes.len() > 1, self.random.fork(), self.options.bug));
                 self.tell_rules(node);
