@@ -455,7 +455,7 @@ fn messages_of_a_log_file_that_is_gone_are_never_told_as_none_and_nobody_misses_
     // What is known by number and what is estimated are what is missing, within a fifth of a log
     // file's worth.
     let count = |word: &str| -> i64 {
-        let before = last.split(word).next().unwrap();
+        let Some((before, _)) = last.split_once(word) else { return 0 };
         before.rsplit(' ').find_map(|word| word.parse().ok()).unwrap_or(0)
     };
     let told =

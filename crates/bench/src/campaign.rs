@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use page::escape;
-use page::figures::duration_ms;
+use page::figures::{self, duration_ms};
 
 use crate::Error;
 use crate::command::Ended;
@@ -65,7 +65,7 @@ pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
     let (all, done) = (planned.len(), planned.len() - left.len());
     let others =
         if left.is_empty() { String::new() } else { format!("; the others take about {}", time(seconds(&left))) };
-    say(&format!("{all} runs, {done} of them done{others}"));
+    say(&format!("{}, {done} of them done{others}", figures::counted(all, "run")));
     if words.is_set("dry-run") {
         return Ok(Ended::Met);
     }
@@ -100,11 +100,15 @@ fn alone(out: &Path) -> Result<File, Error> {
 /// Makes a run. Only what keeps all others from being made too is an error.
 fn one(campaign: &Campaign, run: &Planned, out: &Path, context: &Context) -> Result<(), Error> {
     let unfinished = out.join(format!("{}.unfinished", run.file));
+    // Where a run leaves its figures is the campaign's affair: who types the command that the page
+    // shows makes the same run.
+    let mut unsaid = String::new();
     let made = Peer::start(&campaign.brokers[run.broker], out, context).and_then(|peer| {
         let tool = matches!(run.words.first().map(String::as_str), Some("scenario" | "durability"));
         let (tool, own) = run.words.split_at(if tool { 1 } else { 0 });
         let about = ["--id".to_owned(), run.made.broker.clone(), "--json".to_owned(), unfinished.display().to_string()];
         let words = [tool, &peer.words()[..], &about, own].concat();
+        unsaid = crate::uri::without_passwords(&about);
         crate::command::bench(&words, &context.with_brokers(Vec::new()))
     });
     if context.interrupted.load(Ordering::Relaxed) {
@@ -116,7 +120,7 @@ fn one(campaign: &Campaign, run: &Planned, out: &Path, context: &Context) -> Res
     if let Some(why) = &failed {
         say(&format!("this run could not be made: {why}"));
     }
-    results::keep(out, run, failed, &unfinished)
+    results::keep(out, run, failed, &unfinished, &unsaid)
 }
 
 /// The page, and how it ended.
@@ -139,11 +143,13 @@ fn finish(campaign: &Campaign, planned: &[Planned], out: &Path, context: &Contex
         let page = out.join("index.html");
         let text = report::html(&campaign.title, &book, &foreword(campaign, &failed, &absent));
         results::write_whole(&page, text.as_bytes())?;
-        say(&format!("\n{}: {} runs; the page is {}", campaign.title, book.runs.len(), page.display()));
+        let runs = figures::counted(book.runs.len(), "run");
+        say(&format!("\n{}: {runs}; the page is {}", campaign.title, page.display()));
     }
     failed.iter().for_each(|why| say(&format!("  not made: {why}")));
     if !absent.is_empty() {
-        say(&format!("  {} are left; the same command goes on with them", absent.len()));
+        let (runs, are) = (figures::counted(absent.len(), "run"), if absent.len() == 1 { "is" } else { "are" });
+        say(&format!("  {runs} {are} left; the same command goes on"));
     }
     Ok(match context.interrupted.load(Ordering::Relaxed) {
         true => Ended::Interrupted,
@@ -167,8 +173,8 @@ fn foreword(campaign: &Campaign, failed: &[String], absent: &[String]) -> String
     }
     html.push_str("</ul>\n");
     if !absent.is_empty() {
-        let (count, titles) = (absent.len(), escape(&absent.join("; ")));
-        html.push_str(&format!("<p class=\"bad\">Not measured yet, {count} runs: {titles}.</p>\n"));
+        let (runs, titles) = (figures::counted(absent.len(), "run"), escape(&absent.join("; ")));
+        html.push_str(&format!("<p class=\"bad\">Not measured yet, {runs}: {titles}.</p>\n"));
     }
     for why in failed {
         html.push_str(&format!("<p class=\"bad\">Could not be measured: {}</p>\n", escape(why)));

@@ -163,7 +163,8 @@ impl<'a> Series<'a> {
             write(name, &format!("# {}\n\n{}", self.title, report::markdown(&self.book)))?;
         }
         let missed: Vec<&Recorded> = runs.iter().filter(|recorded| !recorded.run.missed.is_empty()).collect();
-        say(&format!("\n{}: {} of {} runs passed", self.title, runs.len() - missed.len(), runs.len()));
+        let (passed, all) = (runs.len() - missed.len(), page::figures::counted(runs.len(), "run"));
+        say(&format!("\n{}: {passed} of {all} passed", self.title));
         for recorded in &missed {
             let (run, word) = (&recorded.run, recorded.run.verdict().word());
             say(&format!("  {} {word}: {}", run.label, run.missed.join("; ")));

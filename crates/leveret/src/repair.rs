@@ -149,6 +149,7 @@ fn lost_in_words(report: &RepairReport) -> String {
     match (report.messages_lost, report.uncounted) {
         (0, Uncounted::Nothing) => "none".to_owned(),
         (known, Uncounted::Nothing) => format!("{known} that are known by number"),
+        (0, more) => format!("{more} that nobody can count"),
         (known, more) => format!("{known} that are known by number and {more} that nobody can count"),
     }
 }

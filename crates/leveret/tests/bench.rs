@@ -180,9 +180,9 @@ fn ctrl_c_ends_a_campaign_with_what_was_measured_and_the_next_start_goes_on() {
     let is_time = |line: &str| line.contains(" load ") && line.contains("2.0 s");
     let (code, text) = interrupted(command(), is_time, rustix::process::Signal::INT);
     assert_eq!(code, 130, "{text}");
-    assert!(text.contains("1 runs; the page is") && text.contains("1 are left; the same command goes on"), "{text}");
+    assert!(text.contains("1 run; the page is") && text.contains("1 run is left; the same command goes on"), "{text}");
     let page = std::fs::read_to_string(folder.path().join("x/index.html")).unwrap();
-    assert!(page.contains("Not measured yet, 1 runs: fast, z 600, Leveret."), "what was left out is named");
+    assert!(page.contains("Not measured yet, 1 run: fast, z 600, Leveret."), "what was left out is named");
     let said = std::fs::read_to_string(&log).unwrap();
     assert_eq!(said.matches("SIGTERM: stopping").count(), 2, "each broker was asked, and by us: {said}");
     assert!(!said.contains("SIGINT"), "{said}");

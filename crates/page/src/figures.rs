@@ -30,6 +30,11 @@ pub fn count(value: u64) -> String {
     apart(&value.to_string())
 }
 
+/// So many things, by the word for one: `1 run`, `12,684 runs`.
+pub fn counted(value: usize, one: &str) -> String {
+    format!("{} {one}{}", count(value as u64), if value == 1 { "" } else { "s" })
+}
+
 /// What somebody set, or counted: all of its digits where it is whole, `23,842`; else as a measured
 /// figure.
 pub fn exact(value: f64) -> String {

@@ -67,9 +67,16 @@ pub(super) fn read(out: &Path, run: &Planned) -> Result<Option<(Made, Book)>, Er
     Ok(Some((made, book)))
 }
 
-/// Keeps the lines that a run wrote, which were made or failed.
-pub(super) fn keep(out: &Path, run: &Planned, failed: Option<String>, unfinished: &Path) -> Result<(), Error> {
-    let lines = std::fs::read_to_string(unfinished).unwrap_or_default();
+/// Keeps the lines that a run wrote, which were made or failed, without the `unsaid` words of their
+/// commands.
+pub(super) fn keep(
+    out: &Path,
+    run: &Planned,
+    failed: Option<String>,
+    unfinished: &Path,
+    unsaid: &str,
+) -> Result<(), Error> {
+    let lines = without(std::fs::read_to_string(unfinished).unwrap_or_default(), unsaid);
     // What a run had written before it failed is kept where it is whole.
     let lines = if failed.is_some() && read_lines("", &lines).is_err() { String::new() } else { lines };
     let made = Line::Made(Box::new(Made { failed, ..run.made.clone() }));
@@ -77,6 +84,15 @@ pub(super) fn keep(out: &Path, run: &Planned, failed: Option<String>, unfinished
     write_whole(&out.join(&run.file), format!("{first}\n{lines}").as_bytes())?;
     let _ = std::fs::remove_file(unfinished);
     Ok(())
+}
+
+/// Lines of JSON without these words, wherever their text has them.
+fn without(lines: String, unsaid: &str) -> String {
+    if unsaid.is_empty() {
+        return lines;
+    }
+    let quoted = serde_json::to_string(&format!("{unsaid} ")).expect("a text is always JSON");
+    lines.replace(&quoted[1..quoted.len() - 1], "")
 }
 
 /// Writes a file that is there as a whole or not at all, whatever happens in between.
@@ -90,4 +106,17 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
     };
     write().map_err(|why: std::io::Error| Error::machine(format!("writing {}", path.display()), why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without;
+
+    #[test]
+    fn a_kept_command_has_no_word_of_the_campaign() {
+        let unsaid = r#"--id 'a "b"' --json x.unfinished"#;
+        let command = format!("leveret bench --uri u {unsaid} --size 1");
+        let line = serde_json::to_string(&command).expect("JSON");
+        assert_eq!(without(line, unsaid), r#""leveret bench --uri u --size 1""#);
+    }
 }

@@ -67,8 +67,11 @@ fn passed_of(runs: &[Recorded]) -> String {
         .map(|recorded| format!("{} {}", recorded.run.label, recorded.run.verdict().word().to_lowercase()))
         .collect();
     match &failed[..] {
-        [] => format!("All {} runs passed", runs.len()),
-        failed => format!("{} of {} runs passed; {}", runs.len() - failed.len(), runs.len(), failed.join(", ")),
+        [] => format!("All {} passed", figures::counted(runs.len(), "run")),
+        failed => {
+            let all = figures::counted(runs.len(), "run");
+            format!("{} of {all} passed; {}", runs.len() - failed.len(), failed.join(", "))
+        }
     }
 }
 
@@ -290,7 +293,8 @@ fn together(runs: &[Recorded]) -> Vec<Tile> {
     let faults = runs.iter().any(|recorded| !recorded.run.correctness.faults().is_empty());
     let lost = sum(|run| run.correctness.lost.unwrap_or(0));
     let (reordered, corrupt) = (sum(|run| run.correctness.reordered), sum(|run| run.correctness.corrupt));
-    let mut more = format!("{} messages sent in {} runs", count(sum(|run| run.correctness.published)), runs.len());
+    let sent = count(sum(|run| run.correctness.published));
+    let mut more = format!("{sent} messages sent in {}", figures::counted(runs.len(), "run"));
     if unknown > 0 {
         more.push_str(&format!("; what was lost cannot be told in {unknown} of them"));
     }
