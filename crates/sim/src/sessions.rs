@@ -646,7 +646,7 @@ impl Sessions {
     /// Has a shard's task run, if something woke it: soon, or late if its thread is busy.
     fn rouse(&mut self, node: usize, shard: usize) {
         let Some(front) = &self.fronts[node] else { return };
-        let Crossroads { switch, mailbox, is_due } = &front.shards[shard];
+        let Crossroads { switch, mailbox, is_due, .. } = &front.shards[shard];
         let wants = switch.inbox().borrow().is_woken() || !mailbox.borrow().is_empty();
         if wants && !is_due.replace(true) {
             let (after, life) = (self.delay(), self.nodes[node].life);
@@ -663,7 +663,7 @@ impl Sessions {
             return self.schedule.after(100, Event::Shard { node, life, shard });
         }
         let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) else { return };
-        let Crossroads { switch, mailbox, is_due } = &front.shards[shard];
+        let Crossroads { switch, mailbox, is_due, looks_at } = &front.shards[shard];
         let (mail, mut out) = (mailbox.take(), StepOutput::default());
         if shard == 0 {
             mail.iter().for_each(|parcel| self.nodes[node].note_link(parcel, now, &mut out));
@@ -698,6 +698,10 @@ impl Sessions {
         switch.tell_leaders();
         // What one turn leaves for a partition comes to it in one step. Who lets gets go ahead takes
         // steps between.
+        let looks = switch.is_leaderless() && looks_at.get() <= now;
+        if looks {
+            looks_at.set(now + switch::LEADERS_LOOK_MS * MS);
+        }
         let at_once = if self.options.bug == Some(Bug::GetOvertakes) { 1 } else { usize::MAX };
         for (place, mut left) in batches {
             let partition = match place {
@@ -718,6 +722,9 @@ impl Sessions {
             }
         }
         away.into_iter().for_each(|(link, frames)| self.send_over(node, link, frames));
+        if looks {
+            self.schedule.after(switch::LEADERS_LOOK_MS * MS, Event::Shard { node, life, shard });
+        }
         self.settle(node, out);
     }
 

@@ -78,7 +78,7 @@ impl<O> Inbox<O> {
             self.roads.turning.hold(partition, command.clone());
             Some(command)
         } else {
-            match self.roads.hold(partition, leader, command) {
+            match self.roads.hold(partition, leader, self.leaders.own(), command) {
                 Some(command) => match leader.filter(|node| *node != self.leaders.own()) {
                     Some(node) => match self.roads.command(node, partition, command) {
                         Some(command) if partition.is_in_memory() => {

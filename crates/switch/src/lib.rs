@@ -43,5 +43,5 @@ pub use leaders::Leaders;
 pub use parcel::Parcel;
 pub use roads::{Frames, LinkUp, shard_for};
 pub use surroundings::{Outsider, Surroundings};
-pub use switch::{Crossing, Switch};
+pub use switch::{Crossing, LEADERS_LOOK_MS, Switch};
 pub use windows::{Window, window_bytes};

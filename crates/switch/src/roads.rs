@@ -14,7 +14,8 @@
 
 use crate::channel_key::shard_of_number;
 use crate::directory::Directory;
-use crate::turning::Turning;
+use crate::leaders::Leaders;
+use crate::turning::{Fate, LEADERLESS_US, On, Turning};
 use crate::unanswered::Unanswered;
 use broker::{ChannelKey, NodeLife, NodeNumber, PartitionId, QueueId};
 use foldhash::fast::FixedState;
@@ -70,6 +71,8 @@ pub(crate) struct Roads {
     roads: Vec<Road>,
     pub(crate) turning: Turning,
     has_frames: bool,
+    /// The time of this step, microseconds.
+    pub(crate) now_us: u64,
 }
 
 /// A mark says which shard made it: `shard u8 | bytes sent`.
@@ -99,7 +102,7 @@ pub fn shard_for(life: NodeLife, partition: PartitionId, forward: &Forward, dire
 impl Roads {
     /// Of this shard, without any link.
     pub(crate) fn new(shard: usize) -> Roads {
-        Roads { shard, roads: Vec::new(), turning: Turning::default(), has_frames: false }
+        Roads { shard, roads: Vec::new(), turning: Turning::default(), has_frames: false, now_us: 0 }
     }
 
     /// A link is up.
@@ -180,7 +183,8 @@ impl Roads {
         let (Some(before), Some(_)) = (self.turning.before(partition, leader), leader) else { return };
         let shard = self.shard as u64;
         let Some(road) = self.road(before) else { return };
-        if road.sent == road.handled {
+        // What it has handled it may still have to answer.
+        if road.sent == road.handled && !road.unanswered.has_publishes(partition) {
             return;
         }
         road.marked = road.sent;
@@ -197,23 +201,63 @@ impl Roads {
         &mut self,
         partition: PartitionId,
         leader: Option<NodeNumber>,
+        own: NodeNumber,
         command: Command,
     ) -> Option<Command> {
         let command = self.turning.hold(partition, command)?;
         if self.turning.before(partition, leader).is_some() {
             self.turn(partition, leader);
-            return self.turning.hold(partition, command);
+            let command = self.turning.hold(partition, command)?;
+            return self.hold_leaderless(partition, leader, own, command);
         }
-        Some(command)
+        self.hold_leaderless(partition, leader, own, command)
+    }
+
+    /// Holds a command for a group that nobody leads who can be reached; gives it back otherwise.
+    #[inline]
+    fn hold_leaderless(
+        &mut self,
+        partition: PartitionId,
+        leader: Option<NodeNumber>,
+        own: NodeNumber,
+        command: Command,
+    ) -> Option<Command> {
+        if partition.is_in_memory() || self.has_leader(leader, own) {
+            return Some(command);
+        }
+        self.turning.begin_leaderless(partition, self.now_us);
+        self.turning.hold(partition, command)
     }
 
     /// What need not wait any more for a leader before.
-    pub(crate) fn take_turned(&mut self) -> Vec<(PartitionId, Command)> {
-        let Roads { roads, turning, .. } = self;
-        turning.take_done(|partition, node, mark| {
-            let road = roads.iter().find(|road| road.link.peer.node == node.0);
-            road.is_none_or(|road| road.handled >= mark && !road.unanswered.has_publishes(partition))
+    pub(crate) fn take_turned(&mut self, leaders: &Leaders) -> Vec<(PartitionId, Command, bool)> {
+        if self.turning.is_empty() {
+            return Vec::new();
+        }
+        let Roads { roads, turning, now_us, .. } = self;
+        let road_to = |node: NodeNumber| roads.iter().find(|road| road.link.peer.node == node.0);
+        turning.take_done(|partition, on| match on {
+            On::Before { mark: None, .. } => Fate::Goes,
+            On::Before { from, mark: Some(mark) } => match road_to(*from) {
+                Some(road) if road.handled < *mark || road.unanswered.has_publishes(partition) => Fate::Waits,
+                _ => Fate::Goes,
+            },
+            On::Leader { since_us } => match leaders.leader(partition) {
+                Some(leader) if leader == leaders.own() || road_to(leader).is_some() => Fate::Goes,
+                _ if *now_us >= since_us + LEADERLESS_US => Fate::GivenUp,
+                _ => Fate::Waits,
+            },
         })
+    }
+
+    /// Whether a partition is led by somebody who can be reached.
+    fn has_leader(&self, leader: Option<NodeNumber>, own: NodeNumber) -> bool {
+        leader.is_some_and(|leader| leader == own || self.roads.iter().any(|road| road.link.peer.node == leader.0))
+    }
+
+    /// Whether time alone may bring on what waits.
+    pub(crate) fn is_leaderless(&self) -> bool {
+        self.turning.is_leaderless()
     }
 
     /// Has the node that leads a queue's partition delete the queue; false if there is no link.

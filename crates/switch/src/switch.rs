@@ -24,6 +24,9 @@ use session::{Asker, Deleter, Deletion, Deletions};
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 
+/// How often a shard with something for a partition that nobody leads looks whether somebody does.
+pub const LEADERS_LOOK_MS: u64 = 10;
+
 /// See the module. `C` is a connection of the shard, `O` somebody who is no channel.
 pub struct Switch<C, O> {
     index: usize,
@@ -156,6 +159,12 @@ impl<C, O> Switch<C, O> {
     /// The partition of what this shard has in memory.
     pub fn in_memory(&self) -> PartitionId {
         self.directory.in_memory(self.index)
+    }
+
+    /// Whether something waits here for a leader, so that a step is wanted every
+    /// [`LEADERS_LOOK_MS`]: another shard may have heard of one.
+    pub fn is_leaderless(&self) -> bool {
+        self.leaders.has_peers() && self.inbox.borrow().roads.is_leaderless()
     }
 
     /// Whether the shard has something of its own to do without being told anything more.
@@ -330,13 +339,19 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         if !self.leaders.has_peers() {
             return;
         }
+        self.inbox.borrow_mut().roads.now_us = env.elapsed_us();
         let given_up = self.inbox.borrow_mut().take_given_up();
         self.deliver(given_up.into_iter(), None, env);
         if !self.inbox.borrow().roads.has_waiting() {
             return;
         }
-        let turned = self.inbox.borrow_mut().roads.take_turned();
-        turned.into_iter().for_each(|(partition, command)| self.push(partition, command));
+        let turned = self.inbox.borrow_mut().roads.take_turned(&self.leaders);
+        for (partition, command, is_given_up) in turned {
+            match is_given_up {
+                true => self.inbox.borrow_mut().push_here(partition, command),
+                false => self.push(partition, command),
+            }
+        }
         let held = self.inbox.borrow_mut().roads.take_held();
         for (node, frames) in held {
             self.take_forwards(node, frames.into(), env);

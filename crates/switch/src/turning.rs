@@ -1,9 +1,12 @@
-//! Partitions whose leader changed while something of this shard was on its way to the one before.
+//! Partitions whose leader changed while something of this shard was on its way to the one before, or
+//! of which nobody is known to lead them.
 //!
 //! What was sent to one leader must not come into the log behind what is sent to the next, and is
 //! confirmed before it. So a shard waits before it turns to another leader: until the one before has
 //! handled all that came to it, and has answered every publish, or its link is gone. Nothing waits
-//! where nothing was on its way.
+//! where nothing was on its way. What finds no leader that can be reached waits for one, for
+//! [`LEADERLESS_US`] at most: it would be refused by whoever is asked, though an election takes tenths
+//! of a second.
 
 use broker::{NodeNumber, PartitionId};
 use foldhash::fast::FixedState;
@@ -19,13 +22,33 @@ pub(crate) struct Turning {
     held_bytes: u64,
 }
 
+/// After so long without a leader that can be reached, what waits is refused.
+pub(crate) const LEADERLESS_US: u64 = 10_000_000;
+
 #[derive(Debug)]
 struct Waiting {
-    /// The leader before.
-    from: NodeNumber,
-    /// What it has to have handled; nothing where its link is gone.
-    mark: Option<u64>,
+    on: On,
     held: Vec<Command>,
+}
+
+/// What is waited for.
+#[derive(Debug)]
+pub(crate) enum On {
+    /// The leader before, and what it has to have handled; nothing where its link is gone.
+    Before { from: NodeNumber, mark: Option<u64> },
+    /// A leader that can be reached, since this time.
+    Leader { since_us: u64 },
+}
+
+/// What becomes of what waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It waits on.
+    Waits,
+    /// It goes on its way.
+    Goes,
+    /// It goes to this node's member, which refuses it.
+    GivenUp,
 }
 
 /// What a command weighs while it waits.
@@ -51,7 +74,17 @@ impl Turning {
 
     /// Has what comes for a partition wait until `from` has handled so much.
     pub(crate) fn begin(&mut self, partition: PartitionId, from: NodeNumber, mark: u64) {
-        self.waiting.insert(partition, Waiting { from, mark: Some(mark), held: Vec::new() });
+        self.waiting.insert(partition, Waiting { on: On::Before { from, mark: Some(mark) }, held: Vec::new() });
+    }
+
+    /// Has what comes for a partition wait until somebody leads it who can be reached.
+    pub(crate) fn begin_leaderless(&mut self, partition: PartitionId, now_us: u64) {
+        self.waiting.insert(partition, Waiting { on: On::Leader { since_us: now_us }, held: Vec::new() });
+    }
+
+    /// Whether something waits for a leader, so that time alone may bring it on.
+    pub(crate) fn is_leaderless(&self) -> bool {
+        self.waiting.values().any(|waiting| matches!(waiting.on, On::Leader { .. }))
     }
 
     /// Holds a command of a partition that waits; gives it back if it does not.
@@ -69,7 +102,13 @@ impl Turning {
     /// The link to a node is gone, and what was on its way there.
     pub(crate) fn lost(&mut self, node: NodeNumber) {
         self.last.retain(|_, last| *last != node);
-        self.waiting.values_mut().filter(|waiting| waiting.from == node).for_each(|waiting| waiting.mark = None);
+        for waiting in self.waiting.values_mut() {
+            if let On::Before { from, mark } = &mut waiting.on
+                && *from == node
+            {
+                *mark = None;
+            }
+        }
     }
 
     /// Bytes that wait.
@@ -81,23 +120,76 @@ impl Turning {
         self.waiting.is_empty()
     }
 
-    /// Gives out what waits for a leader before that is done: `is_done` of a partition, that leader
-    /// and its mark.
+    /// Gives out what need not wait any more, as `fate` says of a partition and what it waits for;
+    /// true with what is given up.
     pub(crate) fn take_done(
         &mut self,
-        mut is_done: impl FnMut(PartitionId, NodeNumber, u64) -> bool,
-    ) -> Vec<(PartitionId, Command)> {
-        let mut done = Vec::new();
-        let mut gone: Vec<(PartitionId, Waiting)> = self
+        mut fate: impl FnMut(PartitionId, &On) -> Fate,
+    ) -> Vec<(PartitionId, Command, bool)> {
+        let mut fates: Vec<(PartitionId, Fate)> = self
             .waiting
-            .extract_if(|partition, waiting| waiting.mark.is_none_or(|mark| is_done(*partition, waiting.from, mark)))
+            .iter()
+            .map(|(partition, waiting)| (*partition, fate(*partition, &waiting.on)))
+            .filter(|(_, fate)| *fate != Fate::Waits)
             .collect();
-        gone.sort_unstable_by_key(|(partition, _)| *partition);
-        for (partition, waiting) in gone {
-            self.last.remove(&partition);
+        fates.sort_unstable_by_key(|(partition, _)| *partition);
+        let mut done = Vec::new();
+        for (partition, fate) in fates {
+            let waiting = self.waiting.remove(&partition).expect("it was listed");
+            // Who waited for a leader may still have to wait for the one before that.
+            if matches!(waiting.on, On::Before { .. }) {
+                self.last.remove(&partition);
+            }
             self.held_bytes -= waiting.held.iter().map(bytes_of).sum::<u64>();
-            done.extend(waiting.held.into_iter().map(|command| (partition, command)));
+            done.extend(waiting.held.into_iter().map(|command| (partition, command, fate == Fate::GivenUp)));
         }
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broker::QueueId;
+
+    const P: PartitionId = PartitionId(3);
+
+    fn command(queue: u64) -> Command {
+        Command::Delete { queue: QueueId(queue) }
+    }
+
+    #[test]
+    fn what_finds_no_leader_waits_and_then_for_the_one_before_too() {
+        let (first, second) = (NodeNumber(1), NodeNumber(2));
+        let mut turning = Turning::default();
+        assert!(turning.hold(P, command(1)).is_some(), "nothing waits");
+        turning.sent(P, first);
+        turning.begin_leaderless(P, 5);
+        assert!(turning.is_leaderless());
+        assert!(turning.hold(P, command(1)).is_none() && turning.hold(P, command(2)).is_none());
+        assert!(turning.take_done(|_, _| Fate::Waits).is_empty());
+        let done = turning.take_done(|_, on| match on {
+            On::Leader { since_us: 5 } => Fate::Goes,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(done, [(P, command(1), false), (P, command(2), false)]);
+        assert_eq!((turning.is_leaderless(), turning.held_bytes()), (false, 0));
+        assert_eq!(turning.before(P, Some(second)), Some(first), "that one may not have answered for all it was sent");
+        turning.begin(P, first, 7);
+        assert!(turning.hold(P, command(3)).is_none());
+        turning.lost(first);
+        let done = turning.take_done(|_, on| match on {
+            On::Before { mark: None, .. } => Fate::Goes,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!((done.len(), turning.before(P, Some(second))), (1, None));
+    }
+
+    #[test]
+    fn what_waited_too_long_is_given_up() {
+        let mut turning = Turning::default();
+        turning.begin_leaderless(P, 0);
+        turning.hold(P, command(1));
+        assert_eq!(turning.take_done(|_, _| Fate::GivenUp), [(P, command(1), true)]);
     }
 }

@@ -10,7 +10,6 @@ use super::peers::Peers;
 use crate::config::Config;
 use crate::engine::OpenError;
 use crate::node::Node;
-use crate::random;
 use crate::run::RunError;
 use crate::topology_log::Answer;
 use broker::topology::{
@@ -99,9 +98,8 @@ impl Cluster {
                 ));
             }
             None => {
-                let dice = || u128::from(random::dice()) << 64 | u128::from(random::dice());
                 let store = |record: &ClusterRecord| folder.store_cluster_record(record);
-                form(&self.peers, &self.secret, (id, folder_id), config.partitions, (dice, store), ends)
+                form(&self.peers, &self.secret, (id, folder_id), config.partitions, store, ends)
                     .map_err(|error| RunError::Cluster(error.to_string()))?
             }
         };

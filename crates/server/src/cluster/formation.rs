@@ -10,12 +10,16 @@
 
 use super::handshake::{Hello, Secret, Verdict, shake};
 use super::peers::Peers;
+use crate::random;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use storage::{ClusterRecord, Founder, StorageError};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 /// How often the others are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
@@ -49,104 +53,122 @@ pub(super) enum FormationError {
     },
 }
 
-struct Search<'a> {
-    peers: &'a Peers,
-    secret: &'a Secret,
+struct Search {
+    peers: Peers,
+    secret: Secret,
     cluster: u128,
     folder: u128,
     partitions: u32,
-    heard: BTreeMap<String, (u128, Instant)>,
-    refused: BTreeMap<String, String>,
+    heard: RefCell<BTreeMap<String, (u128, Instant)>>,
+    refused: RefCell<BTreeMap<String, String>>,
+    /// What somebody said that the founders agreed on, or why that is of no use here.
+    found: RefCell<Option<Result<ClusterRecord, FormationError>>>,
+    /// Something was heard.
+    news: Notify,
 }
 
 /// What the founders of the cluster agree on. Blocks until that is known, however long it takes.
-/// What this node decides itself it gives to `store`, and goes on once that has returned. `dice`
-/// gives numbers that were never used.
+/// What this node decides itself it gives to `store`, and goes on once that has returned.
 pub(super) fn form(
     peers: &Peers,
     secret: &Secret,
     (cluster, folder): (u128, u128),
     partitions: u32,
-    (mut dice, store): (impl FnMut() -> u128, impl FnOnce(&ClusterRecord) -> Result<(), StorageError>),
+    store: impl FnOnce(&ClusterRecord) -> Result<(), StorageError>,
     ends: &AtomicBool,
 ) -> Result<ClusterRecord, FormationError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    runtime.block_on(async {
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, async {
         let listener = TcpListener::from_std(peers.listener.try_clone()?)?;
-        let (heard, refused) = (BTreeMap::new(), BTreeMap::new());
-        let mut search = Search { peers, secret, cluster, folder, partitions, heard, refused };
+        let search = Rc::new(Search {
+            peers: peers.try_clone()?,
+            secret: secret.clone(),
+            cluster,
+            folder,
+            partitions,
+            heard: RefCell::default(),
+            refused: RefCell::default(),
+            found: RefCell::default(),
+            news: Notify::new(),
+        });
         tracing::info!(address = %peers.own, peers = %peers.all.join(","), "looking for the other nodes of the cluster");
-        let (mut tell_at, mut look_at) = (Instant::now() + TELL_EVERY, Instant::now());
+        // All at once: two nodes that call each other, or a circle of them, must not wait for each
+        // other to hang up.
+        tokio::task::spawn_local(search.clone().answer(listener));
+        for peer in peers.all.iter().filter(|peer| **peer != peers.own) {
+            tokio::task::spawn_local(search.clone().call(peer.clone()));
+        }
+        let mut tell_at = Instant::now() + TELL_EVERY;
         loop {
             if ends.load(Ordering::Relaxed) {
                 return Err(FormationError::Ended);
             }
-            let wait = look_at.saturating_duration_since(Instant::now());
-            match tokio::time::timeout(wait, listener.accept()).await {
-                Ok(Ok((mut stream, _))) => {
-                    if let Some(record) = search.meet(&mut stream, false, None, dice()).await? {
-                        return Ok(record);
-                    }
-                }
-                Ok(Err(error)) => return Err(error.into()),
-                Err(_) => {
-                    look_at = Instant::now() + LOOK_EVERY;
-                    for peer in peers.all.iter().filter(|peer| **peer != peers.own) {
-                        let Ok(Ok(mut stream)) =
-                            tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(peer)).await
-                        else {
-                            continue;
-                        };
-                        if let Some(record) = search.meet(&mut stream, true, Some(peer), dice()).await? {
-                            return Ok(record);
-                        }
-                    }
-                    if Instant::now() >= tell_at {
-                        tell_at = Instant::now() + TELL_EVERY;
-                        search.tell();
-                    }
-                }
+            if let Some(found) = search.found.take() {
+                return found;
             }
             if let Some(record) = search.decide() {
                 store(&record)?;
                 return Ok(record);
             }
+            if Instant::now() >= tell_at {
+                tell_at = Instant::now() + TELL_EVERY;
+                search.tell();
+            }
+            let _ = tokio::time::timeout(LOOK_EVERY, search.news.notified()).await;
         }
     })
 }
 
-impl Search<'_> {
-    /// Meets another node; gives what the founders agreed on if it knows.
-    async fn meet(
-        &mut self,
-        stream: &mut TcpStream,
-        is_connector: bool,
-        address: Option<&String>,
-        nonce: u128,
-    ) -> Result<Option<ClusterRecord>, FormationError> {
+impl Search {
+    /// Meets whoever connects.
+    async fn answer(self: Rc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((mut stream, _)) => {
+                    let search = self.clone();
+                    tokio::task::spawn_local(async move { search.meet(&mut stream, false, None).await });
+                }
+                Err(error) => {
+                    *self.found.borrow_mut() = Some(Err(error.into()));
+                    return self.news.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Meets another node again and again.
+    async fn call(self: Rc<Self>, peer: String) {
+        loop {
+            if let Ok(Ok(mut stream)) = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&peer)).await {
+                self.meet(&mut stream, true, Some(&peer)).await;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Meets another node, and notes what it knows.
+    async fn meet(&self, stream: &mut TcpStream, is_connector: bool, address: Option<&String>) {
+        let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
         let own = Hello::new(self.cluster, self.folder, &self.peers.own, &self.peers.all, nonce);
         let word = |peer: &Hello| Verdict { refused: self.word_about(peer), founding: None };
-        let met = shake(stream, is_connector, self.secret, &own, word).await;
-        let peer = match met {
+        match shake(stream, is_connector, &self.secret, &own, word).await {
             Ok((peer, founding)) => {
-                self.refused.remove(&peer.address);
+                self.refused.borrow_mut().remove(&peer.address);
                 if let Some(text) = founding {
-                    return self.take(&text).map(Some);
+                    *self.found.borrow_mut() = Some(self.take(&text));
+                } else if peer.node == 0
+                    && let Ok(folder) = u128::from_str_radix(&peer.folder, 16)
+                {
+                    self.heard.borrow_mut().insert(peer.address, (folder, Instant::now()));
                 }
-                peer
             }
             Err(error) => {
                 let whom = address.cloned().unwrap_or_else(|| "somebody who connected".to_owned());
-                self.refused.insert(whom, error.to_string());
-                return Ok(None);
+                self.refused.borrow_mut().insert(whom, error.to_string());
             }
-        };
-        if peer.node == 0
-            && let Ok(folder) = u128::from_str_radix(&peer.folder, 16)
-        {
-            self.heard.insert(peer.address, (folder, Instant::now()));
         }
-        Ok(None)
+        self.news.notify_one();
     }
 
     /// Why this node wants nothing to do with another.
@@ -182,14 +204,15 @@ impl Search<'_> {
 
     /// Decides, if it is this node's turn and all are there.
     fn decide(&self) -> Option<ClusterRecord> {
-        let Peers { all, own, .. } = self.peers;
+        let Peers { all, own, .. } = &self.peers;
+        let heard = self.heard.borrow();
         if all.first() != Some(own) {
             return None;
         }
         let founder = |(at, address): (usize, &String)| {
             let folder_id = match address == own {
                 true => self.folder,
-                false => self.heard.get(address).filter(|(_, at)| at.elapsed() < HEARD_FOR)?.0,
+                false => heard.get(address).filter(|(_, at)| at.elapsed() < HEARD_FOR)?.0,
             };
             Some(Founder { number: at as u32 + 1, folder_id, address: address.clone() })
         };
@@ -198,12 +221,46 @@ impl Search<'_> {
     }
 
     fn tell(&self) {
-        let is_heard = |peer: &&String| self.heard.get(*peer).is_some_and(|(_, at)| at.elapsed() < HEARD_FOR);
+        let heard = self.heard.borrow();
+        let is_heard = |peer: &&String| heard.get(*peer).is_some_and(|(_, at)| at.elapsed() < HEARD_FOR);
         let missing: Vec<_> =
             self.peers.all.iter().filter(|peer| **peer != self.peers.own && !is_heard(peer)).collect();
         tracing::info!(?missing, "the cluster is not founded yet: all of its nodes have to be there once");
-        for (peer, why) in &self.refused {
+        for (peer, why) in &*self.refused.borrow() {
             tracing::warn!(peer, "{why}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::handshake::PATIENCE;
+
+    #[test]
+    fn a_node_that_is_called_and_does_not_answer_is_heard_when_it_calls_itself() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = |listener: &std::net::TcpListener| listener.local_addr().expect("it listens").to_string();
+        let (own, other) = (address(&listener), address(&silent));
+        listener.set_nonblocking(true).expect("it can");
+        // Whoever decides is the first of the list.
+        let all = vec![own.clone(), other.clone()];
+        let peers = Peers { all: all.clone(), own: own.clone(), listener };
+        let secret = || Secret::of(b"a secret of two nodes");
+        let begin = Instant::now();
+        let forming = std::thread::spawn(move || {
+            form(&peers, &secret(), (7, 1), 4, |_| Ok(()), &AtomicBool::new(false)).map_err(|error| error.to_string())
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut stream = TcpStream::connect(&own).await.expect("it listens");
+            let hello = Hello::new(7, 2, &other, &all, 3);
+            shake(&mut stream, true, &secret(), &hello, |_| Verdict::default()).await.expect("it knows the secret");
+        });
+        let record = forming.join().expect("it does not panic").expect("both were there");
+        let founders: Vec<_> = record.founders.iter().map(|f| (f.number, f.folder_id, f.address.clone())).collect();
+        assert_eq!(founders, [(1, 1, own), (2, 2, other)]);
+        assert!(begin.elapsed() < PATIENCE, "nobody waited for the one that is silent");
     }
 }

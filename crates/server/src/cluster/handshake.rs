@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 const MAGIC: &str = "leveret link 1";
 const MESSAGE_BYTES_MAX: usize = 32 << 10;
 /// How long all of it may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// A secret has at least so many bytes.
 const SECRET_BYTES_MIN: usize = 16;
 const SECRET_BYTES_MAX: usize = 4096;
@@ -43,6 +43,12 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
+    /// These bytes.
+    #[cfg(test)]
+    pub(super) fn of(bytes: &[u8]) -> Secret {
+        Secret(bytes.to_vec())
+    }
+
     /// Reads it from a file, without the end of its line. Errors: one line that says what to do.
     pub(crate) fn read(path: &Path) -> Result<Secret, String> {
         let file = path.display();

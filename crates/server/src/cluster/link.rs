@@ -1,59 +1,177 @@
-//! One link between two nodes that have introduced themselves: packets both ways until it is gone.
+//! One link between two nodes that have introduced themselves, on the shard that has its socket:
+//! packets both ways until it is gone.
+//!
+//! What the shard itself has for the other node is written at the end of its turn, before it stands
+//! still for the disk: no other thread is woken for it. What other shards have wakes the link's own
+//! task, which also writes on when the socket was full, and says something when nobody else does.
 //!
 //! Invariant: what is written leaves in the order in which it was put into the outbox, whole packets
 //! after whole packets; a packet that is not sound ends the link. A link over which nothing comes for
-//! [`SILENCE_MAX`] is gone: each side says something at least every [`LIFE_SIGN_EVERY`].
+//! [`SILENT_TICKS_MAX`] is gone: each side says something at least every [`LIFE_SIGN_EVERY`].
 
 use super::links::Outbox;
 use broker::PartitionId;
 use bytes::{Buf, Bytes, BytesMut};
 use partition::peer::packet::{self, Frame, HEAD_BYTES, Head, PACKET_BYTES};
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::MissedTickBehavior;
 
 /// A side that has nothing to say says so after this long.
 const LIFE_SIGN_EVERY: Duration = Duration::from_millis(500);
-/// A link over which nothing came for so long is gone.
-const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// A link over which nothing came for so many of these is gone. Ticks and no clock: a side that
+/// itself stood still for as long has not missed anything yet.
+const SILENT_TICKS_MAX: u32 = 6;
 /// What one read takes at most.
 const READ_BYTES: usize = 256 << 10;
+/// Pieces of one write at most.
+const PIECES_MAX: usize = 64;
 
 /// What came in packets, in order.
 pub(super) type Incoming = Vec<(PartitionId, Frame)>;
 
-/// Carries packets until the link is gone; says why it is.
-pub(super) async fn run(stream: TcpStream, outbox: &Outbox, deliver: impl FnMut(Incoming)) -> String {
-    let (reader, writer) = stream.into_split();
-    tokio::select! {
-        why = read(reader, deliver) => why,
-        why = write(writer, outbox) => why,
-    }
+/// The end of a link that is written to. Lives on the thread of its shard.
+pub(crate) struct LinkOut {
+    outbox: Arc<Outbox>,
+    writer: OwnedWriteHalf,
+    /// What the socket did not take yet.
+    pieces: RefCell<Pieces>,
+    frames: RefCell<Vec<(PartitionId, Frame)>>,
+    /// Whether something was written since the last tick.
+    has_spoken: Cell<bool>,
+    has_heard: Cell<bool>,
 }
 
-async fn read(mut reader: OwnedReadHalf, mut deliver: impl FnMut(Incoming)) -> String {
-    let mut buffer = BytesMut::new();
-    loop {
-        buffer.reserve(READ_BYTES);
-        match tokio::time::timeout(SILENCE_MAX, reader.read_buf(&mut buffer)).await {
-            Err(_) => return "nothing came for three seconds".to_owned(),
-            Ok(Err(error)) => return error.to_string(),
-            Ok(Ok(0)) => return "the other side closed it".to_owned(),
-            Ok(Ok(_)) => {}
-        }
-        let mut incoming = Vec::new();
+/// A link over a connection whose sides know each other, and the end that is read from.
+pub(super) fn link(stream: TcpStream, outbox: Arc<Outbox>) -> (LinkOut, OwnedReadHalf) {
+    let (reader, writer) = stream.into_split();
+    let (pieces, frames) = (RefCell::default(), RefCell::default());
+    let (has_spoken, has_heard) = (Cell::new(false), Cell::new(false));
+    (LinkOut { outbox, writer, pieces, frames, has_spoken, has_heard }, reader)
+}
+
+impl LinkOut {
+    /// Writes what waits, as far as the socket takes it. What is wrong with the socket its task
+    /// finds. To be called by its shard when it has put something into the outbox.
+    pub(crate) fn flush(&self) {
+        let _ = self.write();
+    }
+
+    /// The same; true if all of it left.
+    fn write(&self) -> std::io::Result<bool> {
+        let mut pieces = self.pieces.borrow_mut();
         loop {
-            match take_packet(&mut buffer) {
-                Ok(Some(mut frames)) => incoming.append(&mut frames),
-                Ok(None) => break,
-                Err(why) => return why,
+            if !pieces.has_remaining() {
+                self.encode(&mut pieces);
+            }
+            if !pieces.has_remaining() {
+                return Ok(true);
+            }
+            let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+            let count = pieces.chunks_vectored(&mut slices);
+            match self.writer.try_write_vectored(&slices[..count]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.has_spoken.set(true);
+                    pieces.advance(count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
             }
         }
-        if !incoming.is_empty() {
-            deliver(incoming);
+    }
+
+    /// Makes packets of what is in the outbox.
+    fn encode(&self, pieces: &mut Pieces) {
+        let mut frames = self.frames.borrow_mut();
+        self.outbox.take(&mut frames);
+        let mut rest = &frames[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let count = rest.iter().take_while(|(_, frame)| {
+                let fits = bytes < PACKET_BYTES;
+                bytes += weight(frame);
+                fits
+            });
+            let (packet, behind) = rest.split_at(count.count());
+            pieces.put(packet::encode(packet.iter().map(|(partition, frame)| (*partition, frame))));
+            rest = behind;
+        }
+        frames.clear();
+    }
+
+    /// Carries packets until the link is gone; says why it is.
+    pub(super) async fn run(&self, reader: OwnedReadHalf, deliver: impl FnMut(Incoming)) -> String {
+        tokio::select! {
+            why = self.read(reader, deliver) => why,
+            why = self.write_on() => why,
+            why = self.keep_alive() => why,
+        }
+    }
+
+    async fn read(&self, mut reader: OwnedReadHalf, mut deliver: impl FnMut(Incoming)) -> String {
+        let mut buffer = BytesMut::new();
+        loop {
+            buffer.reserve(READ_BYTES);
+            match reader.read_buf(&mut buffer).await {
+                Err(error) => return error.to_string(),
+                Ok(0) => return "the other side closed it".to_owned(),
+                Ok(_) => self.has_heard.set(true),
+            }
+            let mut incoming = Vec::new();
+            loop {
+                match take_packet(&mut buffer) {
+                    Ok(Some(mut frames)) => incoming.append(&mut frames),
+                    Ok(None) => break,
+                    Err(why) => return why,
+                }
+            }
+            if !incoming.is_empty() {
+                deliver(incoming);
+            }
+        }
+    }
+
+    /// Writes what other shards have, and what the socket did not take at once.
+    async fn write_on(&self) -> String {
+        loop {
+            match self.write() {
+                Ok(true) => self.outbox.wake.notified().await,
+                Ok(false) => {
+                    if let Err(error) = self.writer.writable().await {
+                        return error.to_string();
+                    }
+                }
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+
+    async fn keep_alive(&self) -> String {
+        let mut ticks = tokio::time::interval(LIFE_SIGN_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut silent = 0;
+        loop {
+            ticks.tick().await;
+            silent = if self.has_heard.take() { 0 } else { silent + 1 };
+            if silent > SILENT_TICKS_MAX {
+                return "nothing came for three seconds".to_owned();
+            }
+            if !self.has_spoken.take() {
+                let mut pieces = self.pieces.borrow_mut();
+                if !pieces.has_remaining() {
+                    pieces.put(packet::encode::<&Frame>([]));
+                }
+                drop(pieces);
+                // A socket that is full has its writer waiting.
+                self.outbox.wake.notify_one();
+            }
         }
     }
 }
@@ -68,34 +186,6 @@ fn take_packet(buffer: &mut BytesMut) -> Result<Option<Incoming>, String> {
     buffer.advance(HEAD_BYTES);
     let body = buffer.split_to(head.length()).freeze();
     packet::decode(&head, body).map(Some).map_err(|error| error.to_string())
-}
-
-async fn write(mut writer: OwnedWriteHalf, outbox: &Outbox) -> String {
-    let mut frames = Vec::new();
-    loop {
-        outbox.take(&mut frames);
-        let mut pieces = Pieces::default();
-        if frames.is_empty() {
-            if tokio::time::timeout(LIFE_SIGN_EVERY, outbox.wake.notified()).await.is_ok() {
-                continue;
-            }
-            pieces.put(packet::encode::<&Frame>([]));
-        }
-        while !frames.is_empty() {
-            let mut bytes = 0;
-            let count = frames.iter().take_while(|(_, frame)| {
-                let fits = bytes < PACKET_BYTES;
-                bytes += weight(frame);
-                fits
-            });
-            let count = count.count();
-            pieces.put(packet::encode(frames[..count].iter().map(|(partition, frame)| (*partition, frame))));
-            frames.drain(..count);
-        }
-        if let Err(error) = writer.write_all_buf(&mut pieces).await {
-            return error.to_string();
-        }
-    }
 }
 
 /// About what a frame takes in a packet.

@@ -1,12 +1,15 @@
 //! The links of a node to all others of its cluster, as its shards see them: what is for another
 //! node is put into its outbox, what comes goes to the mailboxes of the shards.
 //!
+//! A thread of their own has connections come about and introduce themselves; a link that is up goes
+//! to the shard that has its socket from then on (decision 0019).
+//!
 //! Invariants: there is one link between two nodes at a time, which the node with the higher number
 //! makes. Shards hear that a link is up before anything comes over it, and that it is gone before
 //! the next one is up; what a shard sends over a link that it does not know to be gone is dropped.
 
 use super::handshake::{Hello, Secret, Verdict, shake};
-use super::link::{self, Incoming};
+use super::link::{self, Incoming, LinkOut};
 use super::peers::Peers;
 use crate::random;
 use crate::shard::{Mailbox, Parcel};
@@ -15,7 +18,9 @@ use node::NodeId;
 use partition::PeerFrame;
 use partition::peer::forward::Forward;
 use partition::peer::packet::Frame;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -23,7 +28,7 @@ use std::time::Duration;
 use storage::ClusterRecord;
 use switch::{Directory, Frames, LinkUp};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// How soon a link is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -73,7 +78,7 @@ struct Common {
     record: ClusterRecord,
     directory: Directory,
     mailboxes: Vec<Mailbox>,
-    outboxes: BTreeMap<u32, Outbox>,
+    outboxes: BTreeMap<u32, Arc<Outbox>>,
     ends: AtomicBool,
     end: Notify,
 }
@@ -104,7 +109,7 @@ impl Links {
         let LinksParts { peers, secret, cluster, folder, record, own } = parts;
         let others = record.founders.iter().map(|founder| founder.number).filter(|number| *number != own.node);
         let common = Arc::new(Common {
-            outboxes: others.map(|number| (number, Outbox::default())).collect(),
+            outboxes: others.map(|number| (number, Arc::default())).collect(),
             own,
             address: peers.own,
             cluster,
@@ -135,28 +140,74 @@ impl Links {
     }
 
     /// Sends what a group says to one of its members.
-    pub(crate) fn send_group(&self, frames: impl Iterator<Item = (NodeId, PartitionId, PeerFrame)>) {
+    /// A link that `shard` itself has it writes afterwards ([`LinkOut::flush`]).
+    pub(crate) fn send_group(&self, shard: usize, frames: impl Iterator<Item = (NodeId, PartitionId, PeerFrame)>) {
         for (to, partition, frame) in frames {
-            let Some(outbox) = u32::try_from(to.0).ok().and_then(|to| self.common.outboxes.get(&to)) else { continue };
+            let Ok(to) = u32::try_from(to.0) else { continue };
+            let Some(outbox) = self.common.outboxes.get(&to) else { continue };
             let mut waiting = outbox.lock();
             if waiting.epoch != 0 && waiting.bytes < GROUP_BYTES_MAX {
                 waiting.bytes += weight(&frame);
                 waiting.frames.push((partition, Frame::Group(frame)));
                 drop(waiting);
-                outbox.wake.notify_one();
+                self.common.wake(to, shard, outbox);
             }
         }
     }
 
     /// Sends what a shard has for another node over a link that is up as far as it knows.
-    pub(crate) fn send(&self, link: LinkUp, frames: &mut Frames) {
+    /// A link that `shard` itself has it writes afterwards.
+    pub(crate) fn send(&self, shard: usize, link: LinkUp, frames: &mut Frames) {
         let Some(outbox) = self.common.outboxes.get(&link.peer.node) else { return };
         let mut waiting = outbox.lock();
         if waiting.epoch == link.epoch {
             waiting.frames.extend(frames.drain(..).map(|(partition, forward)| (partition, Frame::Forward(forward))));
             drop(waiting);
-            outbox.wake.notify_one();
+            self.common.wake(link.peer.node, shard, outbox);
         }
+    }
+}
+
+/// A connection whose sides know each other, on its way to the shard that has the link.
+pub(crate) struct LinkArrival {
+    stream: std::net::TcpStream,
+    up: LinkUp,
+    address: String,
+    common: Arc<Common>,
+    /// Dropped when the link is gone.
+    gone: oneshot::Sender<()>,
+}
+
+impl LinkArrival {
+    /// Has the link on this shard from now on; `links` are those that it has. To be called on the
+    /// shard's thread.
+    pub(crate) fn begin(self, links: &Rc<RefCell<Vec<Rc<LinkOut>>>>) {
+        let LinkArrival { stream, up, address, common, gone } = self;
+        let node = up.peer.node;
+        let outbox = common.outboxes[&node].clone();
+        tracing::info!(node, address = %address, "linked with another node");
+        common.mailboxes.iter().for_each(|mailbox| mailbox.cross(switch::Parcel::LinkUp(up)));
+        let links = links.clone();
+        tokio::task::spawn_local(async move {
+            let why = match TcpStream::from_std(stream) {
+                Ok(stream) => {
+                    let (out, reader) = link::link(stream, outbox.clone());
+                    let out = Rc::new(out);
+                    links.borrow_mut().push(out.clone());
+                    let why = out.run(reader, |incoming| common.deliver(up.peer, incoming)).await;
+                    links.borrow_mut().retain(|known| !Rc::ptr_eq(known, &out));
+                    why
+                }
+                Err(error) => error.to_string(),
+            };
+            tracing::warn!(node, address = %address, "the link to another node is gone: {why}");
+            let mut waiting = outbox.lock();
+            (waiting.epoch, waiting.frames, waiting.bytes) = (0, Vec::new(), 0);
+            drop(waiting);
+            let down = NodeNumber(node);
+            common.mailboxes.iter().for_each(|mailbox| mailbox.cross(switch::Parcel::LinkDown(down)));
+            drop(gone);
+        });
     }
 }
 
@@ -257,16 +308,12 @@ async fn serve(
     }
     let life = NodeLife { node: peer.node, start: peer.start };
     let outbox = common.outboxes.get(&peer.node)?;
+    let stream = stream.into_std().ok()?;
     let up = LinkUp { peer: life, epoch: common.raise(outbox)? };
-    tracing::info!(node = peer.node, address = %peer.address, "linked with another node");
-    common.mailboxes.iter().for_each(|mailbox| mailbox.cross(switch::Parcel::LinkUp(up)));
-    let why = link::run(stream, outbox, |incoming| common.deliver(life, incoming)).await;
-    tracing::warn!(node = peer.node, address = %peer.address, "the link to another node is gone: {why}");
-    let mut waiting = outbox.lock();
-    (waiting.epoch, waiting.frames, waiting.bytes) = (0, Vec::new(), 0);
-    drop(waiting);
-    let down = NodeNumber(peer.node);
-    common.mailboxes.iter().for_each(|mailbox| mailbox.cross(switch::Parcel::LinkDown(down)));
+    let (gone, wait) = oneshot::channel();
+    let arrival = LinkArrival { stream, up, address: peer.address, common: common.clone(), gone };
+    common.mailboxes[common.shard_of(peer.node)].send(Parcel::Linked(Box::new(arrival)));
+    let _ = wait.await;
     None
 }
 
@@ -303,6 +350,19 @@ impl Common {
                 "{} says that it is node {node}, and its data folder is that of node {}: name the nodes' addresses as they were",
                 peer.address, founder.number
             )),
+        }
+    }
+
+    /// The shard that has the link to a node.
+    fn shard_of(&self, node: u32) -> usize {
+        node as usize % self.mailboxes.len()
+    }
+
+    /// `shard` has put something into an outbox: the link's own task writes it, unless the shard
+    /// has the link itself and is about to.
+    fn wake(&self, node: u32, shard: usize, outbox: &Outbox) {
+        if self.shard_of(node) != shard {
+            outbox.wake.notify_one();
         }
     }
 

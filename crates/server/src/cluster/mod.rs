@@ -14,4 +14,5 @@ mod links;
 mod peers;
 
 pub(crate) use cluster::{Cluster, Member};
-pub(crate) use links::Links;
+pub(crate) use link::LinkOut;
+pub(crate) use links::{LinkArrival, Links};

@@ -31,6 +31,11 @@ pub(super) struct Peers {
 }
 
 impl Peers {
+    /// The same, with the same socket.
+    pub(super) fn try_clone(&self) -> std::io::Result<Peers> {
+        Ok(Peers { all: self.all.clone(), own: self.own.clone(), listener: self.listener.try_clone()? })
+    }
+
     /// Finds this node among `all`: `own` if it is said, or else the one whose address is this
     /// machine's. Listens there.
     pub(super) fn new(all: &[String], own: Option<&str>) -> Result<Peers, PeersError> {

@@ -6,6 +6,7 @@
 //! from when they are sent until the shard has shown what became of them: senders look at them
 //! before they read more from publishers.
 
+use crate::cluster::LinkArrival;
 use crate::drain::DrainStep;
 use broker::VhostId;
 use partition::{QueueFigures, Reply};
@@ -24,6 +25,8 @@ pub(crate) enum Parcel {
     Crossing(switch::Parcel<Outsider>),
     /// A new connection.
     Accepted(Box<Arrival>),
+    /// A link to another node, which this shard has from now on.
+    Linked(Box<LinkArrival>),
     /// Accept what comes here from now on.
     Listen(TcpListener),
     /// The node's alarms changed.

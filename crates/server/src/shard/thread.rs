@@ -6,6 +6,7 @@
 //! timers, the step task's effects.
 
 use super::{Arrival, Look, Outsider, Parcel, Seat, Wheel};
+use crate::cluster::LinkOut;
 use crate::connection::{Client, ConnectionTask};
 use crate::drain::Drain;
 use crate::engine::{Decided, ShardDisk, wall_ms};
@@ -30,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use switch::{Crossing, Follower, Surroundings, Switch, Tell, window_bytes};
+use switch::{Crossing, Follower, LEADERS_LOOK_MS, Surroundings, Switch, Tell, window_bytes};
 use tokio::runtime::{Builder, LocalOptions};
 
 /// A shard that does something gives the memory of bursts back this often.
@@ -64,6 +65,8 @@ pub(crate) struct Local {
     paused: RefCell<Vec<Rc<Client>>>,
     /// What goes through here.
     pub(crate) tally: Tally,
+    /// The links to other nodes whose sockets this shard has.
+    links: Rc<RefCell<Vec<Rc<LinkOut>>>>,
 }
 
 impl Local {
@@ -132,10 +135,18 @@ impl Local {
             self.switch.forward(node, partition, forward);
         }
         match self.shared.links.get() {
-            Some(links) if !share.out.frames.is_empty() => links.send_group(share.out.frames.drain(..)),
+            Some(links) if !share.out.frames.is_empty() => {
+                links.send_group(self.index, share.out.frames.drain(..));
+                self.flush_links();
+            }
             // It is about to start, or has ended.
             _ => share.out.frames.clear(),
         }
+    }
+
+    /// Writes what waits for the links that this shard has.
+    fn flush_links(&self) {
+        self.links.borrow().iter().for_each(|link| link.flush());
     }
 
     /// Starts serving a connection.
@@ -366,6 +377,7 @@ impl StepTask {
                     local.shared.gauges[local.index].connections.fetch_sub(1, Ordering::Relaxed);
                 }
             },
+            Parcel::Linked(arrival) => arrival.begin(&local.links),
             Parcel::Alarms => {
                 for client in local.all_clients() {
                     client.set_blocked(local.shared.alarms.blocked_reason(), local, now);
@@ -474,7 +486,8 @@ impl StepTask {
         // Another shard may hold the last slice of what this one counts.
         let alarm = self.local.shared.memory.is_over().then_some(now + ALARM_LOOK_MS);
         let partitions = self.shard.poll_timeout().filter(|_| !self.drain.stands_still());
-        [self.local.wheel.borrow().next(), partitions, self.trim_at, self.drain.cut_off_at(), alarm]
+        let leader = self.local.switch.is_leaderless().then_some(now + LEADERS_LOOK_MS);
+        [self.local.wheel.borrow().next(), partitions, self.trim_at, self.drain.cut_off_at(), alarm, leader]
             .into_iter()
             .flatten()
             .min()
@@ -526,7 +539,14 @@ impl Future for StepTask {
         this.flush(now);
         this.publish_gauges();
         if let Some(links) = this.local.shared.links.get() {
-            this.local.switch.inbox().borrow_mut().post_away(|link, frames| links.send(link, frames));
+            let (index, mut has_sent) = (this.local.index, false);
+            this.local.switch.inbox().borrow_mut().post_away(|link, frames| {
+                links.send(index, link, frames);
+                has_sent = true;
+            });
+            if has_sent {
+                this.local.flush_links();
+            }
         }
         this.local.switch.inbox().borrow_mut().post(|shard, parcels, bytes| {
             this.local.shared.mailboxes[shard].send_all(parcels.drain(..).map(Parcel::Crossing), bytes);
@@ -590,6 +610,7 @@ pub(crate) fn run(parts: Parts) {
             flush: RefCell::default(),
             paused: RefCell::default(),
             tally: Tally::default(),
+            links: Rc::default(),
             shared: shared.clone(),
         });
         let step = StepTask {

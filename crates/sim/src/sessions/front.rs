@@ -68,6 +68,8 @@ pub(super) struct Crossroads {
     pub(super) mailbox: RefCell<VecDeque<Parcel<NoOutsider>>>,
     /// Its task is on its way.
     pub(super) is_due: Cell<bool>,
+    /// When it looks for leaders again by itself.
+    pub(super) looks_at: Cell<Micros>,
 }
 
 /// A node's side of its clients, for one life of it.
@@ -132,7 +134,7 @@ impl Front {
         let crossroads = |index: usize| {
             let members = if index == 0 { placement.len() + 1 } else { 1 };
             let switch = Switch::new(life, index, directory.clone(), leaders.clone(), members);
-            Crossroads { switch, mailbox: RefCell::default(), is_due: Cell::new(false) }
+            Crossroads { switch, mailbox: RefCell::default(), is_due: Cell::new(false), looks_at: Cell::new(0) }
         };
         Front {
             life,

@@ -16,7 +16,7 @@ use partition::Command;
 use std::cell::RefCell;
 use std::sync::Arc;
 use storage::disk::{Crash, SurvivalUnit};
-use switch::Parcel;
+use switch::{Parcel, Tell};
 
 impl Sessions {
     /// Carries out what came out of a step of a node.
@@ -137,7 +137,7 @@ impl Sessions {
         let front = self.fronts[node].as_mut().expect("it is there");
         front.is_open = true;
         let switch = &front.shards[0].switch;
-        orphans.into_iter().for_each(|(partition, command)| switch.push(partition, command));
+        orphans.into_iter().for_each(|(partition, command)| switch.command(partition, command));
         self.carry(node);
     }
 
@@ -182,7 +182,7 @@ impl Sessions {
             };
             let switch = &front.shards[0].switch;
             switch.inbox().borrow_mut().declare(queue.partition, queue.id);
-            rules.into_iter().for_each(|command| switch.push(queue.partition, command));
+            rules.into_iter().for_each(|command| switch.command(queue.partition, command));
         }
     }
 
