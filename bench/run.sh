@@ -5,6 +5,8 @@
 #   BENCH=full bench/run.sh      the published lengths: 10 million messages in scenario 4, minutes per scenario
 #   BENCH=smoke bench/run.sh     a few seconds each: does it run at all? Its numbers mean nothing.
 #
+#   NODES=3 PARTS="s1 s2 s3" bench/run.sh    three nodes of each on this machine, clients at the first, quorum queues on all three
+#
 # More settings: BROKERS="rabbitmq leveret" | PARTS="idle s1 s2 tail s3 s4 queues curve" | BENCH_OUT=folder for jars, data, logs and results
 # (default target/bench) | LEVERET_BIN (default: cargo builds a release one) | SIZES="10 1000".
 # Needs: Debian's rabbitmq-server, a JRE 17 and maven (installed when missing and this runs as root), python3. Loopback only.

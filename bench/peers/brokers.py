@@ -20,7 +20,7 @@ class Broker:
     name = ""
 
     def __init__(self, out, port):
-        self.folder = os.path.join(out, "data", self.name)
+        self.folder = os.path.join(out, "data", f"{self.name}-{port}")
         self.port = port
         self.process = None
 
@@ -30,11 +30,16 @@ class Broker:
 
     def start(self, keep=False):
         """Starts and waits until a channel opens; seconds that took."""
+        since = time.monotonic()
+        self.launch(keep)
+        return amqp.wait_until(self.answers, START_PATIENCE_S, since)
+
+    def launch(self, keep=False):
+        """Starts, and does not wait."""
         assert self.process is None, "it runs already"
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
         os.makedirs(self.folder, exist_ok=True)
-        since = time.monotonic()
         command, environment = self.command()
         # The benchmark's own variable would be an unknown setting to the broker.
         surroundings = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
@@ -42,7 +47,6 @@ class Broker:
             self.process = subprocess.Popen(
                 command, env={**surroundings, **environment}, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/"
             )
-        return amqp.wait_until(self.answers, START_PATIENCE_S, since)
 
     def answers(self):
         if self.process.poll() is not None:
@@ -81,9 +85,12 @@ class Leveret(Broker):
     def __init__(self, out, port):
         super().__init__(out, port)
         self.binary = os.environ["LEVERET_BIN"]
+        # What makes it a node among others.
+        self.among_others = []
 
     def command(self):
-        return [self.binary, "server", "--data-dir", os.path.join(self.folder, "data"), "--amqp", f"127.0.0.1:{self.port}"], {}
+        own = ["--data-dir", os.path.join(self.folder, "data"), "--amqp", f"127.0.0.1:{self.port}"]
+        return [self.binary, "server", *own, *self.among_others], {}
 
     def version(self):
         return subprocess.run([self.binary, "--version"], capture_output=True, text=True).stdout.strip()
@@ -109,6 +116,12 @@ class RabbitMq(Broker):
         )  # fmt: skip
         return ["/usr/lib/rabbitmq/bin/rabbitmq-server"], environment
 
+    def control(self, *words):
+        """rabbitmqctl of this node."""
+        _, environment = self.command()
+        call = ["/usr/lib/rabbitmq/bin/rabbitmqctl", "-q", "-n", environment["RABBITMQ_NODENAME"], *words]
+        subprocess.run(call, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, check=True, capture_output=True)
+
     def pids(self):
         """The Erlang machine of this node, found by its own environment."""
         wanted = f"RABBITMQ_MNESIA_BASE={self.folder}/mnesia".encode()
@@ -131,4 +144,90 @@ class RabbitMq(Broker):
         return line.stdout.strip() or "RabbitMQ"
 
 
-BROKERS = {"rabbitmq": (RabbitMq, 5781), "leveret": (Leveret, 5791)}
+class Cluster:
+    """Three nodes of one broker on one machine, as one: clients connect to the first, and what it costs is what all cost."""
+
+    kind = None
+
+    def __init__(self, out, port):
+        self.nodes = [self.kind(out, port + at) for at in range(3)]
+        self.name, self.port = self.kind.name, port
+
+    uri = Broker.uri
+    process = property(lambda self: next((node.process for node in self.nodes if node.process is not None), None))
+
+    def start(self, keep=False):
+        raise NotImplementedError
+
+    def each(self, do):
+        for node in self.nodes:
+            if node.process is not None:
+                do(node)
+
+    def pids(self):
+        return [pid for node in self.nodes if node.process is not None for pid in node.pids()]
+
+    def kill(self):
+        self.each(lambda node: node.kill())
+
+    def stop(self):
+        self.each(lambda node: node.stop())
+
+    def wipe(self):
+        for node in self.nodes:
+            node.wipe()
+
+    def version(self):
+        return self.nodes[0].version()
+
+
+class LeveretCluster(Cluster):
+    """Three of Leveret, which found their cluster by themselves."""
+
+    kind = Leveret
+
+    def start(self, keep=False):
+        since = time.monotonic()
+        addresses = [f"127.0.0.1:{node.port + 20000}" for node in self.nodes]
+        secret = os.path.join(os.path.dirname(self.nodes[0].folder), "secret")
+        os.makedirs(os.path.dirname(secret), exist_ok=True)
+        open(secret, "w").write("the secret of a benchmark\n")
+        for node, address in zip(self.nodes, addresses):
+            node.among_others = ["--management", "none", "--node-name", f"leveret@{node.port}", "--cluster-peers", ",".join(addresses)]
+            node.among_others += ["--cluster-address", address, "--cluster-secret-file", secret]
+            node.launch(keep)
+        for node in self.nodes:
+            amqp.wait_until(node.answers, START_PATIENCE_S, since)
+        return time.monotonic() - since
+
+
+class RabbitMqCluster(Cluster):
+    """Three of RabbitMQ; the second and the third join the first."""
+
+    kind = RabbitMq
+
+    def start(self, keep=False):
+        since = time.monotonic()
+        for node in self.nodes:
+            if not keep:
+                shutil.rmtree(node.folder, ignore_errors=True)
+            cookie = os.path.join(node.folder, "home", ".erlang.cookie")
+            os.makedirs(os.path.dirname(cookie), exist_ok=True)
+            if not os.path.exists(cookie):
+                open(cookie, "w").write("BENCHMARK")
+                os.chmod(cookie, 0o400)
+        for at, node in enumerate(self.nodes):
+            node.launch(keep=True)
+            if not keep or at == 2:
+                amqp.wait_until(node.answers, START_PATIENCE_S, since)
+            if at > 0 and not keep:
+                for words in (["stop_app"], ["join_cluster", f"bench{self.port}@localhost"], ["start_app"]):
+                    node.control(*words)
+        return time.monotonic() - since
+
+
+# NODES=3: three nodes of each on this machine.
+BROKERS = {
+    "1": {"rabbitmq": (RabbitMq, 5781), "leveret": (Leveret, 5791)},
+    "3": {"rabbitmq": (RabbitMqCluster, 5781), "leveret": (LeveretCluster, 5791)},
+}[os.environ.get("NODES", "1")]

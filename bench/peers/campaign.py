@@ -182,7 +182,7 @@ def about_the_machine():
     memory = int(open("/proc/meminfo").readline().split()[1]) // 1024
     return dict(
         cpu=model, cores=os.cpu_count(), memory_mb=memory, kernel=platform.release(), commit=run("git", "describe", "--always", "--dirty"),
-        command=f"BENCH={os.environ.get('BENCH', 'short')} bench/run.sh", load=os.getloadavg()[0],
+        nodes=int(os.environ.get("NODES", "1")), command=f"BENCH={os.environ.get('BENCH', 'short')} NODES={os.environ.get('NODES', '1')} bench/run.sh", load=os.getloadavg()[0],
     )  # fmt: skip
 
 

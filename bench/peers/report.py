@@ -118,6 +118,38 @@ def sections(lines):
     ]
 
 
+def sections_of_three(lines):
+    """Three nodes have targets of their own; CPU, memory and bytes are those of all three together."""
+    yield "Scenario 1: one queue, 2 publishers, 2 consumers, full speed", [
+        fraction(lines, "1000 B: CPU µs/message", "s1-1000", "cpu_us_per_message", 10),
+        shown(lines, "1000 B: messages/s", "s1-1000", "received_s"),
+        shown(lines, "1000 B: load tool's cores", "s1-1000", "generator_cores", digits=2),
+        shown(lines, "1000 B: confirm p99 ms", "s1-1000", "confirm_p99_us", MS),
+        shown(lines, "1000 B: end to end p99 ms", "s1-1000", "e2e_p99_us", MS),
+        shown(lines, "1000 B: peak RSS MB", "s1-1000", "rss_peak_mb"),
+        at_most(lines, "1000 B: bytes written/message", "s1-1000", "written_per_message", 3600, "B", digits=0),
+    ]
+    yield "Scenario 2: one queue at 10,000 messages/s", [
+        shown(lines, "1000 B: CPU µs/message", "s2-1000", "cpu_us_per_message"),
+        at_most(lines, "1000 B: end to end p50 ms", "s2-1000", "e2e_p50_us", 1, "ms", MS, 2),
+        at_most(lines, "1000 B: end to end p99 ms", "s2-1000", "e2e_p99_us", 5, "ms", MS, 2),
+        shown(lines, "1000 B: confirm p99 ms", "s2-1000", "confirm_p99_us", MS, 2),
+        fraction(lines, "1000 B: end to end p99.9 ms (open loop, whole run)", "tail-1000", "e2e_p999_us", 5, MS, 2),
+    ]
+    yield "Scenario 3: 500 queues, 5,000 messages/s together", [
+        shown(lines, "1000 B: CPU µs/message", "s3-1000", "cpu_us_per_message"),
+        shown(lines, "1000 B: end to end p50 ms", "s3-1000", "e2e_p50_us", MS, 2),
+        at_most(lines, "1000 B: end to end p99 ms", "s3-1000", "e2e_p99_us", 25, "ms", MS, 2),
+        shown(lines, "1000 B: peak RSS MB", "s3-1000", "rss_peak_mb"),
+    ]
+    yield "Idle", [
+        shown(lines, "idle RSS, MB", "idle", "rss_mb"),
+        shown(lines, "start, s", "idle", "start_s", digits=2),
+        at_most(lines, "idle writes, bytes", "idle", "written_bytes", 0, "B", digits=0),
+        at_most(lines, "idle CPU, cores", "idle", "idle_cores", 0.01, "cores", digits=4),
+    ]
+
+
 def met(value, limit):
     return None if value is None else value <= limit
 
@@ -160,7 +192,7 @@ def table(*paths):
         f"Command `{about.get('command')}`, commit {about.get('commit')}, {about.get('date', '')[:10]}; {' against '.join(versions)}; "
         f"{about.get('cores')} cores ({about.get('cpu')}), {about.get('memory_mb')} MB, kernel {about.get('kernel')}; quorum queues, PerfTest with its client on the same machine.",
     ]
-    for title, rows in sections(lines):
+    for title, rows in (sections_of_three if about.get("nodes") == 3 else sections)(lines):
         out += ["", f"**{title}**", "", "| | RabbitMQ | Leveret | ratio | target | |", "|---|--:|--:|--:|---|---|", *[row.text() for row in rows]]
     out += curve(lines)
     noise = {f"{s} {b}": line["other_cores"] for (s, b), line in lines.by.items() if (line.get("other_cores") or 0) > 0.3}
