@@ -11,6 +11,7 @@
 use super::handshake::{Hello, Secret, Verdict, shake};
 use super::link::{self, Incoming, LinkOut};
 use super::peers::Peers;
+use super::strangers::Strangers;
 use crate::random;
 use crate::shard::{Mailbox, Parcel};
 use broker::{NodeLife, NodeNumber, PartitionId};
@@ -24,7 +25,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use storage::ClusterRecord;
 use switch::{Directory, Frames, LinkUp};
 use tokio::net::{TcpListener, TcpStream};
@@ -237,13 +238,27 @@ fn run(common: Arc<Common>, listener: std::net::TcpListener) {
         for founder in common.record.founders.iter().filter(|founder| founder.number < common.own.node) {
             tokio::task::spawn_local(connect(common.clone(), founder.number, founder.address.clone()));
         }
+        let strangers = Rc::new(Strangers::default());
+        let refuse = |strangers: &Strangers, why: &str| {
+            if let Some(count) = strangers.refuse(Instant::now()) {
+                tracing::warn!(count, "connections of other nodes were refused, the last one: {why}");
+            }
+        };
         let accept = async {
             loop {
                 match listener.accept().await {
-                    Ok((stream, _)) => {
-                        let common = common.clone();
-                        tokio::task::spawn_local(async move { serve(&common, stream, false, None).await });
+                    Ok((stream, _)) if strangers.enter() => {
+                        let (common, strangers) = (common.clone(), strangers.clone());
+                        tokio::task::spawn_local(async move {
+                            let met = introduce(&common, stream, false, None).await;
+                            strangers.leave();
+                            match met {
+                                Ok(known) => have_link(&common, known).await,
+                                Err(why) => refuse(&strangers, &why),
+                            }
+                        });
                     }
+                    Ok(_) => refuse(&strangers, "too many introduce themselves at once"),
                     Err(error) => {
                         tracing::warn!(%error, "a connection of another node was not accepted");
                         tokio::time::sleep(AGAIN_AFTER).await;
@@ -268,53 +283,49 @@ async fn connect(common: Arc<Common>, number: u32, address: String) {
     let mut told = String::new();
     loop {
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address)).await;
-        if let Ok(Ok(stream)) = stream
-            && let Some(why) = serve(&common, stream, true, Some(number)).await
-            && told != why
-        {
-            tracing::warn!(peer = %address, "no link: {why}");
-            told = why;
+        if let Ok(Ok(stream)) = stream {
+            match introduce(&common, stream, true, Some(number)).await {
+                Ok(known) => have_link(&common, known).await,
+                Err(why) if told != why => {
+                    tracing::warn!(peer = %address, "no link: {why}");
+                    told = why;
+                }
+                Err(_) => {}
+            }
         }
         tokio::time::sleep(AGAIN_AFTER).await;
     }
 }
 
-/// Introduces itself over a connection, and has the link over it until it is gone. Says why there
-/// was none.
-async fn serve(
-    common: &Arc<Common>,
+/// Introduces itself over a connection. Errors: why there is no link over it.
+async fn introduce(
+    common: &Common,
     mut stream: TcpStream,
     is_connector: bool,
     expected: Option<u32>,
-) -> Option<String> {
+) -> Result<(Hello, TcpStream), String> {
     let _ = stream.set_nodelay(true);
     let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
     let mut own = Hello::new(common.cluster, common.folder, &common.address, &common.peers, nonce);
     (own.node, own.start) = (common.own.node, common.own.start);
     let word = |peer: &Hello| common.word_about(peer, expected);
     let met = shake(&mut stream, is_connector, &common.secret, &own, word).await;
-    let peer = match met {
-        Ok((peer, _)) => peer,
-        Err(error) => {
-            if !is_connector {
-                tracing::warn!("a connection of another node was refused: {error}");
-            }
-            return Some(error.to_string());
-        }
-    };
+    met.map(|(peer, _)| (peer, stream)).map_err(|error| error.to_string())
+}
+
+/// Has the link over a connection, until it is gone.
+async fn have_link(common: &Arc<Common>, (peer, stream): (Hello, TcpStream)) {
     if peer.node == 0 {
-        tracing::info!(peer = %peer.address, "a node was told which cluster it founded with others");
-        return None;
+        return tracing::info!(peer = %peer.address, "a node was told which cluster it founded with others");
     }
     let life = NodeLife { node: peer.node, start: peer.start };
-    let outbox = common.outboxes.get(&peer.node)?;
-    let stream = stream.into_std().ok()?;
-    let up = LinkUp { peer: life, epoch: common.raise(outbox)? };
+    let Ok(stream) = stream.into_std() else { return };
+    let Some(epoch) = common.outboxes.get(&peer.node).and_then(|outbox| common.raise(outbox)) else { return };
     let (gone, wait) = oneshot::channel();
+    let up = LinkUp { peer: life, epoch };
     let arrival = LinkArrival { stream, up, address: peer.address, common: common.clone(), gone };
     common.mailboxes[common.shard_of(peer.node)].send(Parcel::Linked(Box::new(arrival)));
     let _ = wait.await;
-    None
 }
 
 impl Common {

@@ -12,6 +12,7 @@ mod handshake;
 mod link;
 mod links;
 mod peers;
+mod strangers;
 
 pub(crate) use cluster::{Cluster, Member};
 pub(crate) use link::LinkOut;
