@@ -9,8 +9,8 @@ use crate::{Millis, TICK_MS};
 
 /// The quick ticks.
 const QUICK_MS: Millis = 10;
-/// How many of them: an election has begun by then, or is not needed.
-const QUICK_TICKS: u32 = 20;
+/// How many of them: three elections could have begun by then, as votes may be split.
+const QUICK_TICKS: u32 = 60;
 
 /// See the module.
 #[derive(Debug)]
@@ -61,8 +61,8 @@ mod tests {
         assert_eq!(taken(&mut ticks, TICK_MS), 1);
         assert_eq!(taken(&mut ticks, 100 * TICK_MS), 2, "one that was due, and the last that was missed");
         ticks.hurry(100 * TICK_MS + 1);
-        let quick: usize = (1..=250).map(|ms| taken(&mut ticks, 100 * TICK_MS + ms)).sum();
-        assert!((20..=22).contains(&quick), "{quick}");
+        let quick: usize = (1..=680).map(|ms| taken(&mut ticks, 100 * TICK_MS + ms)).sum();
+        assert!((60..=62).contains(&quick), "{quick}");
         assert_eq!(Ticks::new(false).next(), None);
     }
 }

@@ -27,7 +27,7 @@ use tokio::time::MissedTickBehavior;
 const LIFE_SIGN_EVERY: Duration = Duration::from_millis(500);
 /// A link over which nothing came for so many of these is gone. Ticks and no clock: a side that
 /// itself stood still for as long has not missed anything yet.
-const SILENT_TICKS_MAX: u32 = 6;
+const SILENT_TICKS_MAX: u32 = 4;
 /// What one read takes at most.
 const READ_BYTES: usize = 256 << 10;
 /// Pieces of one write at most.
@@ -161,7 +161,7 @@ impl LinkOut {
             ticks.tick().await;
             silent = if self.has_heard.take() { 0 } else { silent + 1 };
             if silent > SILENT_TICKS_MAX {
-                return "nothing came for three seconds".to_owned();
+                return "nothing came for two seconds".to_owned();
             }
             if !self.has_spoken.take() {
                 let mut pieces = self.pieces.borrow_mut();
