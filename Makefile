@@ -1,5 +1,5 @@
 # The project's commands, each one line to type. Details: CONTRIBUTING.md.
-.PHONY: server test check matrices conformance applications bench fuzz
+.PHONY: server test check matrices conformance applications torture bench fuzz
 
 # Starts the broker: AMQP on 5672, data in ./data.
 server:
@@ -25,6 +25,12 @@ conformance:
 # python3 with venv, node with npm, a JDK and maven, go; Ruby and PHP come from Debian's packages).
 applications:
 	tests/applications/run.sh $(APPLICATIONS)
+
+# Three nodes in network namespaces under kills, cuts and bad disks, judged by what clients saw (needs root and go; MINUTES=120 for longer,
+# TORTURE="--broker rabbitmq" for RabbitMQ).
+MINUTES = 5
+torture:
+	TORTURE_MINUTES=$(MINUTES) tests/torture/run.sh $(TORTURE)
 
 # RabbitMQ 3.10.8 and Leveret in one run, with the table of ratios (tens of minutes; BENCH=smoke|short|full).
 bench:

@@ -66,6 +66,13 @@ pub(crate) fn all() -> Result<(), String> {
         }
         Err(why) => totals.broken.push(format!("the Python clients: {why}")),
     }
+    // Who judges a torture has to find what is wrong in one.
+    match shell::output("go", &["version"]) {
+        Some(_) => {
+            totals.run("the torture's judge", Command::new("go").args(["test", "-C", "tests/torture", "./check"]))?
+        }
+        None => println!("skipped: the torture's judge is written in Go, and there is none here"),
+    }
     totals.close(started)
 }
 

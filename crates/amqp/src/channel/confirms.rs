@@ -19,7 +19,7 @@ enum State {
     Acked,
     Nacked,
     /// Told to the client before its turn; the publish before it is still pending.
-    Sent,
+    Sent(Confirm),
 }
 
 /// One `basic.ack` or `basic.nack` to write.
@@ -101,7 +101,10 @@ impl Confirms {
     /// `multiple`, the others one by one.
     ///
     /// `multiple` covers everything not confirmed before it, so a run of nacks and a run of acks
-    /// are two frames, each of which finds nothing older than its own run.
+    /// are two frames, each of which finds nothing older than its own run. Neither does a run reach
+    /// over a publish that got the other answer before its turn: AMQP would allow it, but clients
+    /// that bring answers into order (amqp091-go does) take the run for its answer, and a message
+    /// that was refused for one that is safe.
     pub fn flush(&mut self, mut emit: impl FnMut(ConfirmFrame)) {
         let mut run = Run { confirm: Confirm::Ack, last: 0, count: 0 };
         if self.ready > 0 {
@@ -116,7 +119,8 @@ impl Confirms {
             match state {
                 State::Acked => run.extend(Confirm::Ack, self.base, &mut emit),
                 State::Nacked => run.extend(Confirm::Nack, self.base, &mut emit),
-                State::Sent | State::Pending => {}
+                State::Sent(confirm) if confirm != run.confirm => run.finish(&mut emit),
+                State::Sent(_) | State::Pending => {}
             }
             self.window.pop_front();
             self.base += 1;
@@ -129,9 +133,9 @@ impl Confirms {
             let confirm = match state {
                 State::Acked => Confirm::Ack,
                 State::Nacked => Confirm::Nack,
-                State::Sent | State::Pending => unreachable!("a fresh confirm was not sent yet"),
+                State::Sent(_) | State::Pending => unreachable!("a fresh confirm was not sent yet"),
             };
-            *state = State::Sent;
+            *state = State::Sent(confirm);
             emit(ConfirmFrame { confirm, publish_seq: seq, multiple: false });
         }
     }
@@ -232,6 +236,25 @@ mod tests {
             confirms.confirm(seq, confirm);
         }
         assert_eq!(flush(&mut confirms), [('a', 2, true), ('n', 4, true), ('a', 6, true)]);
+    }
+
+    #[test]
+    fn a_run_does_not_reach_over_the_other_answer_that_was_given_before_its_turn() {
+        for (run, alone, chars) in
+            [(Confirm::Ack, Confirm::Nack, ['a', 'n']), (Confirm::Nack, Confirm::Ack, ['n', 'a'])]
+        {
+            let mut confirms = published(6);
+            confirms.confirm(3, alone);
+            assert_eq!(flush(&mut confirms), [(chars[1], 3, false)]);
+            [1, 2, 4, 5, 6].into_iter().for_each(|seq| confirms.confirm(seq, run));
+            assert_eq!(flush(&mut confirms), [(chars[0], 2, true), (chars[0], 6, true)]);
+            // Over the same answer it may.
+            let mut confirms = published(6);
+            confirms.confirm(3, run);
+            assert_eq!(flush(&mut confirms), [(chars[0], 3, false)]);
+            [1, 2, 4, 5, 6].into_iter().for_each(|seq| confirms.confirm(seq, run));
+            assert_eq!(flush(&mut confirms), [(chars[0], 6, true)]);
+        }
     }
 
     proptest! {
