@@ -5,6 +5,7 @@ use crate::metrics::Pages;
 use crate::operator::Operator;
 use crate::permits::Permit;
 use crate::site;
+use crate::statistics::Statistics;
 use crate::unsent::Answers;
 use crate::waiting::Asking;
 use bytes::Bytes;
@@ -38,6 +39,8 @@ pub(crate) struct Call<'a> {
     pub(crate) operator: &'a Operator,
     /// Metrics that were made a moment ago.
     pub(crate) pages: &'a Rc<Pages>,
+    /// Rates and histories.
+    pub(crate) statistics: &'a Rc<Statistics>,
 }
 
 /// Whether somebody waits for an answer. A request that changes something goes on without.

@@ -13,6 +13,7 @@ use crate::operator::Operator;
 use crate::patience::Patient;
 use crate::permits::{self, Permit, Permits};
 use crate::resource;
+use crate::statistics::Statistics;
 use crate::unsent::{Answers, Owner};
 use crate::waiting::{self, Requests};
 use hyper::body::Incoming;
@@ -113,6 +114,7 @@ struct Shared {
     requests: Rc<Requests>,
     answers: Answers,
     pages: Rc<Pages>,
+    statistics: Rc<Statistics>,
     messages: Semaphore,
     operator: Operator,
 }
@@ -132,9 +134,12 @@ async fn run(
         requests: Rc::default(),
         answers: Answers::default(),
         pages: Rc::default(),
+        statistics: Rc::default(),
         messages: Semaphore::new(resource::MESSAGES_AT_A_TIME),
         operator,
     });
+    // It ends with this thread's runtime.
+    drop(tokio::task::spawn_local(shared.statistics.clone().run(shared.handle.clone())));
     for listener in listeners {
         match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => drop(tokio::task::spawn_local(accept(listener, shared.clone()))),
@@ -233,6 +238,7 @@ async fn answer(
         answers: &shared.answers,
         operator: &shared.operator,
         pages: &shared.pages,
+        statistics: &shared.statistics,
     };
     let answer = waiting::watch(&call, async {
         match call::is_metrics(&head) {

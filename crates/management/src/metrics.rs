@@ -336,7 +336,7 @@ impl Scrape {
         out.global("rabbitmq_global_messages_unroutable_returned", help, traffic.returned)?;
         let help = "Messages without a route that were dropped";
         out.global("rabbitmq_global_messages_unroutable_dropped", help, traffic.dropped)?;
-        let delivered = traffic.delivered + traffic.delivered_no_ack + traffic.got;
+        let delivered = traffic.delivered + traffic.delivered_no_ack + traffic.got + traffic.got_no_ack;
         out.global("rabbitmq_global_messages_delivered", "Messages delivered, by consume or get", delivered)?;
         let help = "Messages delivered to consumers that acknowledge";
         out.global("rabbitmq_global_messages_delivered_consume_manual_ack", help, traffic.delivered)?;

@@ -15,19 +15,22 @@ pub(crate) struct Process {
     pub(crate) threads: Option<u64>,
     /// Those that run or wait for a processor.
     pub(crate) runnable: Option<u64>,
+    /// How often a processor left one of them for another, of those that are there.
+    pub(crate) context_switches: Option<u64>,
 }
 
 impl Process {
     /// Asks now. Cost: descriptors and threads are counted one by one.
     pub(crate) fn look() -> Process {
-        let (threads, runnable) = threads().unzip();
+        let seen = Threads::look();
         Process {
             resident_bytes: resident_bytes(),
             open_fds: open_fds(),
             max_fds: limit("Max open files"),
             max_threads: limit("Max processes").or_else(threads_of_system),
-            threads,
-            runnable,
+            threads: seen.as_ref().map(|seen| seen.count),
+            runnable: seen.as_ref().map(|seen| seen.runnable),
+            context_switches: seen.map(|seen| seen.switches),
         }
     }
 }
@@ -53,16 +56,31 @@ fn threads_of_system() -> Option<u64> {
     std::fs::read_to_string("/proc/sys/kernel/threads-max").ok()?.trim().parse().ok()
 }
 
-/// How many threads there are, and how many of them have something to do for a processor.
-fn threads() -> Option<(u64, u64)> {
-    let mut counted = (0, 0);
-    for thread in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
-        counted.0 += 1;
-        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // The state follows the name, which stands in brackets.
-        counted.1 += u64::from(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R')));
+/// The threads of this process together.
+struct Threads {
+    count: u64,
+    runnable: u64,
+    switches: u64,
+}
+
+impl Threads {
+    fn look() -> Option<Threads> {
+        let mut seen = Threads { count: 0, runnable: 0, switches: 0 };
+        for thread in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
+            seen.count += 1;
+            let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+            for line in status.lines() {
+                match line.split_once(':') {
+                    Some(("State", state)) => seen.runnable += u64::from(state.trim_start().starts_with('R')),
+                    Some(("voluntary_ctxt_switches" | "nonvoluntary_ctxt_switches", count)) => {
+                        seen.switches += count.trim().parse::<u64>().unwrap_or_default();
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Some(seen)
     }
-    Some(counted)
 }
 
 #[cfg(test)]
@@ -79,5 +97,6 @@ mod tests {
         // It is this very thread that looks.
         assert!(process.runnable.is_some_and(|count| count >= 1));
         assert!(process.max_threads.is_some_and(|count| count > 1));
+        assert!(process.context_switches.is_some_and(|count| count >= 1));
     }
 }

@@ -17,7 +17,7 @@ use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::BytesMut;
 use partition::{Effect, RequestId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use session::report::{ConnectionNumber, ConnectionReport, Seen};
+use session::report::{ConnectionFigures, ConnectionNumber, ConnectionReport, Seen};
 use session::{Cx, Peer, Session};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -278,6 +278,14 @@ impl Client {
             connected_ms: inner.connected_ms,
         };
         inner.session.report(&inner.amqp, seen, &Turn { local, client: self })
+    }
+
+    /// How much went over it; nothing before its virtual host is open. What its channels counted is
+    /// in the shard's ledger afterwards.
+    pub(crate) fn figures(self: &Rc<Self>, local: &Rc<Local>) -> Option<ConnectionFigures> {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.session.take_counts(&Turn { local, client: self });
+        inner.session.figures(inner.received_bytes, inner.amqp.output().written_bytes())
     }
 
     /// No more waiting for this client: its task ends at once.

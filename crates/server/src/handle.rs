@@ -12,6 +12,7 @@ use crate::listener;
 use crate::node::{Alarm, Alarms, Shared};
 use crate::patterns;
 use crate::random;
+pub use crate::shard::ShardStatistics;
 use crate::shard::{Arrival, Look, Outsider, Parcel};
 use crate::topology_log::Answer;
 use broker::topology::{
@@ -22,7 +23,7 @@ use partition::{QueueFigures, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use session::report::{ConnectionNumber, ConnectionReport};
 use session::{Asker, Deletion};
-pub use session::{LoginOver, Traffic};
+pub use session::{ChannelTraffic, Counted, LoginOver, QueueTraffic, Traffic};
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -56,6 +57,10 @@ pub struct NodeFigures {
     pub connections: u64,
     /// Messages and acks since the start.
     pub traffic: Traffic,
+    /// Queues that came since the start, of those that this node led then.
+    pub queues_created: u64,
+    /// Queues that went since the start, of those that this node led then.
+    pub queues_deleted: u64,
     /// Bytes that messages of transient queues pin.
     pub transient_bytes: u64,
     /// Bytes of messages that have not arrived as a whole, and of transactions.
@@ -215,6 +220,8 @@ impl Handle {
         (figures.unfinished_bytes, figures.history_bytes) =
             (shared.unfinished_bytes(), shared.sessions.histories.bytes());
         figures.deduplication_bytes = shared.key_bytes();
+        figures.queues_created = shared.queues_created.load(Ordering::Relaxed);
+        figures.queues_deleted = shared.queues_deleted.load(Ordering::Relaxed);
         figures.waiting_bytes = shared.sessions.sums.waiting.load(Ordering::Relaxed);
         for gauge in &shared.gauges {
             figures.transient_bytes += gauge.memory_bytes.load(Ordering::Relaxed);
@@ -280,6 +287,12 @@ impl Handle {
     /// What is in the queues; one that is missing is empty and unused.
     pub async fn queue_figures(&self) -> HashMap<QueueId, QueueFigures> {
         self.look(Look::Queues).await.into_iter().map(|figures| (figures.queue, figures)).collect()
+    }
+
+    /// What went through each shard since this was asked for before, and what is in its queues. One
+    /// only may ask, or each gets a part of it.
+    pub async fn statistics(&self) -> Vec<ShardStatistics> {
+        self.look(Look::Statistics).await
     }
 
     /// Closes a connection with 320 and this text; nothing if it is gone.

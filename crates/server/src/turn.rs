@@ -136,6 +136,11 @@ impl Host for Turn<'_> {
         self.local.tally.add(what, count);
     }
 
+    #[inline]
+    fn ledger(&self) -> &session::Ledger {
+        &self.local.ledger
+    }
+
     fn tell(&self, event: BrokerEvent) {
         self.local.shared.tell(event);
     }

@@ -6,9 +6,11 @@
 //! and are never reused on a channel.
 
 use super::asking::Found;
+use super::counts::{ChannelCounts, ConsumerCounts};
 use super::credit::Credit;
 use super::events::Told;
 use super::history::NewBinding;
+use super::ledger::Ledger;
 use super::reply_to::ReplyConsumer;
 use super::routes::Routes;
 use super::timeouts::Aging;
@@ -63,6 +65,8 @@ pub(super) struct Consumer {
     pub(super) granted: u32,
     /// Messages that it holds.
     pub(super) unacked: u64,
+    /// What it was given and acked since that was taken down.
+    pub(super) counts: ConsumerCounts,
     /// Redeliveries tell their count in a header.
     pub(super) tells_counts: bool,
     /// How long it has held what it holds; absent without a timeout.
@@ -90,6 +94,7 @@ impl Consumer {
             granted_only: false,
             granted: 0,
             unacked: 0,
+            counts: ConsumerCounts::default(),
             tells_counts: false,
             aging: None,
             told: None,
@@ -218,6 +223,8 @@ pub(super) struct Channel {
     /// When it asked last, and what.
     pub(super) asked: Asked,
     pub(super) unconfirmed: Option<Unconfirmed>,
+    /// What went over it.
+    pub(super) counts: ChannelCounts,
 }
 
 impl Channel {
@@ -241,6 +248,7 @@ impl Channel {
             awaited: BTreeMap::new(),
             asked: Asked::default(),
             unconfirmed: None,
+            counts: ChannelCounts::default(),
         }
     }
 
@@ -287,7 +295,8 @@ impl Channel {
     /// Who holds what is fetched one by one from a queue: the same for all of a queue, and one that
     /// holds nothing serves the next queue, so that a channel that fetches from queues that come
     /// and go remembers none of them, and runs out of no numbers.
-    pub(super) fn holder_of_got(&mut self, queue: QueueId, partition: PartitionId) -> usize {
+    pub(super) fn holder_of_got(&mut self, queue: QueueId, partition: PartitionId, ledger: &Ledger) -> usize {
+        self.take_getter(queue, ledger);
         if let Some(at) = getter_for(&self.consumers, queue) {
             let consumer = &mut self.consumers[at];
             (consumer.queue, consumer.partition) = (queue, partition);
@@ -299,9 +308,10 @@ impl Channel {
     }
 
     /// Forgets a consumer that gets nothing more and holds nothing.
-    pub(super) fn forget_if_done(&mut self, at: usize) {
+    pub(super) fn forget_if_done(&mut self, at: usize, ledger: &Ledger) {
         let consumer = &self.consumers[at];
         if consumer.state == State::Cancelled && consumer.unacked == 0 {
+            self.take_consumer(at, ledger);
             self.consumers.remove(at);
         }
     }
@@ -333,6 +343,7 @@ impl Channel {
             client.confirm(self.id, seq, if refused { Confirm::Nack } else { Confirm::Ack });
             confirmed += u64::from(!refused);
         }
+        self.counts.traffic.confirmed += confirmed;
         confirmed
     }
 
@@ -362,7 +373,7 @@ impl Channel {
         if let Some(credit) = &mut self.credit {
             credit.leave(number, granted);
         }
-        self.forget_if_done(at);
+        self.forget_if_done(at, cx.host.ledger());
         self.hand_out(cx.host);
     }
 }

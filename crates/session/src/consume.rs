@@ -11,6 +11,7 @@ use super::refusal::channel_error;
 use super::session::log_text;
 use super::timeouts::Aging;
 use super::{Client, Cx, Host, Session, names, traits};
+use crate::ledger::QueueTraffic;
 use crate::tally::Count;
 use amqp::{ChannelError, ConsumerTag, GetDelivery, MessageParts, Millis, ReplyCode, Table};
 use broker::topology::QueueType;
@@ -96,6 +97,7 @@ impl Session {
             granted_only: channel.credit.is_some() && !no_ack,
             granted: 0,
             unacked: 0,
+            counts: super::counts::ConsumerCounts::default(),
             tells_counts,
             aging,
             told: None,
@@ -198,7 +200,12 @@ impl Session {
             (Pending::Get { of: Found { queue, partition, .. }, no_ack }, Reply::Got { delivery, ready }) => {
                 self.got(at, queue, partition, no_ack, &delivery, count(ready), cx);
             }
-            (Pending::Get { .. }, Reply::Empty) => cx.client.get_empty(channel.id),
+            (Pending::Get { of, .. }, Reply::Empty) => {
+                cx.host.count(Count::GotEmpty, 1);
+                let traffic = QueueTraffic { got_empty: 1, ..QueueTraffic::default() };
+                channel.counts.pass(of.queue, &traffic, cx.host.ledger());
+                cx.client.get_empty(channel.id);
+            }
             (Pending::Purge(Found { name, .. }), Reply::Counted(ready)) => {
                 let id = channel.id;
                 self.tell_audit("queue.purge", &name, Some(ready));
@@ -255,7 +262,7 @@ impl Session {
             self.trace_delivery(at, Some(queue), delivery, cx);
         }
         let channel = &mut self.channels[at];
-        let holder = channel.holder_of_got(queue, partition);
+        let holder = channel.holder_of_got(queue, partition, cx.host.ledger());
         let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");
         let counted;
         let mut properties = view.properties();
@@ -282,8 +289,12 @@ impl Session {
         if !no_ack {
             consumer.unacked += 1;
         }
-        cx.host.count(Count::Got, 1);
-        cx.host.count(Count::Redelivered, u64::from(delivery.redelivered));
+        let (with_ack, without, redelivered) = (u64::from(!no_ack), u64::from(no_ack), u64::from(delivery.redelivered));
+        cx.host.count(Count::Got, with_ack);
+        cx.host.count(Count::GotNoAck, without);
+        cx.host.count(Count::Redelivered, redelivered);
+        let traffic = QueueTraffic { got: with_ack, got_no_ack: without, redelivered, ..QueueTraffic::default() };
+        channel.counts.pass(queue, &traffic, cx.host.ledger());
         let _tag = cx.client.get_ok(channel.id, &got);
     }
 

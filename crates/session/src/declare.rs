@@ -9,6 +9,7 @@ use super::asking::Found;
 use super::channel::{Channel, Pending};
 use super::refusal::channel_error;
 use super::{Client, Cx, Host, Session, names};
+use crate::tally::Count;
 use amqp::{ChannelError, Reply, ReplyCode, Request, Table};
 use broker::topology::{
     Binding, Checked, Command as Change, CommandReply, ExchangeDeclare, Kind, Name, Placement, QueueDeclare,
@@ -212,7 +213,10 @@ impl Session {
         let name = Bytes::copy_from_slice(&Name::stripped(&name));
         match declared {
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
-            Ok(QueueDeclared::Existing(id)) => self.stat_by_id(at, id, name, cx),
+            Ok(QueueDeclared::Existing(id)) => {
+                cx.host.count(Count::QueueDeclared, 1);
+                self.stat_by_id(at, id, name, cx);
+            }
             Ok(QueueDeclared::Local(change)) => {
                 let applied = cx.host.change(&change);
                 self.channels[at].pending = Pending::NewQueue { name };
@@ -278,10 +282,12 @@ impl Session {
                 if cx.host.topology().queue(queue).is_none_or(|queue| queue.exclusive.is_none()) {
                     self.tell_audit("queue.declare", &name, None);
                 }
+                cx.host.count(Count::QueueDeclared, 1);
                 let reply = Reply::QueueDeclared { queue: name, message_count: 0, consumer_count: 0 };
                 cx.client.reply(id, reply);
             }
             (Pending::NewQueue { name }, Ok(CommandReply::Queue { id, created: false })) => {
+                cx.host.count(Count::QueueDeclared, 1);
                 self.stat_by_id(at, id, name, cx);
             }
             (Pending::Replies { tag, name }, Ok(CommandReply::Queue { id, .. })) => {

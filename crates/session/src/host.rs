@@ -6,6 +6,7 @@
 
 use crate::client::Client;
 use crate::histories::Histories;
+use crate::ledger::Ledger;
 use crate::logins::Logins;
 use crate::occupancy::Occupancy;
 use crate::tally::Count;
@@ -149,6 +150,9 @@ pub trait Host {
 
     /// Counts `count` more.
     fn count(&self, what: Count, count: u64);
+
+    /// What is counted by exchange and queue, of the sessions of this thread.
+    fn ledger(&self) -> &Ledger;
 
     /// Tells the event exchange. Events cost memory to make: only where the settings say that it is
     /// told.

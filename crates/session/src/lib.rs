@@ -19,12 +19,13 @@
 //!
 //! What the sessions of a node have in common stands beside them: who is let in (`logins`,
 //! `occupancy`), what they hold together (`unfinished`, `histories`), and what they counted
-//! (`tally`). Queues go by one road, whoever asks (`deletion`).
+//! (`tally`; by channel in `counts`, by exchange and queue in `ledger`). Queues go by one road, whoever asks (`deletion`).
 
 mod asking;
 mod channel;
 mod client;
 mod consume;
+mod counts;
 mod credit;
 mod declare;
 mod deletion;
@@ -34,6 +35,7 @@ mod firehose;
 mod histories;
 mod history;
 mod host;
+mod ledger;
 mod logins;
 mod names;
 mod occupancy;
@@ -54,10 +56,12 @@ mod waiting;
 mod work;
 
 pub use client::Client;
+pub use counts::ChannelTraffic;
 pub use deletion::{Asker, Deleter, Deletion, Deletions};
 pub use facts::PublishedFacts;
 pub use histories::Histories;
 pub use host::{Common, DeleteQueue, Host, Settings};
+pub use ledger::{Counted, ExchangeCounted, Ledger, QueueTraffic, VhostCounted};
 pub use logins::{LoginLimits, LoginOver, Logins, Try, network};
 pub use occupancy::Occupancy;
 pub use publish::SYNC_EXCHANGE;

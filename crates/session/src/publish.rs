@@ -114,6 +114,7 @@ impl Session {
         if !route.histories.is_empty() {
             Self::remember(&route.histories, &publish, cx);
         }
+        route.published += 1;
         cx.host.count(Count::Published, 1);
         if route.groups.is_empty() {
             let (is_sync, is_away) = (route.is_sync, route.away > 0);
@@ -139,6 +140,7 @@ impl Session {
         if is_new && self.route_targets > ROUTE_TARGETS_MAX {
             self.route_targets -=
                 channel.routes.get(place).groups.iter().map(|group| group.targets.len()).sum::<usize>();
+            channel.counts.take_route(channel.routes.get(place), self.vhost, cx.host.ledger());
             channel.routes.give_up(place);
         }
     }
@@ -153,6 +155,9 @@ impl Session {
     fn publish_nowhere(&mut self, at: usize, publish: &amqp::Publish, is_sync: bool, cx: &mut Cx<'_, impl Host>) {
         let what = if publish.mandatory { Count::Returned } else { Count::Dropped };
         cx.host.count(what, u64::from(!is_sync));
+        let traffic = &mut self.channels[at].counts.traffic;
+        let sum = if publish.mandatory { &mut traffic.returned } else { &mut traffic.dropped };
+        *sum += u64::from(!is_sync);
         if publish.mandatory {
             let message = MessageParts {
                 exchange: &publish.exchange,
@@ -169,6 +174,7 @@ impl Session {
             true => self.sync(at, publish.publish_seq, cx),
             false => {
                 cx.host.count(Count::Confirmed, 1);
+                self.channels[at].counts.traffic.confirmed += 1;
                 cx.client.confirm(publish.channel, publish.publish_seq, Confirm::Ack);
             }
         }
@@ -237,7 +243,9 @@ impl Session {
         }
         let channel = &mut self.channels[at];
         let before = channel.routes.targets();
-        let place = channel.routes.make(version, exchange, routing_key);
+        let counts = &mut channel.counts;
+        let end = |route: &mut Route| counts.take_route(route, self.vhost, cx.host.ledger());
+        let place = channel.routes.make(version, exchange, routing_key, end);
         let route = channel.routes.get(place);
         (route.is_sync, route.load) = (is_sync, super::work::Load::of(&targets));
         fill_route(route, &targets, &topology, cx);
@@ -275,10 +283,11 @@ impl Session {
             let consumer = &mut channel.consumers[found];
             assert!(consumer.unacked >= count, "nothing is settled twice");
             consumer.unacked -= count;
+            consumer.counts.acked += if outcome == Disposition::Ack { count } else { 0 };
             let (queue, partition, state) = (consumer.queue, consumer.partition, consumer.state);
             let holder = channel.holder(&channel.consumers[found]);
             cx.host.push(partition, Command::Settle { queue, holder, first: run.first_seq, count, outcome });
-            channel.forget_if_done(found);
+            channel.forget_if_done(found, cx.host.ledger());
             if outcome == Disposition::Ack {
                 cx.host.count(Count::Acked, count);
             }
@@ -326,6 +335,8 @@ impl Session {
         let what = if delivery.needs_ack { Count::Delivered } else { Count::DeliveredNoAck };
         cx.host.count(what, 1);
         cx.host.count(Count::Redelivered, u64::from(delivery.redelivered));
+        consumer.counts.delivered += 1;
+        consumer.counts.redelivered += u64::from(delivery.redelivered);
         if consumer.is_remote {
             let (partition, bytes) = (consumer.partition, delivery.message.len());
             match self.from_remote.last_mut() {

@@ -4,9 +4,12 @@
 //! moments, and nothing follows from comparing them.
 
 use super::channel::{Channel, Consumer, State};
+use super::counts::ChannelTraffic;
+use super::ledger::QueueTraffic;
 use super::{Client, Host, Session};
 use amqp::Table;
-use broker::{PartitionId, QueueId};
+use broker::topology::Name;
+use broker::{PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use core::net::SocketAddr;
 
@@ -76,6 +79,34 @@ impl ConnectionReport {
     }
 }
 
+/// How much went over a connection, and over its channels by their numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConnectionFigures {
+    /// Which one it is.
+    pub number: ConnectionNumber,
+    /// Its virtual host.
+    pub vhost: VhostId,
+    /// Bytes that came.
+    pub received_bytes: u64,
+    /// Bytes that went.
+    pub sent_bytes: u64,
+    /// By channel, in the order of their numbers.
+    pub channels: Vec<ChannelFigures>,
+}
+
+/// How much went over a channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChannelFigures {
+    /// Its number on the connection.
+    pub number: u16,
+    /// What went over it.
+    pub traffic: ChannelTraffic,
+    /// Messages published, by exchange: the first few.
+    pub publishes: Vec<(Name, u64)>,
+    /// What came out of queues: the first few.
+    pub deliveries: Vec<(QueueId, QueueTraffic)>,
+}
+
 /// A channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChannelReport {
@@ -133,6 +164,15 @@ pub struct ConsumerReport {
 }
 
 impl Session {
+    /// How much went over the connection, `received_bytes` and `sent_bytes` of it by its socket, and
+    /// over its channels; nothing before the virtual host is open. To be asked after
+    /// [`Session::take_counts`].
+    pub fn figures(&self, received_bytes: u64, sent_bytes: u64) -> Option<ConnectionFigures> {
+        self.occupied.as_ref()?;
+        let channels = self.channels.iter().map(Channel::figures).collect();
+        Some(ConnectionFigures { number: self.number(), vhost: self.vhost, received_bytes, sent_bytes, channels })
+    }
+
     /// The connection, its channels and consumers; nothing before its virtual host is open.
     pub fn report(&self, client: &impl Client, seen: Seen, host: &impl Host) -> Option<ConnectionReport> {
         self.occupied.as_ref()?;
@@ -163,6 +203,15 @@ impl Session {
 }
 
 impl Channel {
+    fn figures(&self) -> ChannelFigures {
+        ChannelFigures {
+            number: self.id.number(),
+            traffic: self.counts.traffic,
+            publishes: self.counts.exchanges().to_vec(),
+            deliveries: self.counts.queues().to_vec(),
+        }
+    }
+
     fn report(&self, client: &impl Client, waiting: Vec<WaitingReport>) -> ChannelReport {
         let is_told = |consumer: &&Consumer| matches!(consumer.state, State::Active | State::Starting);
         ChannelReport {

@@ -51,12 +51,19 @@ pub(super) struct Route {
     pub(super) shards: u64,
     /// The `x-recent-history` exchanges on the way, which remember every message, and how many.
     pub(super) histories: Vec<(HistoryId, u32)>,
+    /// Messages that took it since that was taken down.
+    pub(super) published: u64,
 }
 
 impl Route {
     #[inline]
     fn is(&self, version: u64, exchange: &[u8], routing_key: &[u8]) -> bool {
         self.version == version && self.routing_key == routing_key && self.exchange == exchange
+    }
+
+    /// The exchange.
+    pub(super) fn exchange(&self) -> &[u8] {
+        &self.exchange
     }
 }
 
@@ -81,8 +88,15 @@ impl Routes {
         Some(self.last)
     }
 
-    /// A place for a new route, emptied; the memory of the one that was there is used again.
-    pub(super) fn make(&mut self, version: u64, exchange: &[u8], routing_key: &[u8]) -> usize {
+    /// A place for a new route, emptied; the memory of the one that was there is used again, once
+    /// `end` has seen it.
+    pub(super) fn make(
+        &mut self,
+        version: u64,
+        exchange: &[u8],
+        routing_key: &[u8],
+        end: impl FnOnce(&mut Route),
+    ) -> usize {
         let at = match self.routes.len() {
             ROUTES_MAX => {
                 self.oldest = (self.oldest + 1) % ROUTES_MAX;
@@ -94,6 +108,7 @@ impl Routes {
             }
         };
         let route = &mut self.routes[at];
+        end(route);
         route.exchange.clear();
         route.exchange.extend_from_slice(exchange);
         route.routing_key.clear();
@@ -124,6 +139,11 @@ impl Routes {
         self.routes.iter().flat_map(|route| &route.groups).map(|group| group.targets.len()).sum()
     }
 
+    /// All of them.
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Route> {
+        self.routes.iter_mut()
+    }
+
     /// Keeps nothing of the route at `at`.
     pub(super) fn give_up(&mut self, at: usize) {
         self.routes[at] = Route::default();
@@ -142,17 +162,17 @@ mod tests {
     #[test]
     fn a_route_is_found_until_the_topology_changes_or_others_push_it_out() {
         let mut routes = Routes::default();
-        let at = routes.make(5, b"x", b"a");
+        let at = routes.make(5, b"x", b"a", |_| ());
         routes.get(at).shards = 9;
         assert_eq!(routes.find(5, b"x", b"a"), Some(at));
         assert_eq!(routes.find(6, b"x", b"a"), None);
         assert_eq!(routes.find(5, b"xa", b""), None);
         for key in 0..ROUTES_MAX as u8 - 1 {
-            routes.make(5, b"x", &[key]);
+            routes.make(5, b"x", &[key], |_| ());
         }
         assert_eq!(routes.find(5, b"x", b"a"), Some(at));
         for key in 0..ROUTES_MAX as u8 {
-            routes.make(5, b"y", &[key]);
+            routes.make(5, b"y", &[key], |_| ());
         }
         assert_eq!(routes.find(5, b"x", b"a"), None);
         assert_eq!(routes.routes.len(), ROUTES_MAX);

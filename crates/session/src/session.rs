@@ -401,7 +401,9 @@ impl Session {
     }
 
     fn end_channel(&mut self, channel: ChannelId, host: &impl Host) {
-        let gone = self.channels.remove(self.at(channel));
+        let mut gone = self.channels.remove(self.at(channel));
+        gone.take_counts(self.vhost, host.ledger());
+        host.ledger().make_room(|| host.topology());
         self.route_targets -= gone.routes.targets();
         self.transaction_bytes -= gone.transaction.as_ref().map_or(0, |transaction| transaction.bytes());
         host.count(Count::ChannelClosed, 1);

@@ -22,8 +22,12 @@ pub struct Traffic {
     pub delivered: u64,
     /// Deliveries to consumers that do not.
     pub delivered_no_ack: u64,
-    /// Messages that `basic.get` took.
+    /// Messages that `basic.get` took, to be acked.
     pub got: u64,
+    /// Messages that `basic.get` took without acks.
+    pub got_no_ack: u64,
+    /// Times that `basic.get` found nothing.
+    pub got_empty: u64,
     /// Deliveries that had been delivered before.
     pub redelivered: u64,
     /// Deliveries that were acked.
@@ -36,6 +40,8 @@ pub struct Traffic {
     pub channels_opened: u64,
     /// Channels closed.
     pub channels_closed: u64,
+    /// Times that a queue was declared, whether or not it was there.
+    pub queues_declared: u64,
 }
 
 macro_rules! counters {
@@ -63,12 +69,15 @@ counters! {
     Delivered => delivered,
     DeliveredNoAck => delivered_no_ack,
     Got => got,
+    GotNoAck => got_no_ack,
+    GotEmpty => got_empty,
     Redelivered => redelivered,
     Acked => acked,
     ConnectionOpened => connections_opened,
     ConnectionClosed => connections_closed,
     ChannelOpened => channels_opened,
     ChannelClosed => channels_closed,
+    QueueDeclared => queues_declared,
 }
 
 /// A shard's own counts.

@@ -48,6 +48,13 @@ impl Deref for Name {
     }
 }
 
+/// By its bytes, which is what it is hashed and compared by.
+impl std::borrow::Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl From<&str> for Name {
     fn from(text: &str) -> Self {
         Self::new(text.as_bytes())

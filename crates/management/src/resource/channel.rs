@@ -3,9 +3,11 @@
 use super::Cx;
 use super::connection::{self, find, visible};
 use crate::answer::{Answer, Refused};
+use crate::statistics::{History, Kind, Ranges, message_stats, out_of_queue, rates_of};
 use crate::{json, listing};
-use broker::topology::Topology;
-use serde_json::{Value, json};
+use broker::QueueId;
+use broker::topology::{Name, Topology};
+use serde_json::{Map, Value, json};
 use server::report::{ChannelReport, ConnectionReport, ConsumerReport, WaitingReport};
 
 fn name(report: &ConnectionReport, channel: &ChannelReport) -> String {
@@ -20,14 +22,18 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
     let mut all = visible(cx).await;
     all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
     let channels: Vec<_> = channels_of(&all).collect();
-    let describe = |part: &[Channel<'_>]| part.iter().map(|(report, channel)| describe(cx, report, channel)).collect();
+    let rates = cx.rates().await?;
+    let rates = rates.as_ref();
+    let describe =
+        |part: &[Channel<'_>]| part.iter().map(|(report, channel)| describe(cx, report, channel, rates)).collect();
     listing::answer(cx.call, &channels, describe).await
 }
 
 /// GET of those of one connection.
 pub(super) async fn of_connection(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
     let found = find(cx, wanted).await?;
-    Ok(Answer::json(&listing::list(cx.call, described(cx, &found))?))
+    let rates = cx.rates().await?;
+    Ok(Answer::json(&listing::list(cx.call, described(cx, &found, rates.as_ref()))?))
 }
 
 /// GET of one.
@@ -36,8 +42,13 @@ pub(super) async fn get(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
         for channel in &report.channels {
             if name(&report, channel).as_bytes() == wanted {
                 connection::need_visible(cx, &report)?;
-                let mut found = describe(cx, &report, channel);
+                let rates = cx.rates().await?;
+                let mut found = describe(cx, &report, channel, rates.as_ref());
                 found["consumer_details"] = consumers_of(cx, &report, channel).into();
+                if let Some(ranges) = &rates {
+                    found["publishes"] = publishes(cx, &report, channel, ranges).into();
+                    found["deliveries"] = deliveries(cx, &report, channel, ranges).into();
+                }
                 return Ok(Answer::json(&listing::one(cx.call, found)));
             }
         }
@@ -126,12 +137,78 @@ fn channels_of(all: &[ConnectionReport]) -> impl Iterator<Item = Channel<'_>> {
     all.iter().flat_map(|report| report.channels.iter().map(move |channel| (report, channel)))
 }
 
-fn described(cx: Cx<'_>, report: &ConnectionReport) -> Vec<Value> {
-    report.channels.iter().map(|channel| describe(cx, report, channel)).collect()
+fn described(cx: Cx<'_>, report: &ConnectionReport, rates: Option<&Ranges>) -> Vec<Value> {
+    report.channels.iter().map(|channel| describe(cx, report, channel, rates)).collect()
 }
 
-fn describe(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport) -> Value {
+/// What it published to each exchange.
+fn publishes(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport, ranges: &Ranges) -> Vec<Value> {
+    let store = cx.call.statistics.store();
+    let Some(counted) = store.channel(report.number, channel.number) else { return Vec::new() };
+    let describe = |(name, count): &(Name, History)| {
+        let mut stats = Map::new();
+        rates_of(&[count], &[("publish", 0)], Kind::Counter, (&store, ranges.messages), &mut stats);
+        json!({ "stats": stats, "exchange": { "name": json::text(name), "vhost": json::text(&report.vhost) } })
+    };
+    counted.exchanges.iter().map(describe).collect()
+}
+
+/// What it was given of each queue.
+fn deliveries(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport, ranges: &Ranges) -> Vec<Value> {
+    let topology = cx.handle().topology();
+    let store = cx.call.statistics.store();
+    let Some(counted) = store.channel(report.number, channel.number) else { return Vec::new() };
+    let describe = |(queue, counted): &(QueueId, History)| {
+        let name = topology.queue(*queue).map(|queue| json::text(&queue.name))?;
+        let stats = out_of_queue(&[counted], &store, ranges);
+        Some(json!({ "stats": stats, "queue": { "name": name, "vhost": json::text(&report.vhost) } }))
+    };
+    counted.queues.iter().filter_map(describe).collect()
+}
+
+/// What channels were given of a queue.
+pub(super) async fn deliveries_of_queue(cx: Cx<'_>, queue: QueueId, rates: Option<&Ranges>) -> Vec<Value> {
+    let Some(ranges) = rates else { return Vec::new() };
+    let all = cx.handle().connections().await;
+    let store = cx.call.statistics.store();
+    let describe = |(report, channel): Channel<'_>| {
+        let counted = store.channel(report.number, channel.number)?;
+        let (_, counted) = counted.queues.iter().find(|(known, _)| *known == queue)?;
+        let stats = out_of_queue(&[counted], &store, ranges);
+        Some(json!({ "stats": stats, "channel_details": details(cx, report, channel) }))
+    };
+    channels_of(&all).filter_map(describe).collect()
+}
+
+/// What channels published to an exchange.
+pub(super) async fn publishes_to(cx: Cx<'_>, vhost: &[u8], exchange: &[u8], ranges: &Ranges) -> Vec<Value> {
+    let all = cx.handle().connections().await;
+    let store = cx.call.statistics.store();
+    let describe = |(report, channel): Channel<'_>| {
+        let counted = store.channel(report.number, channel.number)?;
+        let (_, counted) = counted.exchanges.iter().find(|(name, _)| **name == *exchange)?;
+        let mut stats = Map::new();
+        rates_of(&[counted], &[("publish", 0)], Kind::Counter, (&store, ranges.messages), &mut stats);
+        Some(json!({ "stats": stats, "channel_details": details(cx, report, channel) }))
+    };
+    channels_of(&all).filter(|(report, _)| report.vhost == vhost).filter_map(describe).collect()
+}
+
+/// A channel, where others are told of it.
+fn details(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport) -> Value {
     json!({
+        "name": name(report, channel),
+        "number": channel.number,
+        "node": cx.handle().facts().node_name,
+        "user": json::text(&report.user),
+        "connection_name": connection::name(report),
+        "peer_host": report.peer.ip().to_string(),
+        "peer_port": report.peer.port(),
+    })
+}
+
+fn describe(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport, rates: Option<&Ranges>) -> Value {
+    let mut described = json!({
         "name": name(report, channel),
         "number": channel.number,
         "node": cx.handle().facts().node_name,
@@ -151,7 +228,15 @@ fn describe(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport) -> V
             "peer_host": report.peer.ip().to_string(),
             "peer_port": report.peer.port(),
         },
-    })
+    });
+    let store = cx.call.statistics.store();
+    let Some(ranges) = rates else { return described };
+    if let Some(counted) = store.channel(report.number, channel.number)
+        && let Some(stats) = message_stats(&[&counted.messages], &store, ranges)
+    {
+        described["message_stats"] = stats;
+    }
+    described
 }
 
 fn consumers_of(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport) -> Vec<Value> {

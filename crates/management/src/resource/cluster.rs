@@ -96,10 +96,11 @@ pub(super) fn rebalance(cx: Cx<'_>) -> Result<Answer, Refused> {
     Ok(Answer::done())
 }
 
-/// DELETE of the samples behind rates and histories. There are none.
+/// DELETE of the samples behind rates and histories.
 pub(super) fn reset(cx: Cx<'_>, node: Option<&[u8]>) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     node.map_or(Ok(()), |node| cx.need_node(node))?;
+    cx.call.statistics.reset();
     Ok(Answer::done())
 }
 

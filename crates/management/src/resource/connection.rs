@@ -2,6 +2,7 @@
 
 use super::Cx;
 use crate::answer::{Answer, Refused};
+use crate::statistics::{Kind, Ranges, column, rates_of};
 use crate::{json, listing};
 use serde_json::{Value, json};
 use server::report::{ConnectionReport, ConnectionState};
@@ -49,14 +50,16 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>, user: Option<&[u8]>) 
     let mut all = visible(cx).await;
     all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
     all.retain(|report| user.is_none_or(|user| report.user == user));
-    let node = &cx.handle().facts().node_name;
-    listing::answer(cx.call, &all, |part| part.iter().map(|report| describe(report, node)).collect()).await
+    let rates = cx.rates().await?;
+    let describe = |part: &[ConnectionReport]| part.iter().map(|report| describe(cx, report, rates.as_ref())).collect();
+    listing::answer(cx.call, &all, describe).await
 }
 
 /// GET of one.
 pub(super) async fn get(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
     let found = find(cx, wanted).await?;
-    Ok(Answer::json(&listing::one(cx.call, describe(&found, &cx.handle().facts().node_name))))
+    let rates = cx.rates().await?;
+    Ok(Answer::json(&listing::one(cx.call, describe(cx, &found, rates.as_ref()))))
 }
 
 /// DELETE of one.
@@ -92,7 +95,8 @@ fn host(address: SocketAddr) -> String {
     address.ip().to_string()
 }
 
-fn describe(report: &ConnectionReport, node: &str) -> Value {
+fn describe(cx: Cx<'_>, report: &ConnectionReport, rates: Option<&Ranges>) -> Value {
+    let node = &cx.handle().facts().node_name;
     let properties = json::table(&report.client_properties());
     let state = match report.state {
         ConnectionState::Running => "running",
@@ -100,7 +104,7 @@ fn describe(report: &ConnectionReport, node: &str) -> Value {
         ConnectionState::Closing => "closing",
     };
     let seen = &report.seen;
-    json!({
+    let mut described = json!({
         "name": name(report),
         "node": node,
         "type": "network",
@@ -124,5 +128,13 @@ fn describe(report: &ConnectionReport, node: &str) -> Value {
         "recv_oct": seen.received_bytes,
         "send_oct": seen.sent_bytes,
         "ssl": seen.is_tls,
-    })
+    });
+    let store = cx.call.statistics.store();
+    if let (Some(ranges), Some(history), Some(fields)) =
+        (rates, store.connection(report.number), described.as_object_mut())
+    {
+        let octets = [("recv_oct", column::RECEIVED), ("send_oct", column::SENT)];
+        rates_of(&[&history.bytes], &octets, Kind::Counter, (&store, ranges.data), fields);
+    }
+    described
 }

@@ -5,10 +5,11 @@ use super::queue::{checked, flag};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object_of;
+use crate::statistics::{History, Kind, Ranges, column, rates_of};
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{Exchange, ExchangeDeclare, Name, Topology};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The default exchange's name is empty, which no path can say.
 pub(super) fn from_path(name: &[u8]) -> &[u8] {
@@ -27,20 +28,32 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
         topology.exchanges().filter(seen).map(|exchange| (exchange.vhost, exchange.name.clone())).collect()
     };
     exchanges.sort_unstable();
+    let rates = cx.rates().await?;
     let describe = |part: &[(VhostId, Name)]| {
         let topology = cx.handle().topology();
         let found = part.iter().filter_map(|(vhost, name)| topology.find_exchange(*vhost, name));
-        found.map(|exchange| describe(&topology, exchange)).collect()
+        found.map(|exchange| describe(cx, &topology, exchange, rates.as_ref())).collect()
     };
     listing::answer(cx.call, &exchanges, describe).await
 }
 
 /// GET of one.
-pub(super) fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+    cx.visible_vhost(&cx.handle().topology(), vhost)?;
+    let rates = cx.rates().await?;
+    let incoming = match &rates {
+        Some(ranges) => super::channel::publishes_to(cx, vhost, from_path(name), ranges).await,
+        None => Vec::new(),
+    };
     let topology = cx.handle().topology();
     let vhost = cx.visible_vhost(&topology, vhost)?;
     let found = topology.find_exchange(vhost, checked(from_path(name))?).ok_or(Refused::NotFound)?;
-    Ok(Answer::json(&listing::one(cx.call, describe(&topology, found))))
+    let mut described = describe(cx, &topology, found, rates.as_ref());
+    if let Some(ranges) = &rates {
+        described["incoming"] = incoming.into();
+        described["outgoing"] = outgoing(cx, &topology, found, ranges).into();
+    }
+    Ok(Answer::json(&listing::one(cx.call, described)))
 }
 
 /// PUT: a declare in the caller's name.
@@ -90,9 +103,23 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answ
     Ok(Answer::done())
 }
 
-fn describe(topology: &Topology, exchange: &Exchange) -> Value {
+/// What went to each queue.
+fn outgoing(cx: Cx<'_>, topology: &Topology, exchange: &Exchange, ranges: &Ranges) -> Vec<Value> {
+    let store = cx.call.statistics.store();
+    let Some(counted) = store.exchange(exchange.vhost, &exchange.name) else { return Vec::new() };
+    let describe = |(queue, count): (&broker::QueueId, &History)| {
+        let queue = topology.queue(*queue)?;
+        let mut stats = Map::new();
+        rates_of(&[count], &[("publish", 0)], Kind::Counter, (&store, ranges.messages), &mut stats);
+        let vhost = topology.vhost_of(queue.vhost).map(|vhost| json::text(&vhost.name));
+        Some(json!({ "stats": stats, "queue": { "name": json::text(&queue.name), "vhost": vhost } }))
+    };
+    counted.queues.iter().filter_map(describe).collect()
+}
+
+fn describe(cx: Cx<'_>, topology: &Topology, exchange: &Exchange, rates: Option<&Ranges>) -> Value {
     let policy = topology.policy_of_exchange(exchange);
-    json!({
+    let mut described = json!({
         "name": json::text(&exchange.name),
         "vhost": topology.vhost_of(exchange.vhost).map(|vhost| json::text(&vhost.name)),
         "type": exchange.kind.word(),
@@ -101,5 +128,13 @@ fn describe(topology: &Topology, exchange: &Exchange) -> Value {
         "internal": exchange.internal,
         "arguments": json::table(&exchange.arguments),
         "policy": policy.map_or(Value::Null, |name| json::text(name)),
-    })
+    });
+    let store = cx.call.statistics.store();
+    if let (Some(ranges), Some(counted)) = (rates, store.exchange(exchange.vhost, &exchange.name)) {
+        let mut stats = Map::new();
+        let named = [("publish_in", column::IN), ("publish_out", column::OUT)];
+        rates_of(&[&counted.messages], &named, Kind::Counter, (&store, ranges.messages), &mut stats);
+        described["message_stats"] = stats.into();
+    }
+    described
 }

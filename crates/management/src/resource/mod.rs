@@ -27,6 +27,7 @@ use crate::access::Caller;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::Call;
+use crate::statistics::Ranges;
 use crate::unsent::Owner;
 use binding::End;
 use broker::VhostId;
@@ -45,6 +46,17 @@ pub(crate) struct Cx<'a> {
 impl Cx<'_> {
     fn handle(&self) -> &Handle {
         self.call.handle
+    }
+
+    /// The rates that the query asks for, with counts of this moment; `None` where it wants no
+    /// statistics. Errors: what is wrong with the query.
+    async fn rates(&self) -> Result<Option<Ranges>, Refused> {
+        if self.call.flag("disable_stats") {
+            return Ok(None);
+        }
+        let ranges = Ranges::of(self.call)?;
+        self.call.statistics.update(self.handle()).await;
+        Ok(Some(ranges))
     }
 
     /// Errors: 404 unless this is the node's name.
@@ -147,8 +159,8 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"nodes", name, b"memory", b"ets"] | [b"nodes", name, b"memory", b"ets", b"relative"] => {
             on!(method; "GET" => node::memory_of_tables(cx, name))
         }
-        [b"nodes"] => on!(method; "GET" => node::nodes(cx)),
-        [b"nodes", name] => on!(method; "GET" => node::node(cx, name)),
+        [b"nodes"] => on!(method; "GET" => node::nodes(cx).await),
+        [b"nodes", name] => on!(method; "GET" => node::node(cx, name).await),
         [b"nodes", name, b"publishers", b"hold"] => on!(method;
             "PUT" => node::hold_publishers(cx, name, true),
             "DELETE" => node::hold_publishers(cx, name, false)),
@@ -243,7 +255,7 @@ async fn routing(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resul
         [b"exchanges"] => on!(method; "GET" => exchange::list(cx, None).await),
         [b"exchanges", vhost] => on!(method; "GET" => exchange::list(cx, Some(vhost)).await),
         [b"exchanges", vhost, name] => on!(method;
-            "GET" => exchange::get(cx, vhost, name),
+            "GET" => exchange::get(cx, vhost, name).await,
             "PUT" => exchange::put(cx, vhost, name, body).await,
             "DELETE" => exchange::delete(cx, vhost, name).await),
         [b"exchanges", vhost, name, b"publish"] => {

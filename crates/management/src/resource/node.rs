@@ -3,9 +3,25 @@
 use super::Cx;
 use crate::answer::{Answer, Refused};
 use crate::process::Process;
+use crate::statistics::{Figure, History, Kind, Ranges, column, lengths, message_stats, rates_of};
 use crate::{json, listing};
-use serde_json::{Value, json};
-use server::handle::{NodeFigures, Traffic};
+use broker::VhostId;
+use serde_json::{Map, Value, json};
+use server::handle::NodeFigures;
+
+/// For how many seconds samples are kept, each time with fewer of them.
+const RETENTION: [u32; 4] = [600, 3_600, 28_800, 86_400];
+
+/// What comes and goes, as RabbitMQ tells it of a node.
+const CHURN: [(&str, usize); 7] = [
+    ("connection_created", column::CONNECTION_CREATED),
+    ("connection_closed", column::CONNECTION_CLOSED),
+    ("channel_created", column::CHANNEL_CREATED),
+    ("channel_closed", column::CHANNEL_CLOSED),
+    ("queue_declared", column::QUEUE_DECLARED),
+    ("queue_created", column::QUEUE_CREATED),
+    ("queue_deleted", column::QUEUE_DELETED),
+];
 
 /// GET of who asks.
 pub(super) fn whoami(cx: Cx<'_>) -> Result<Answer, Refused> {
@@ -17,6 +33,7 @@ pub(super) fn whoami(cx: Cx<'_>) -> Result<Answer, Refused> {
 pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
     let handle = cx.handle();
     let facts = handle.facts();
+    let rates = cx.rates().await?;
     let connections = super::connection::visible(cx).await;
     let channels = connections.iter().flat_map(|report| &report.channels);
     let (channel_count, consumer_count) =
@@ -24,6 +41,8 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
     let figures = handle.queue_figures().await;
     let topology = handle.topology();
     let exchanges = topology.exchanges().filter(|exchange| cx.caller.monitors(&topology, exchange.vhost)).count();
+    let seen: Vec<VhostId> =
+        topology.vhosts().map(|(id, _)| id).filter(|id| cx.caller.monitors(&topology, *id)).collect();
     let (mut queues, mut ready, mut unacked) = (0, 0, 0);
     for queue in topology.queues().filter(|queue| cx.caller.monitors(&topology, queue.vhost)) {
         queues += 1;
@@ -44,7 +63,8 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
         "leveret_version": env!("CARGO_PKG_VERSION"),
         "cluster_name": handle.cluster_name(),
         "node": facts.node_name,
-        "rates_mode": "none",
+        "rates_mode": "detailed",
+        "sample_retention_policies": { "global": RETENTION, "basic": RETENTION, "detailed": [] },
         "exchange_types": exchange_types(),
         "object_totals": {
             "channels": channel_count,
@@ -63,35 +83,44 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
         "cluster_tags": cluster_tags,
         "node_tags": {},
         "default_queue_type": "classic",
-        "disable_stats": false,
-        "enable_queue_totals": false,
+        "disable_stats": cx.call.flag("disable_stats"),
+        "enable_queue_totals": cx.call.flag("enable_queue_totals"),
         "is_op_policy_updating_enabled": true,
         "statistics_db_event_queue": 0,
     });
-    if cx.caller.is_monitoring() {
-        let traffic = handle.figures().traffic;
-        overview["message_stats"] = message_stats(&traffic);
-        overview["churn_rates"] = json!({
-            "connection_created": traffic.connections_opened,
-            "connection_closed": traffic.connections_closed,
-            "channel_created": traffic.channels_opened,
-            "channel_closed": traffic.channels_closed,
-        });
+    if let Some(ranges) = &rates {
+        let store = cx.call.statistics.store();
+        // Who is no monitor is told of the virtual hosts that they may see.
+        let all: Vec<&History> = match cx.caller.is_monitoring() {
+            true => store.node().into_iter().collect(),
+            false => seen.iter().filter_map(|vhost| store.vhost(*vhost)).collect(),
+        };
+        overview["message_stats"] = message_stats(&all, &store, ranges).unwrap_or_else(|| json!({}));
+        if let Some(totals) = overview["queue_totals"].as_object_mut() {
+            lengths(&all, &store, ranges, totals);
+        }
+        let mut churn = Map::new();
+        if let Some(node) = store.node() {
+            rates_of(&[node], &CHURN, Kind::Counter, (&store, ranges.messages), &mut churn);
+        }
+        overview["churn_rates"] = churn.into();
     }
     Ok(Answer::json(&listing::one(cx.call, overview)))
 }
 
 /// GET of the list of nodes.
-pub(super) fn nodes(cx: Cx<'_>) -> Result<Answer, Refused> {
+pub(super) async fn nodes(cx: Cx<'_>) -> Result<Answer, Refused> {
     cx.caller.need_monitoring()?;
-    Ok(Answer::json(&listing::list(cx.call, vec![describe(cx)])?))
+    let rates = cx.rates().await?;
+    Ok(Answer::json(&listing::list(cx.call, vec![describe(cx, rates.as_ref())])?))
 }
 
 /// GET of one node.
-pub(super) fn node(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
+pub(super) async fn node(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     cx.caller.need_monitoring()?;
     cx.need_node(name)?;
-    Ok(Answer::json(&listing::one(cx.call, describe(cx))))
+    let rates = cx.rates().await?;
+    Ok(Answer::json(&listing::one(cx.call, describe(cx, rates.as_ref()))))
 }
 
 /// GET of what the node's memory holds, in bytes or as parts of a hundred.
@@ -203,22 +232,7 @@ fn exchange_types() -> Vec<Value> {
         .collect()
 }
 
-fn message_stats(traffic: &Traffic) -> Value {
-    json!({
-        "publish": traffic.published,
-        "confirm": traffic.confirmed,
-        "return_unroutable": traffic.returned,
-        "drop_unroutable": traffic.dropped,
-        "deliver": traffic.delivered,
-        "deliver_no_ack": traffic.delivered_no_ack,
-        "get": traffic.got,
-        "deliver_get": traffic.delivered + traffic.delivered_no_ack + traffic.got,
-        "redeliver": traffic.redelivered,
-        "ack": traffic.acked,
-    })
-}
-
-fn describe(cx: Cx<'_>) -> Value {
+fn describe(cx: Cx<'_>, rates: Option<&Ranges>) -> Value {
     let handle = cx.handle();
     let (facts, figures, process) = (handle.facts(), handle.figures(), Process::look());
     let mechanisms = facts.config.auth_mechanisms.iter();
@@ -232,7 +246,7 @@ fn describe(cx: Cx<'_>) -> Value {
         "os_pid": std::process::id().to_string(),
         "uptime": facts.started.elapsed().as_millis() as u64,
         "processors": std::thread::available_parallelism().map_or(1, usize::from),
-        "rates_mode": "none",
+        "rates_mode": "detailed",
         "partitions": [],
         "db_dir": facts.config.data_dir.display().to_string(),
         "config_files": [],
@@ -257,11 +271,32 @@ fn describe(cx: Cx<'_>) -> Value {
         "cluster_links": [],
         "sockets_used": figures.connections,
         "sockets_total": facts.config.connections_max,
-        "connection_created": figures.traffic.connections_opened,
-        "connection_closed": figures.traffic.connections_closed,
-        "channel_created": figures.traffic.channels_opened,
-        "channel_closed": figures.traffic.channels_closed,
     });
+    let Some(ranges) = rates else {
+        // Nothing but who there is, as in RabbitMQ.
+        return json!({ "name": facts.node_name, "type": "disc", "running": true });
+    };
+    let store = cx.call.statistics.store();
+    if let (Some(node), Some(fields)) = (store.node(), described.as_object_mut()) {
+        rates_of(&[node], &CHURN, Kind::Counter, (&store, ranges.node), fields);
+        let counts = [
+            ("context_switches", column::CONTEXT_SWITCHES),
+            ("io_write_bytes", column::LOG_BYTES),
+            ("io_sync_count", column::LOG_SYNCS),
+        ];
+        rates_of(&[node], &counts, Kind::Counter, (&store, ranges.node), fields);
+        let gauges = [
+            ("mem_used_details", column::MEM_USED),
+            ("fd_used_details", column::FD_USED),
+            ("sockets_used_details", column::SOCKETS_USED),
+            ("proc_used_details", column::PROC_USED),
+            ("disk_free_details", column::DISK_FREE),
+        ];
+        for (name, column) in gauges {
+            let figure = Figure { of: &[node], columns: &[column], kind: Kind::Gauge };
+            fields.insert(name.to_owned(), figure.details(&store, ranges.node));
+        }
+    }
     let own = [
         ("leveret_publishers_held", Value::from(figures.alarms.operator)),
         ("leveret_value_at_risk", figures.value_at_risk.into()),

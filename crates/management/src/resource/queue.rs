@@ -4,15 +4,17 @@ use super::{Cx, NOT_THEIRS, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object_of;
+use crate::statistics::{History, Kind, Ranges, lengths, message_stats, rates_of};
 use crate::{json, listing};
 use broker::topology::{NAME_BYTES_MAX, Name, Queue, QueueDeclare, QueueType, Topology};
 use broker::{QueueId, VhostId};
 use partition::QueueFigures;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// GET of all, or of those in a virtual host.
 pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
     let vhost = vhost.map(|name| cx.visible_vhost(&cx.handle().topology(), name)).transpose()?;
+    let rates = cx.rates().await?;
     let figures = cx.handle().queue_figures().await;
     let mut queues: Vec<(VhostId, Name, QueueId)> = {
         let topology = cx.handle().topology();
@@ -26,7 +28,7 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
     let describe = |part: &[(VhostId, Name, QueueId)]| {
         let topology = cx.handle().topology();
         let found = part.iter().filter_map(|(_, _, id)| topology.queue(*id));
-        found.map(|queue| describe(cx, &topology, queue, figures.get(&queue.id))).collect()
+        found.map(|queue| describe(cx, &topology, queue, figures.get(&queue.id), rates.as_ref())).collect()
     };
     listing::answer(cx.call, &queues, describe).await
 }
@@ -34,15 +36,24 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
 /// GET of one.
 pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     cx.visible_vhost(&cx.handle().topology(), vhost)?;
+    let rates = cx.rates().await?;
     let figures = cx.handle().queue_figures().await;
     let (mut found, id) = {
         let topology = cx.handle().topology();
         let vhost = cx.visible_vhost(&topology, vhost)?;
         let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
-        (describe(cx, &topology, queue, figures.get(&queue.id)), queue.id)
+        let mut found = describe(cx, &topology, queue, figures.get(&queue.id), rates.as_ref());
+        if let Some(ranges) = &rates {
+            found["incoming"] = incoming(cx, &topology, queue, ranges).into();
+        }
+        (found, queue.id)
     };
+    if rates.is_none() {
+        return Ok(Answer::json(&listing::one(cx.call, found)));
+    }
     let consumers = super::channel::consumers_of_queue(cx, id).await;
     found["consumer_details"] = consumers.into();
+    found["deliveries"] = super::channel::deliveries_of_queue(cx, id, rates.as_ref()).await.into();
     Ok(Answer::json(&listing::one(cx.call, found)))
 }
 
@@ -128,7 +139,28 @@ impl Cx<'_> {
     }
 }
 
-fn describe(cx: Cx<'_>, topology: &Topology, queue: &Queue, figures: Option<&QueueFigures>) -> Value {
+/// What came from each exchange.
+fn incoming(cx: Cx<'_>, topology: &Topology, queue: &Queue, ranges: &Ranges) -> Vec<Value> {
+    let store = cx.call.statistics.store();
+    let from = store.exchanges().filter_map(|(key, exchange)| Some((key, exchange.queues.get(&queue.id)?)));
+    let mut from: Vec<_> = from.collect();
+    from.sort_unstable_by_key(|(key, _)| *key);
+    let describe = |((vhost, name), count): &(&(VhostId, Name), &History)| {
+        let mut stats = Map::new();
+        rates_of(&[count], &[("publish", 0)], Kind::Counter, (&store, ranges.messages), &mut stats);
+        let vhost = topology.vhost_of(*vhost).map(|vhost| json::text(&vhost.name));
+        json!({ "stats": stats, "exchange": { "name": json::text(name), "vhost": vhost } })
+    };
+    from.iter().map(describe).collect()
+}
+
+fn describe(
+    cx: Cx<'_>,
+    topology: &Topology,
+    queue: &Queue,
+    figures: Option<&QueueFigures>,
+    rates: Option<&Ranges>,
+) -> Value {
     let node = &cx.handle().facts().node_name;
     let empty = QueueFigures::empty(queue.id);
     let figures = figures.unwrap_or(&empty);
@@ -161,6 +193,14 @@ fn describe(cx: Cx<'_>, topology: &Topology, queue: &Queue, figures: Option<&Que
         described["members"] = json!([node]);
         described["online"] = json!(online);
     }
+    let Some(ranges) = rates else { return without_stats(cx, described) };
+    let store = cx.call.statistics.store();
+    if let (Some(history), Some(fields)) = (store.queue(queue.id), described.as_object_mut()) {
+        lengths(&[history], &store, ranges, fields);
+        if let Some(stats) = message_stats(&[history], &store, ranges) {
+            fields.insert("message_stats".to_owned(), stats);
+        }
+    }
     if is_down && let Some(fields) = described.as_object_mut() {
         // Nobody knows.
         fields.retain(|name, _| name != "consumers" && !name.starts_with("messages"));
@@ -171,6 +211,21 @@ fn describe(cx: Cx<'_>, topology: &Topology, queue: &Queue, figures: Option<&Que
     }
     if queue.rules.dedup.is_some() {
         described["leveret_repeats_dropped"] = figures.repeats_dropped.into();
+    }
+    described
+}
+
+/// What `disable_stats` leaves of a queue, with its lengths where `enable_queue_totals` wants them.
+fn without_stats(cx: Cx<'_>, mut described: Value) -> Value {
+    let has_totals = cx.call.flag("enable_queue_totals");
+    let kept = |name: &str| match name {
+        "name" | "vhost" | "node" | "state" | "type" | "durable" | "auto_delete" | "exclusive" | "arguments"
+        | "leader" | "members" | "online" => true,
+        "messages" | "messages_ready" | "messages_unacknowledged" => has_totals,
+        _ => false,
+    };
+    if let Some(fields) = described.as_object_mut() {
+        fields.retain(|name, _| kept(name));
     }
     described
 }

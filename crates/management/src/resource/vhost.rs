@@ -5,6 +5,7 @@ use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object_of;
+use crate::statistics::{Kind, Ranges, column, lengths, message_stats, rates_of};
 use crate::{json, listing};
 use broker::topology::{Command, CommandReply, Name, QueueType, Topology, Vhost, VhostDescription};
 use broker::{QueueId, VhostId};
@@ -14,11 +15,12 @@ use std::collections::HashMap;
 
 /// GET of those that the caller may see.
 pub(super) async fn list(cx: Cx<'_>) -> Result<Answer, Refused> {
+    let rates = cx.rates().await?;
     let figures = cx.handle().queue_figures().await;
     let topology = cx.handle().topology();
     let counts = count(&topology, &figures);
     let seen = topology.vhosts().filter(|(id, _)| cx.caller.monitors(&topology, *id));
-    let items = seen.map(|(id, vhost)| describe(cx, id, vhost, counts.get(&id))).collect();
+    let items = seen.map(|(id, vhost)| describe(cx, id, vhost, counts.get(&id), rates.as_ref())).collect();
     drop(topology);
     Ok(Answer::json(&listing::list(cx.call, items)?))
 }
@@ -26,12 +28,13 @@ pub(super) async fn list(cx: Cx<'_>) -> Result<Answer, Refused> {
 /// GET of one.
 pub(super) async fn get(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     cx.monitored_vhost(&cx.handle().topology(), name)?;
+    let rates = cx.rates().await?;
     let figures = cx.handle().queue_figures().await;
     let topology = cx.handle().topology();
     let id = cx.monitored_vhost(&topology, name)?;
     let counts = count(&topology, &figures);
     let vhost = topology.vhost_of(id).ok_or(Refused::NotFound)?;
-    Ok(Answer::json(&listing::one(cx.call, describe(cx, id, vhost, counts.get(&id)))))
+    Ok(Answer::json(&listing::one(cx.call, describe(cx, id, vhost, counts.get(&id), rates.as_ref()))))
 }
 
 /// PUT: makes it if it is not there, and takes over what is said about it.
@@ -132,14 +135,14 @@ fn count(topology: &Topology, figures: &HashMap<QueueId, QueueFigures>) -> HashM
     counts
 }
 
-fn describe(cx: Cx<'_>, id: VhostId, vhost: &Vhost, count: Option<&(u64, u64)>) -> Value {
+fn describe(cx: Cx<'_>, id: VhostId, vhost: &Vhost, count: Option<&(u64, u64)>, rates: Option<&Ranges>) -> Value {
     let VhostDescription { text, tags, default_queue_type } = &vhost.description;
     let tags: Vec<Value> = tags.iter().map(|tag| json::text(tag)).collect();
     let default = default_queue_type.map_or("classic", QueueType::word);
     let (ready, unacked) = count.copied().unwrap_or_default();
     let mut state = serde_json::Map::new();
     state.insert(cx.handle().facts().node_name.clone(), "running".into());
-    json!({
+    let mut described = json!({
         "name": json::text(&vhost.name),
         "description": text,
         "tags": tags,
@@ -147,8 +150,21 @@ fn describe(cx: Cx<'_>, id: VhostId, vhost: &Vhost, count: Option<&(u64, u64)>) 
         "metadata": { "description": text, "tags": tags, "default_queue_type": default },
         "tracing": cx.handle().traces(id),
         "cluster_state": state,
-        "messages": ready + unacked,
-        "messages_ready": ready,
-        "messages_unacknowledged": unacked,
-    })
+    });
+    let (Some(ranges), Some(fields)) = (rates, described.as_object_mut()) else { return described };
+    for (name, count) in
+        [("messages", ready + unacked), ("messages_ready", ready), ("messages_unacknowledged", unacked)]
+    {
+        fields.insert(name.to_owned(), count.into());
+    }
+    let store = cx.call.statistics.store();
+    if let Some(history) = store.vhost(id) {
+        lengths(&[history], &store, ranges, fields);
+        let octets = [("recv_oct", column::RECV_OCT), ("send_oct", column::SEND_OCT)];
+        rates_of(&[history], &octets, Kind::Counter, (&store, ranges.data), fields);
+        if let Some(stats) = message_stats(&[history], &store, ranges) {
+            fields.insert("message_stats".to_owned(), stats);
+        }
+    }
+    described
 }

@@ -68,6 +68,9 @@ pub(crate) struct Shared {
     log: OnceLock<Arc<dyn TopologyLog>>,
     /// Held by the one change under way whose patterns were weighed, until it is decided.
     pub(crate) pattern_turn: tokio::sync::Mutex<()>,
+    /// Queues that came and went while this node led them.
+    pub(crate) queues_created: AtomicU64,
+    pub(crate) queues_deleted: AtomicU64,
     pub(crate) draining: AtomicBool,
     /// Tells the acceptor that the node drains.
     pub(crate) door_closes: Notify,
@@ -119,6 +122,8 @@ impl Shared {
             directory,
             log: OnceLock::new(),
             pattern_turn: tokio::sync::Mutex::new(()),
+            queues_created: AtomicU64::new(0),
+            queues_deleted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             door_closes: Notify::new(),
             start: Instant::now(),
@@ -152,7 +157,23 @@ impl Shared {
     ) -> Applied {
         let Changed { applied, events } = self.topology.change(change, apply, self.tells_events(), tell);
         events.into_iter().for_each(|event| self.tell(event));
+        self.count_queues(&applied.effects);
         applied
+    }
+
+    /// Counts the queues that come and go; every node hears of each, and its leader counts it.
+    fn count_queues(&self, effects: &[Effect]) {
+        let is_own = |partition| self.leaders.leader(partition) == Some(self.leaders.own());
+        for effect in effects {
+            let (partition, counter) = match effect {
+                Effect::QueueCreated { partition, .. } => (*partition, &self.queues_created),
+                Effect::QueueDeleted { partition, .. } => (*partition, &self.queues_deleted),
+                _ => continue,
+            };
+            if is_own(partition) {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Takes over a snapshot; see [`TopologyView::install`].

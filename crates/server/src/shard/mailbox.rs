@@ -10,7 +10,8 @@ use crate::cluster::LinkArrival;
 use crate::drain::DrainStep;
 use broker::VhostId;
 use partition::{QueueFigures, Reply};
-use session::report::{ConnectionNumber, ConnectionReport};
+use session::Counted;
+use session::report::{ConnectionFigures, ConnectionNumber, ConnectionReport};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,6 +69,19 @@ pub(crate) enum Look {
     Connections(oneshot::Sender<Vec<ConnectionReport>>),
     /// What is in the queues.
     Queues(oneshot::Sender<Vec<QueueFigures>>),
+    /// What went through, since somebody looked before. One only may look, or each gets a part.
+    Statistics(oneshot::Sender<Vec<ShardStatistics>>),
+}
+
+/// What went through a shard.
+#[derive(Clone, Debug)]
+pub struct ShardStatistics {
+    /// Over each connection whose virtual host is open, since it came.
+    pub connections: Vec<ConnectionFigures>,
+    /// What is in the queues.
+    pub queues: Vec<QueueFigures>,
+    /// By exchange and queue, since the last look.
+    pub counted: Counted,
 }
 
 /// A connection on its way to its shard, past everything that comes before AMQP.

@@ -32,5 +32,6 @@ mod mailbox;
 pub(crate) mod thread;
 mod wheel;
 
+pub use mailbox::ShardStatistics;
 pub(crate) use mailbox::{Arrival, Look, Mailbox, Outsider, Parcel};
 pub(crate) use wheel::{Seat, Wheel};

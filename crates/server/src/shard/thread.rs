@@ -5,7 +5,7 @@
 //! task waits, and a connection is borrowed by at most one of: its own task, the step task's
 //! timers, the step task's effects.
 
-use super::{Arrival, Look, Outsider, Parcel, Seat, Wheel};
+use super::{Arrival, Look, Outsider, Parcel, Seat, ShardStatistics, Wheel};
 use crate::cluster::LinkOut;
 use crate::connection::{Client, ConnectionTask};
 use crate::drain::Drain;
@@ -20,7 +20,7 @@ use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, 
 use broker::{ChannelKey, ConsumerKey, NodeNumber, VhostId};
 use node::{Now, Shard, Share};
 use partition::{Effect, RequestId};
-use session::{Peer, Tally};
+use session::{Ledger, Peer, Tally};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -65,6 +65,8 @@ pub(crate) struct Local {
     paused: RefCell<Vec<Rc<Client>>>,
     /// What goes through here.
     pub(crate) tally: Tally,
+    /// The same by exchange and queue.
+    pub(crate) ledger: Ledger,
     /// The links to other nodes whose sockets this shard has.
     links: Rc<RefCell<Vec<Rc<LinkOut>>>>,
 }
@@ -412,6 +414,13 @@ impl StepTask {
                 self.shard.survey(&mut figures);
                 let _ = answer.send(figures);
             }
+            Parcel::Look(Look::Statistics(answer)) => {
+                let figures = |client: Rc<Client>| client.figures(local);
+                let connections = local.all_clients().into_iter().filter_map(figures).collect();
+                let mut queues = Vec::new();
+                self.shard.survey(&mut queues);
+                let _ = answer.send(vec![ShardStatistics { connections, queues, counted: local.ledger.take() }]);
+            }
             Parcel::Relieved => local.resume_paused(),
             Parcel::Drain(step) => {
                 let is_for_clients = self.drain.begin(step, Now { ms: now, wall_ms: wall_ms() });
@@ -610,6 +619,7 @@ pub(crate) fn run(parts: Parts) {
             flush: RefCell::default(),
             paused: RefCell::default(),
             tally: Tally::default(),
+            ledger: Ledger::default(),
             links: Rc::default(),
             shared: shared.clone(),
         });

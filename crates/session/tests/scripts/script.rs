@@ -22,7 +22,8 @@ use partition::message::{Stamp, store};
 use partition::{Command, Effect, Message, Reply, RequestId};
 use session::report::ConnectionNumber;
 use session::{
-    Client, Common, Count, Cx, DeleteQueue, Histories, Host, Limits, LoginLimits, Logins, Peer, Session, Settings, Sums,
+    Client, Common, Count, Cx, DeleteQueue, Histories, Host, Ledger, Limits, LoginLimits, Logins, Peer, Session,
+    Settings, Sums,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,6 +62,7 @@ pub(crate) struct Node {
     proposals: RefCell<Vec<(Change, Question)>>,
     /// Partitions that are not on this node.
     pub(crate) away: RefCell<BTreeSet<PartitionId>>,
+    pub(crate) ledger: Ledger,
 }
 
 impl Node {
@@ -213,6 +215,10 @@ impl Host for Node {
     }
 
     fn count(&self, _: Count, _: u64) {}
+
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
 
     fn tell(&self, news: BrokerEvent) {
         self.say(format!("event {}", news.key));
@@ -426,6 +432,7 @@ impl Script {
             questions: RefCell::default(),
             proposals: RefCell::default(),
             away: RefCell::default(),
+            ledger: Ledger::default(),
         };
         let machine = Machine { log, knows_cancel: true, ..Machine::default() };
         Script { session: Session::new(peer, ConnectionNumber(1_000)), machine, node, openings: BTreeMap::new() }

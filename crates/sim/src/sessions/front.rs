@@ -16,7 +16,7 @@ use bytes::Bytes;
 use partition::peer::forward::Forward;
 use partition::{Command, Effect, Reply, RequestId};
 use session::{
-    Asker, Common, Count, DeleteQueue, Deletion, Histories, Host, Limits, LoginLimits, Logins, Settings, Sums,
+    Asker, Common, Count, DeleteQueue, Deletion, Histories, Host, Ledger, Limits, LoginLimits, Logins, Settings, Sums,
 };
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -77,6 +77,7 @@ pub(super) struct Front {
     pub(super) life: NodeLife,
     pub(super) directory: Directory,
     pub(super) common: Common,
+    pub(super) ledger: Ledger,
     pub(super) shards: Vec<Crossroads>,
     /// Which channel asked for what shard 0 asked under its own key, and for the end of which queue,
     /// for a host that forgets who is gone.
@@ -139,6 +140,7 @@ impl Front {
         Front {
             life,
             directory: directory.clone(),
+            ledger: Ledger::default(),
             common: Common { settings, logins, occupancy: Arc::default(), histories, sums },
             shards: (0..shards).map(crossroads).collect(),
             asked_for: RefCell::default(),
@@ -451,6 +453,10 @@ impl Host for Desk<'_> {
     }
 
     fn count(&self, _: Count, _: u64) {}
+
+    fn ledger(&self) -> &Ledger {
+        &self.front.ledger
+    }
 
     fn tell(&self, _: BrokerEvent) {}
 
