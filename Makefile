@@ -1,5 +1,5 @@
 # The project's commands, each one line to type. Details: CONTRIBUTING.md.
-.PHONY: server test check matrices conformance applications torture bench fuzz
+.PHONY: server test check matrices page-test conformance applications torture bench fuzz
 
 # Starts the broker: AMQP on 5672, data in ./data.
 server:
@@ -16,6 +16,11 @@ check:
 # The whole of the matrices whose quick parts are among the tests (minutes; MATRICES=restart for one of them).
 matrices:
 	cargo xtask matrices $(MATRICES)
+
+# The management page in a headless Chromium, by clicks (minutes; needs node 20 with npm and a chromium; SHOTS=folder keeps screenshots).
+page-test:
+	cargo build --locked --workspace --bin leveret
+	cd tests/page && npm ci --omit=optional --no-fund --no-audit && node --test --test-timeout=300000 page.test.mjs
 
 # Client libraries' own test suites against this broker (tens of minutes; needs root for network namespaces, go, a JRE and maven).
 conformance:

@@ -91,6 +91,17 @@ impl Caller {
         Err(Refused::LoginFailed(FAILED))
     }
 
+    /// Who logged in before and has a session since: with the tags of this moment.
+    pub(crate) fn of_session(handle: &Handle, name: &Name, from: SocketAddr) -> Result<Caller, Refused> {
+        let loopback_users = &handle.facts().config.loopback_users;
+        if loopback_users.iter().any(|user| user.as_bytes() == &**name) && !from.ip().to_canonical().is_loopback() {
+            return Err(Refused::LoginFailed("User can only log in via localhost"));
+        }
+        let tags = handle.topology().user(name).map(|user| user.tags.clone()).ok_or(Refused::Anonymous)?;
+        let caller = Caller { name: name.clone(), tags, is_operator: false };
+        if caller.may_use_the_api() { Ok(caller) } else { Err(Refused::LoginFailed("Not management user")) }
+    }
+
     /// Whether this is who runs the machine, and no user.
     pub(crate) fn is_operator(&self) -> bool {
         self.is_operator

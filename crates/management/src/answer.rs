@@ -87,6 +87,23 @@ impl Answer {
         Answer::new(StatusCode::ACCEPTED)
     }
 
+    /// 304: who asks has it.
+    pub(crate) fn unchanged() -> Answer {
+        Answer::new(StatusCode::NOT_MODIFIED)
+    }
+
+    /// The same with a header.
+    pub(crate) fn with(mut self, name: HeaderName, value: &str) -> Answer {
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+
+    /// The same without what makes a browser ask for a password: the page does that itself.
+    pub(crate) fn without_challenge(mut self) -> Answer {
+        self.headers.retain(|(name, _)| *name != WWW_AUTHENTICATE);
+        self
+    }
+
     /// A health check that failed.
     pub(crate) fn unhealthy(value: &Value) -> Answer {
         Answer { status: StatusCode::SERVICE_UNAVAILABLE, ..Answer::json(value) }

@@ -3,6 +3,7 @@
 use crate::answer::Refused;
 use crate::metrics::Pages;
 use crate::operator::Operator;
+use crate::page_session::Sessions;
 use crate::permits::Permit;
 use crate::site;
 use crate::statistics::Statistics;
@@ -37,6 +38,8 @@ pub(crate) struct Call<'a> {
     pub(crate) answers: &'a Answers,
     /// What is kept for who runs this machine.
     pub(crate) operator: &'a Operator,
+    /// Who is logged in on the page.
+    pub(crate) sessions: &'a Sessions,
     /// Metrics that were made a moment ago.
     pub(crate) pages: &'a Rc<Pages>,
     /// Rates and histories.

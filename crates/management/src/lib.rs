@@ -5,7 +5,8 @@
 //! messages; `call` is one request, `permits` says who keeps a connection, `waiting` who waits for
 //! an answer, `unsent` and `patience` what becomes of one that is not read, `site` and `access` who
 //! may ask, `operator` how who runs this machine shows it, `resource` has one file for each thing that is asked about, `listing` pages and sorts,
-//! `answer` is what goes back; `statistics` keeps rates and histories; `metrics` is the other half. `stored` shows a message to who reads a
+//! `answer` is what goes back; `ui` is the page and `page_session` who is logged in on it;
+//! `statistics` keeps rates and histories; `metrics` is the other half. `stored` shows a message to who reads a
 //! data folder.
 //!
 //! Invariant: paths, fields, codes and reasons are RabbitMQ's; what is not there is answered 404 or
@@ -22,6 +23,7 @@ mod listing;
 mod metrics;
 mod operator;
 mod own_channel;
+mod page_session;
 mod patience;
 mod permits;
 mod process;
@@ -29,6 +31,7 @@ mod resource;
 mod site;
 mod statistics;
 mod stored;
+mod ui;
 mod unsent;
 mod waiting;
 

@@ -10,10 +10,12 @@ use crate::body::{Body, Turns};
 use crate::call::{self, Asker, Call};
 use crate::metrics::Pages;
 use crate::operator::Operator;
+use crate::page_session::Sessions;
 use crate::patience::Patient;
 use crate::permits::{self, Permit, Permits};
 use crate::resource;
 use crate::statistics::Statistics;
+use crate::ui;
 use crate::unsent::{Answers, Owner};
 use crate::waiting::{self, Requests};
 use hyper::body::Incoming;
@@ -117,6 +119,7 @@ struct Shared {
     statistics: Rc<Statistics>,
     messages: Semaphore,
     operator: Operator,
+    sessions: Sessions,
 }
 
 async fn run(
@@ -127,6 +130,7 @@ async fn run(
     until: oneshot::Receiver<()>,
 ) {
     let shared = Rc::new(Shared {
+        sessions: Sessions::new(&handle),
         handle,
         addresses,
         permits: Rc::default(),
@@ -237,16 +241,21 @@ async fn answer(
         messages: &shared.messages,
         answers: &shared.answers,
         operator: &shared.operator,
+        sessions: &shared.sessions,
         pages: &shared.pages,
         statistics: &shared.statistics,
     };
     let answer = waiting::watch(&call, async {
         match call::is_metrics(&head) {
             true => crate::metrics::answer(&call).await,
+            false if ui::is_page(&head) => ui::answer(&head),
             false => resource::answer(&call, body).await,
         }
     });
-    let answer: Answer = answer.await.unwrap_or_else(Into::into);
+    let mut answer: Answer = answer.await.unwrap_or_else(Into::into);
+    if Sessions::is_page(&head.headers) {
+        answer = answer.without_challenge();
+    }
     let user = asking.request.user.borrow().clone();
     let owner = user.map_or_else(|| Owner::Stranger(permits::network(peer.ip())), Owner::User);
     Ok(answer.map_body(|body| shared.answers.count(body, owner, &permit.end)).into_response(has_body))

@@ -130,7 +130,7 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     tokio::time::timeout(TIMEOUT, getting).await.unwrap_or(Err(Refused::NoAnswer))
 }
 
-async fn open(cx: Cx<'_>, vhost: &[u8]) -> Result<OwnChannel, Refused> {
+pub(super) async fn open(cx: Cx<'_>, vhost: &[u8]) -> Result<OwnChannel, Refused> {
     if cx.caller.is_operator() {
         let reason = "messages go in and out in the name of a user: log in with a name and a password";
         return Err(Refused::BadRequest(reason.to_owned()));
@@ -139,7 +139,7 @@ async fn open(cx: Cx<'_>, vhost: &[u8]) -> Result<OwnChannel, Refused> {
 }
 
 /// The refusal of a resource that is not there, in RabbitMQ's words for it.
-fn said(refused: Refused, missing: &str) -> Refused {
+pub(super) fn said(refused: Refused, missing: &str) -> Refused {
     if refused == Refused::NotFound { Refused::Missing(missing.to_owned()) } else { refused }
 }
 
@@ -149,7 +149,7 @@ fn is_end(code: u16) -> bool {
     code == 320 || code == 541
 }
 
-fn refused(ended: Ended) -> Refused {
+pub(super) fn refused(ended: Ended) -> Refused {
     match ended {
         Ended::Closed { code, .. } if is_end(code) => Refused::NoAnswer,
         Ended::Closed { code: 403 | 530, text } => Refused::Denied(text),
@@ -198,7 +198,7 @@ fn wanted(fields: &Map<String, Value>) -> Result<Wanted, Refused> {
 }
 
 /// A whole number from 0 on, which some tools send as a text.
-fn number(value: &Value) -> Result<u64, Refused> {
+pub(super) fn number(value: &Value) -> Result<u64, Refused> {
     let number = match value {
         Value::String(text) => text.parse().ok(),
         other => other.as_u64(),

@@ -20,6 +20,8 @@ mod parameter;
 mod permission;
 mod policy;
 mod queue;
+mod session;
+mod transfer;
 mod user;
 mod vhost;
 
@@ -27,6 +29,7 @@ use crate::access::Caller;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::Call;
+use crate::page_session::Sessions;
 use crate::statistics::Ranges;
 use crate::unsent::Owner;
 use binding::End;
@@ -113,7 +116,12 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
     if !["GET", "HEAD"].contains(&call.head.method.as_str()) && call.is_of_another_site() {
         return Err(Refused::OtherSite);
     }
-    let caller = Caller::identify(call.handle, call.header("authorization"), call.peer, call.operator.token()).await?;
+    let is_login = parts == [&b"leveret"[..], b"session"] && call.head.method == hyper::Method::POST;
+    let caller = match Sessions::is_page(&call.head.headers) && !is_login {
+        // A password that the browser itself knows would be somebody else's who was here before.
+        true => call.sessions.caller(call.handle, &call.head.headers, call.peer)?,
+        false => Caller::identify(call.handle, call.header("authorization"), call.peer, call.operator.token()).await?,
+    };
     call.permit.is_of(&caller.name);
     *call.asking.request.user.borrow_mut() = Some(caller.name.clone());
     let cx = Cx { call, caller: &caller };
@@ -140,6 +148,12 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"whoami"] => on!(method; "GET" => node::whoami(cx)),
         [b"openapi.json"] => on!(method; "GET" => openapi::document(cx)),
         [b"overview"] => on!(method; "GET" => node::overview(cx).await),
+        [b"leveret", b"session"] => on!(method;
+            "POST" => session::begin(cx),
+            "DELETE" => session::end(cx)),
+        [b"leveret", b"queues", vhost, name, b"move"] => {
+            on!(method; "POST" => transfer::transfer(cx, vhost, name, body).await)
+        }
         [b"leveret", b"settings"] => on!(method; "GET" => operator::settings(cx)),
         [b"leveret", b"stop"] => on!(method; "POST" => operator::stop(cx)),
         [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),

@@ -27,6 +27,8 @@ const PATHS: &[(&str, &str, &str)] = &[
     ("nodes/{node}/memory/ets/relative", "GET", "Tables of Erlang's runtime, of which there are none"),
     ("nodes/{node}/publishers/hold", "PUT DELETE", "Holds publishers, or lets them go on"),
     ("leveret/settings", "GET", "What the node is configured to be, and who said so"),
+    ("leveret/session", "POST DELETE", "Begins a session of the page, and ends it"),
+    ("leveret/queues/{vhost}/{queue}/move", "POST", "Moves messages to another queue"),
     ("leveret/stop", "POST", "Ends the node in order, for who has the operator's token"),
     ("leveret/waiting", "GET", "*What waits for what"),
     ("connections", "GET", "*Who is connected"),

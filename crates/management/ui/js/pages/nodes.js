@@ -1,0 +1,84 @@
+// The nodes, what each of them has left, and who leads what.
+import { html, useStore } from "../lib.js";
+import { ask, part, refresh, usePoll, useRights } from "../api.js";
+import { href } from "../router.js";
+import { bytes, count, duration, plural, rate, NONE } from "../format.js";
+import { Icon } from "../icons.js";
+import { Badge, Card, Empty, Facts, Meter, Wrong, attempt, confirm } from "../ui.js";
+import { Alarms, alarmsOf } from "../alarms.js";
+import { cluster } from "../cluster.js";
+
+const isUp = (node) => node.running !== false;
+const State = ({ node }) => (isUp(node) ? html`<${Badge} kind="good">runs</${Badge}>` : html`<${Badge} kind="bad">does not run</${Badge}>`);
+
+/** Free space is told as what is used up of the way to the limit: full is where publishers are blocked. */
+function DiskMeter({ node }) {
+  return html`<${Meter} label="Disk free" used=${node.disk_free > 0 ? Math.min(node.disk_free_limit, node.disk_free) : 0} of=${node.disk_free || 1} words=${bytes(node.disk_free)} limitWords=${`limit ${bytes(node.disk_free_limit)}`} />`;
+}
+
+export const NodeRow = ({ node }) => html`<article class="node-row">
+  <div class="node-name"><a href=${href("nodes", node.name)}><i class="dot ${isUp(node) ? "good" : "bad"}" />${node.name}</a><span class="faint">${isUp(node) ? `up ${duration(node.uptime)}` : "does not run"}</span></div>
+  ${isUp(node) && html`<${Meter} label="Memory" used=${node.mem_used} of=${node.mem_limit} words=${bytes(node.mem_used)} limitWords=${node.mem_limit ? `of ${bytes(node.mem_limit)}` : ""} />
+  <${DiskMeter} node=${node} />
+  <${Meter} label="Connections" used=${node.sockets_used} of=${node.sockets_total} limitWords=${node.sockets_total ? `of ${count(node.sockets_total)}` : ""} />
+  <${Meter} label="File descriptors" used=${node.fd_used} of=${node.fd_total} limitWords=${node.fd_total ? `of ${count(node.fd_total)}` : ""} />`}</article>`;
+
+export function Nodes() {
+  const can = useRights();
+  const { data, failure } = usePoll("nodes");
+  if (!can.monitors) return html`<h1>Nodes</h1><${Empty} title="Nodes are shown to users with the tag “monitoring”.">An administrator can give it to you.</${Empty}>`;
+  const nodes = data ?? [];
+  return html`<div class="page-head"><h1>Nodes</h1>${nodes.length > 1 && can.administrates && html`<button type="button" onClick=${() => confirm({ title: "Spread the leaders over the nodes?", body: html`<p>Leaders move so that each node leads about as many queues. Nothing is lost; publishes to a queue wait some milliseconds while its leader moves.</p>`, verb: "Spread them", isSafe: true, doing: () => ask("POST", "rebalance/queues", {}).then(refresh) })}><${Icon} name="move" />Spread leaders</button>`}</div>
+    <${Wrong} failure=${failure} /><${Alarms} of=${alarmsOf(data)} />
+    ${data && html`<${Card} title=${nodes.length === 1 ? "The node" : `${nodes.length} nodes`}><div class="node-rows">${nodes.map((node) => html`<${NodeRow} key=${node.name} node=${node} />`)}</div></${Card}>`}
+    <${ClusterMap} nodes=${nodes} />`;
+}
+
+/** Who leads and who holds a copy of how many queues, counted from what the queues say of themselves. */
+function ClusterMap({ nodes }) {
+  const { data } = usePoll("queues?columns=name,vhost,type,leader,node,members,online,messages", { every: 15 });
+  if (!data || nodes.length === 0) return null;
+  const of = new Map(nodes.map((node) => [node.name, { name: node.name, isUp: isUp(node), leads: 0, follows: 0, away: 0, messages: 0 }]));
+  let [whole, partly, minority, leaderless] = [0, 0, 0, 0];
+  for (const queue of data) {
+    const members = queue.members ?? [queue.node], online = queue.online ?? members, leader = queue.leader ?? queue.node;
+    if (!leader) leaderless += 1;
+    if (online.length === members.length) whole += 1;
+    else if (online.length > members.length / 2) partly += 1;
+    else minority += 1;
+    for (const member of members) {
+      const own = of.get(member);
+      if (!own) continue;
+      if (member === leader) { own.leads += 1; own.messages += queue.messages ?? 0; }
+      else own.follows += 1;
+      if (!online.includes(member)) own.away += 1;
+    }
+  }
+  const most = Math.max(1, ...[...of.values()].map((node) => node.leads + node.follows));
+  return html`<${Card} title="Leaders and copies" aside=${html`<span class="faint">${plural(data.length, "queue")}</span>`}>
+    <p>${minority + leaderless > 0 ? html`<b class="bad">${plural(minority + leaderless, "queue has", "queues have")} no majority and ${minority + leaderless === 1 ? "waits" : "wait"} for ${minority + leaderless === 1 ? "its" : "their"} nodes.</b> ` : ""}${partly > 0 ? html`<b class="warn">${plural(partly, "queue lacks", "queues lack")} a copy.</b> They go on, and another node must not fail now. ` : ""}${partly + minority + leaderless === 0 ? html`<b class="good">Every queue has all its copies.</b>` : `${count(whole)} have all their copies.`}</p>
+    <div class="map">${[...of.values()].map((node) => html`<div class="map-row" key=${node.name}><a href=${href("nodes", node.name)}><i class="dot ${node.isUp ? "good" : "bad"}" />${node.name}</a>
+      <div class="map-bar" role="img" aria-label="${node.name} leads ${node.leads} queues and has a copy of ${node.follows} more"><i class="leads" style=${{ width: `${(100 * node.leads) / most}%` }} /><i class="follows" style=${{ width: `${(100 * node.follows) / most}%` }} /></div>
+      <span><b>${count(node.leads)}</b> led${node.follows ? html`, <b>${count(node.follows)}</b> followed` : ""}${node.away ? html`, <b class="bad">${count(node.away)} away</b>` : ""}</span></div>`)}</div>
+    <p class="key"><span><i class="leads" />leads: clients' messages go here first</span><span><i class="follows" />holds a copy</span></p></${Card}>`;
+}
+
+export function Node({ parts: [name] }) {
+  const can = useRights();
+  const { data: node, failure } = usePoll(`nodes/${part(name)}`);
+  const memory = usePoll(`nodes/${part(name)}/memory`, { every: 10 });
+  const hold = (on) => attempt(() => ask(on ? "PUT" : "DELETE", `nodes/${part(name)}/publishers/hold`), on ? "Publishers are held." : "Publishers go on.").then(refresh);
+  const parts = Object.entries(memory.data?.memory ?? {}).filter(([word, size]) => typeof size === "number" && size > 0 && word !== "total").sort((a, b) => b[1] - a[1]);
+  const total = memory.data?.memory?.total?.rss ?? node?.mem_used;
+  const WORDS = { connection_readers: "Requests that wait", connection_channels: "Unfinished messages", queue_procs: "Messages of transient queues", quorum_queue_procs: "On the way to the log", plugins: "Remembered by x-recent-history", other_system: "Everything else" };
+  return html`<nav class="crumbs" aria-label="Where this is"><a href="#/nodes">Nodes</a></nav><div class="page-head"><h1>${name} ${node && html`<${State} node=${node} />`}</h1>
+    ${can.administrates && node && isUp(node) && html`<div class="actions">${node.leveret_publishers_held ? html`<button type="button" class="primary" onClick=${() => hold(false)}><${Icon} name="play" />Let publishers go on</button>`
+      : html`<button type="button" onClick=${() => confirm({ title: "Hold all publishers of this node?", body: html`<p>They are blocked as by an alarm until you let them go on or the node starts again. Consumers go on and drain the queues. Nothing is lost.</p>`, verb: "Hold publishers", isSafe: true, doing: () => hold(true) })}><${Icon} name="pause" />Hold publishers</button>`}</div>`}</div>
+    <${Wrong} failure=${failure} /><${Alarms} of=${node ? alarmsOf([node]) : []} onRelease=${can.administrates ? () => hold(false) : undefined} />
+    ${node && html`<${Card}><div class="node-rows"><${NodeRow} node=${node} /></div></${Card}>
+    <div class="halves">
+      <${Card} title="The process"><${Facts} of=${[["Up", duration(node.uptime)], ["Process", node.os_pid], ["Processors", node.processors], ["Threads", count(node.proc_used)], ["Data folder", node.db_dir && html`<code>${node.db_dir}</code>`], ["Version", node.rabbitmq_version], ["Connections opened", count(node.connection_created)], ["Channels opened", count(node.channel_created)]]} /></${Card}>
+      <${Card} title="The log"><${Facts} of=${[["Written since the start", node.leveret_log_bytes_written !== undefined && bytes(node.leveret_log_bytes_written)], ["Syncs to disk", node.leveret_log_syncs !== undefined && count(node.leveret_log_syncs)], ["On the way to it", node.leveret_unwritten_bytes !== undefined && bytes(node.leveret_unwritten_bytes)], ["Value at risk", node.leveret_value_at_risk !== undefined && count(node.leveret_value_at_risk)], ["Messages set aside", node.leveret_messages_set_aside !== undefined && count(node.leveret_messages_set_aside)], ["Written to disk", node.io_write_bytes !== undefined && bytes(node.io_write_bytes)]]} /></${Card}>
+      ${parts.length > 0 && html`<${Card} title="Memory" aside=${html`<b>${bytes(total)}</b>`}><ul class="bars">${parts.slice(0, 10).map(([word, size]) => html`<li key=${word}><span>${WORDS[word] ?? word.replaceAll("_", " ")}</span><span class="track"><i style=${{ width: `${Math.max(0.5, (100 * size) / (total || 1))}%` }} /></span><b>${bytes(size)}</b></li>`)}</ul></${Card}>`}
+    </div>`}`;
+}

@@ -1,0 +1,439 @@
+// The management page in a real Chromium, by clicks: `make page-test`.
+//
+// Each run starts a broker of its own (the newest in the target folder, or LEVERET_BIN) in a
+// temporary folder. SHOTS=folder keeps a screenshot of every page in both themes and all sizes.
+// CHROMIUM names the browser if it is not at /usr/bin/chromium.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import puppeteer from "puppeteer-core";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const root = join(here, "../..");
+const axe = readFileSync(join(here, "node_modules/axe-core/axe.min.js"), "utf8");
+const PATIENCE = 20_000;
+
+/** The newest broker that was built. */
+function binary() {
+  if (process.env.LEVERET_BIN) return process.env.LEVERET_BIN;
+  const folder = process.env.CARGO_TARGET_DIR ?? join(root, "target");
+  const found = ["debug", "release", "dist"].map((profile) => join(folder, profile, "leveret")).filter(existsSync);
+  found.sort((a, b) => statSync(b).mtimeMs - statSync(a).mtimeMs);
+  assert.ok(found[0], "no leveret is built: cargo build -p leveret");
+  return found[0];
+}
+
+const freePort = () => new Promise((resolve) => { const server = createServer().listen(0, "127.0.0.1", () => { const { port } = server.address(); server.close(() => resolve(port)); }); });
+
+let broker, folder, base, browser, benches = [];
+
+async function api(method, path, body, user = "guest:guest") {
+  const response = await fetch(`${base}api/${path}`, { method, body: body === undefined ? undefined : JSON.stringify(body), headers: { authorization: `Basic ${btoa(user)}` } });
+  const text = await response.text();
+  assert.ok(response.ok, `${method} ${path}: ${response.status} ${text}`);
+  return text ? JSON.parse(text) : undefined;
+}
+
+/** Asks until it is so. */
+async function until(what, ask) {
+  const end = Date.now() + PATIENCE;
+  for (;;) {
+    const value = await ask().catch(() => undefined);
+    if (value) return value;
+    assert.ok(Date.now() < end, `never: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+before(async () => {
+  folder = mkdtempSync(join(tmpdir(), "leveret-page-"));
+  const [amqp, http] = [await freePort(), await freePort()];
+  base = `http://127.0.0.1:${http}/`;
+  broker = spawn(binary(), ["server", "--data-dir", join(folder, "data"), "--amqp", `127.0.0.1:${amqp}`, "--management", `127.0.0.1:${http}`], { stdio: "ignore" });
+  await until("the broker answers", () => api("GET", "overview"));
+  const quorum = { durable: true, arguments: { "x-queue-type": "quorum" } };
+  await api("PUT", "exchanges/%2F/orders", { type: "topic", durable: true });
+  for (const name of ["orders.eu", "orders.us", "emails", "a queue/with %2F ünd \"quotes\" <b>"]) {
+    await api("PUT", `queues/%2F/${encodeURIComponent(name)}`, quorum);
+    await api("POST", `bindings/%2F/e/orders/q/${encodeURIComponent(name)}`, { routing_key: `order.${name}.#` });
+  }
+  for (let at = 0; at < 60; at += 1) await api("PUT", `queues/%2F/bulk.${String(at).padStart(3, "0")}`, { durable: true, arguments: { "x-message-ttl": 60_000 + at } });
+  for (let at = 0; at < 3; at += 1) await api("POST", "exchanges/%2F/amq.default/publish", { routing_key: "emails", payload: `{"n":${at}}`, payload_encoding: "string", properties: { delivery_mode: 2, content_type: "application/json" } });
+  await api("PUT", "users/watcher", { password: "w", tags: "monitoring" });
+  await api("PUT", "permissions/%2F/watcher", { configure: "", write: "", read: ".*" });
+  await api("PUT", "policies/%2F/limits", { pattern: "^bulk", definition: { "max-length": 1000 }, "apply-to": "queues" });
+  await api("PUT", "vhosts/second", { description: "another one" });
+  benches.push(spawn(binary(), ["bench", "--uri", `amqp://127.0.0.1:${amqp}`, "--rate", "50", "--time", "600", "--queue", "measured"], { stdio: "ignore" }));
+  browser = await puppeteer.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
+});
+
+after(async () => {
+  await browser?.close();
+  for (const one of benches) one.kill("SIGKILL");
+  if (broker) {
+    const end = new Promise((resolve) => broker.once("exit", resolve));
+    broker.kill("SIGTERM");
+    await end;
+  }
+  if (folder) rmSync(folder, { recursive: true, force: true });
+});
+
+/** A window of its own; what it says wrong is kept. */
+async function open({ width = 1300, theme = "light", user, password } = {}) {
+  const context = await browser.createBrowserContext();
+  const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE);
+  page.wrong = [];
+  // A login that is refused, and what is not there, are told by the browser as errors too.
+  page.on("console", (message) => { if (message.type() === "error" && !/status of (401|404|400)/.test(message.text())) page.wrong.push(message.text()); });
+  page.on("pageerror", (error) => page.wrong.push(error.message));
+  page.on("request", (request) => { if (!request.url().startsWith(base) && !/^(blob|data):/.test(request.url())) page.wrong.push(`asked ${request.url()}`); });
+  await page.setViewport({ width, height: width < 600 ? 860 : 900 });
+  await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: theme }, { name: "prefers-reduced-motion", value: "reduce" }]);
+  await page.goto(base);
+  if (user !== null) await login(page, user ?? "guest", password ?? "guest");
+  return page;
+}
+
+async function login(page, user, password) {
+  await page.waitForSelector(".login input[name=name]");
+  await page.type(".login input[name=name]", user);
+  await page.type(".login input[name=password]", password);
+  await page.click(".login button.primary");
+  await page.waitForSelector("main h1");
+}
+
+const close = async (page) => { assert.deepEqual(page.wrong, []); await page.browserContext().close(); };
+const go = async (page, hash) => {
+  await page.evaluate((to) => { location.hash = to; }, hash);
+  await page.waitForSelector("main h1");
+  await page.waitForFunction(() => !document.querySelector("tr.waiting"));
+};
+/** Clicks the first button or link that is called so. */
+const press = async (page, name, within = "body") => {
+  const found = await page.waitForFunction((words, scope) => {
+    const box = [...document.querySelectorAll(scope)].at(-1);
+    return box && [...box.querySelectorAll("button, a, summary, label")].find((one) => (one.textContent.trim() === words || one.getAttribute("aria-label") === words || one.title === words) && !one.disabled && one.getClientRects().length > 0);
+  }, {}, name, within);
+  await found.evaluate((element) => element.scrollIntoView({ block: "center" }));
+  await found.click();
+};
+/** Fills the field with this label in the open window. */
+const fill = async (page, label, text, within = "dialog[open]") => {
+  const field = await page.waitForFunction((words, scope) => {
+    const box = [...document.querySelectorAll(scope)].at(-1);
+    const found = box && [...box.querySelectorAll("label, legend")].find((one) => one.textContent.replace("*", "").trim().startsWith(words));
+    return found && (found.htmlFor ? document.getElementById(found.htmlFor) : found.querySelector("input, textarea, select") ?? found.parentElement.querySelector("input"));
+  }, {}, label, within);
+  if (await field.evaluate((element) => element.tagName === "SELECT")) { await field.select(text); return; }
+  await field.evaluate((element) => { element.focus(); element.select?.(); });
+  await page.keyboard.press("Backspace");
+  await field.type(text);
+};
+/** Types what has to be typed before something is lost. */
+const confirmBy = async (page, word) => { await page.waitForSelector("dialog[open] input.mono"); await page.type("dialog[open] input.mono", word); };
+const says = (page, text, within = "body") => page.waitForFunction((words, scope) => [...document.querySelectorAll(scope)].some((one) => one.textContent.includes(words)), {}, text, within);
+const gone = (page, selector) => page.waitForFunction((what) => !document.querySelector(what), {}, selector);
+
+const EVERY = [["", "overview"], ["nodes", "nodes"], ["queues", "queues"], ["queues/%2F/emails", "queue"], ["exchanges", "exchanges"], ["exchanges/%2F/orders", "exchange"], ["topology", "topology"], ["connections", "connections"], ["channels", "channels"], ["consumers", "consumers"], ["vhosts", "vhosts"], ["vhosts/second", "vhost"], ["policies", "policies"], ["users", "users"], ["users/guest", "user"], ["limits", "limits"], ["definitions", "definitions"]];
+
+for (const theme of ["light", "dark"]) {
+  for (const width of [400, 1300, 2560]) {
+    test(`every page is readable, accessible and as wide as the window: ${theme}, ${width} pixels`, async () => {
+      const page = await open({ width, theme, user: null });
+      const look = async (name) => {
+        const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+        assert.ok(over <= 0, `${name} scrolls sideways by ${over} pixels`);
+        if (process.env.SHOTS) {
+          mkdirSync(process.env.SHOTS, { recursive: true });
+          await page.screenshot({ path: join(process.env.SHOTS, `${theme}-${width}-${name}.png`) });
+        }
+        const found = await page.evaluate(async () => {
+          const { violations } = await globalThis.axe.run(document, { resultTypes: ["violations"] });
+          return violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => node.html).join(" | ")}`);
+        });
+        assert.deepEqual(found, [], name);
+      };
+      // The policy of the page lets nobody add a script; the debugger is not bound by it.
+      await page.evaluate(axe);
+      await page.waitForSelector(".login");
+      await look("login");
+      await login(page, "guest", "guest");
+      for (const [hash, name] of EVERY) {
+        await go(page, `#/${hash}`);
+        await look(name);
+      }
+      await close(page);
+    });
+  }
+}
+
+test("a wrong password is told in words, and nothing of the broker is shown before the right one", async () => {
+  const page = await open({ user: null });
+  await page.waitForSelector(".login");
+  await page.type(".login input[name=name]", "guest");
+  await page.type(".login input[name=password]", "wrong");
+  await page.click(".login button.primary");
+  await says(page, "Name or password is wrong", "[role=alert]");
+  assert.equal(await page.$(".side"), null);
+  await page.type(".login input[name=password]", "guest");
+  await page.click(".login button.primary");
+  await page.waitForSelector(".side");
+  await page.reload();
+  await page.waitForSelector(".side");
+  await press(page, "User guest");
+  await press(page, "Log out");
+  await page.waitForSelector(".login");
+  await page.reload();
+  await page.waitForSelector(".login");
+  await close(page);
+});
+
+test("a queue is declared, published to, looked into, moved from, purged and deleted", async () => {
+  const page = await open();
+  await go(page, "#/queues");
+  await press(page, "Declare a queue", "main");
+  await fill(page, "Name", "parcels");
+  await press(page, "Declare", "dialog[open]");
+  await says(page, "1 of 1 copy synced to disk", ".guarantee");
+  await press(page, "Publish", "main");
+  await fill(page, "Message", "{\"parcel\": 7}");
+  await fill(page, "How many times", "4");
+  await press(page, "Publish", "dialog[open]");
+  await gone(page, "dialog[open]");
+  await until("four messages", async () => (await api("GET", "queues/%2F/parcels")).messages_ready === 4);
+  await press(page, "Peek");
+  await says(page, "\"parcel\": 7", ".message pre");
+  assert.equal((await page.$$(".message")).length, 4);
+  await until("they are still there", async () => (await api("GET", "queues/%2F/parcels")).messages_ready === 4);
+  await page.keyboard.press("r");
+  await press(page, "Move", "main");
+  await fill(page, "To the queue", "orders.us");
+  await fill(page, "How many", "3");
+  await press(page, "Move", "dialog[open]");
+  await says(page, "3 messages moved to orders.us", ".toasts");
+  await until("three are there", async () => (await api("GET", "queues/%2F/orders.us")).messages_ready === 3);
+  await until("one is left", async () => (await api("GET", "queues/%2F/parcels")).messages_ready === 1);
+  await press(page, "More", "main");
+  await press(page, "Purge …", "main");
+  // What loses messages has to be typed.
+  await page.waitForSelector("dialog[open] input.mono");
+  assert.equal(await page.$eval("dialog[open] button.danger", (button) => button.disabled), true);
+  await confirmBy(page, "parcels");
+  await press(page, "Purge", "dialog[open]");
+  await gone(page, "dialog[open]");
+  await until("it is empty", async () => (await api("GET", "queues/%2F/parcels")).messages_ready === 0);
+  await page.keyboard.press("r");
+  await page.waitForFunction(() => document.querySelector(".tile-value")?.textContent === "0");
+  await press(page, "More", "main");
+  await press(page, "Delete …", "main");
+  await press(page, "Delete", "dialog[open]");
+  await page.waitForFunction(() => location.hash === "#/queues");
+  await until("it is gone", async () => !(await api("GET", "queues")).some((queue) => queue.name === "parcels"));
+  await close(page);
+});
+
+test("lists are searched, sorted, paged and chosen from by the broker", async () => {
+  const page = await open();
+  await go(page, "#/queues");
+  await says(page, "1–50 of", ".pager");
+  await press(page, "Next page");
+  await says(page, "51–", ".pager");
+  await page.keyboard.press("/");
+  await page.keyboard.type("bulk.01");
+  await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 10);
+  assert.match(await page.evaluate(() => location.hash), /name=bulk\.01/);
+  await press(page, "Name↑", "main");
+  await page.waitForFunction(() => document.querySelector("tbody td.name")?.textContent === "bulk.019");
+  for (const name of ["//bulk.019", "//bulk.018"]) await press(page, `Choose ${name}`).catch(async () => { await page.click(`input[aria-label="Choose ${name}"]`); });
+  await press(page, "Delete", ".banner.chosen");
+  await confirmBy(page, "delete");
+  await press(page, "Delete", "dialog[open]");
+  await gone(page, "dialog[open]");
+  await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 8);
+  await page.click("input[type=search]");
+  await page.keyboard.press("Escape");
+  await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 50);
+  await close(page);
+});
+
+test("a name may hold anything", async () => {
+  const page = await open();
+  await go(page, "#/queues?name=%C3%BCnd");
+  await press(page, "a queue/with %2F ünd \"quotes\" <b>", "main");
+  await says(page, "a queue/with %2F ünd \"quotes\" <b>", "h1");
+  await says(page, "copy synced to disk", ".guarantee");
+  await close(page);
+});
+
+test("an exchange is declared, bound, published to, unbound and deleted", async () => {
+  const page = await open();
+  await go(page, "#/exchanges");
+  await press(page, "Declare an exchange", "main");
+  await fill(page, "Name", "alerts");
+  await fill(page, "Type", "fanout");
+  await press(page, "Declare", "dialog[open]");
+  await says(page, "alerts", "h1");
+  await press(page, "Publish", "main");
+  await fill(page, "Message", "nobody");
+  await press(page, "Publish", "dialog[open]");
+  await says(page, "No queue took it", "dialog[open]");
+  await press(page, "Cancel", "dialog[open]");
+  await press(page, "Bind", "main");
+  await fill(page, "Its name", "orders.eu");
+  await press(page, "Bind", "dialog[open]");
+  await says(page, "orders.eu", "main table");
+  await press(page, "Publish", "main");
+  await fill(page, "Message", "somebody");
+  await press(page, "Publish", "dialog[open]");
+  await until("it is there", async () => (await api("GET", "queues/%2F/orders.eu")).messages_ready === 1);
+  await gone(page, "dialog[open]");
+  await press(page, "Unbind alerts from orders.eu");
+  await press(page, "Unbind", "dialog[open]");
+  await says(page, "No bindings.", "main");
+  await press(page, "More", "main");
+  await press(page, "Delete …", "main");
+  await confirmBy(page, "alerts");
+  await press(page, "Delete", "dialog[open]");
+  await page.waitForFunction(() => location.hash === "#/exchanges");
+  await close(page);
+});
+
+test("a user is added, given rights and limits, and deleted", async () => {
+  const page = await open();
+  await go(page, "#/users");
+  await press(page, "Add a user", "main");
+  await fill(page, "Name", "carol");
+  await fill(page, "Password", "secret");
+  await fill(page, "Tags", "policymaker");
+  await press(page, "Add", "dialog[open]");
+  await says(page, "carol", "h1");
+  assert.equal((await api("GET", "permissions/%2F/carol")).configure, ".*");
+  await press(page, "Change", "section.card:nth-of-type(2)");
+  await fill(page, "Connections", "5");
+  await press(page, "Save", "dialog[open]");
+  await until("the limit", async () => (await api("GET", "user-limits/carol"))[0]?.value["max-connections"] === 5);
+  const hash = (await api("GET", "users/carol")).password_hash;
+  await gone(page, "dialog[open]");
+  await press(page, "Change", ".page-head");
+  await fill(page, "Tags", "monitoring");
+  await press(page, "Save", "dialog[open]");
+  await until("the tag", async () => (await api("GET", "users/carol")).tags.includes("monitoring"));
+  assert.equal((await api("GET", "users/carol")).password_hash, hash, "an empty field leaves the password");
+  await gone(page, "dialog[open]");
+  await press(page, "More", ".page-head");
+  await press(page, "Delete …", ".page-head");
+  await confirmBy(page, "carol");
+  await press(page, "Delete", "dialog[open]");
+  await page.waitForFunction(() => location.hash === "#/users");
+  await close(page);
+});
+
+test("a policy and a virtual host are added and deleted", async () => {
+  const page = await open();
+  await go(page, "#/policies");
+  await press(page, "Add a policy", "main");
+  await fill(page, "Name", "short");
+  await fill(page, "Names that match", "^orders");
+  await press(page, "Add", "dialog[open]");
+  await says(page, "Say at least one setting", "dialog[open]");
+  await page.type("dialog[open] input[placeholder=name]", "message-ttl");
+  await page.type("dialog[open] input[placeholder=value]", "60000");
+  await press(page, "Add", "dialog[open]");
+  await until("the policy", async () => (await api("GET", "policies/%2F/short")).definition["message-ttl"] === 60000);
+  await gone(page, "dialog[open]");
+  await press(page, "Delete short");
+  await press(page, "Delete", "dialog[open]");
+  await until("no policy", async () => !(await api("GET", "policies")).some((one) => one.name === "short"));
+  await go(page, "#/vhosts");
+  await press(page, "Add a virtual host", "main");
+  await fill(page, "Name", "third");
+  await press(page, "Add", "dialog[open]");
+  await says(page, "third", "h1");
+  await press(page, "More", ".page-head");
+  await press(page, "Delete …", ".page-head");
+  await confirmBy(page, "third");
+  await press(page, "Delete everything in it", "dialog[open]");
+  await until("it is gone", async () => !(await api("GET", "vhosts")).some((one) => one.name === "third"));
+  await close(page);
+});
+
+test("definitions come in from a file, and a file that is none is told", async () => {
+  const page = await open();
+  await go(page, "#/definitions");
+  const choose = async (name, text) => page.$eval("input[type=file]", (input, called, held) => { const data = new DataTransfer(); data.items.add(new File([held], called)); input.files = data.files; input.dispatchEvent(new Event("change", { bubbles: true })); }, name, text);
+  await choose("photo.json", "no");
+  await says(page, "photo.json is no file of definitions", "[role=alert]");
+  await choose("mine.json", JSON.stringify({ queues: [{ name: "imported", vhost: "/", durable: true, auto_delete: false, arguments: {} }] }));
+  await press(page, "Import …", "main");
+  await press(page, "Import", "dialog[open]");
+  await until("the queue", async () => (await api("GET", "queues")).some((queue) => queue.name === "imported"));
+  await says(page, "Imported.", "main");
+  await close(page);
+});
+
+test("the command palette goes to a queue, by keys alone", async () => {
+  const page = await open();
+  await page.keyboard.down("Control");
+  await page.keyboard.press("k");
+  await page.keyboard.up("Control");
+  await page.waitForSelector("dialog[open] [role=combobox]");
+  await page.keyboard.type("emails");
+  await says(page, "emails", "[role=option][aria-selected=true]");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => location.hash === "#/queues/%2F/emails");
+  await page.keyboard.press("g");
+  await page.keyboard.press("e");
+  await page.waitForFunction(() => location.hash === "#/exchanges");
+  await page.keyboard.press("t");
+  assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+  await page.reload();
+  await page.waitForSelector("main h1");
+  assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark", "a choice is kept");
+  await close(page);
+});
+
+test("who only watches is not offered what is refused", async () => {
+  const page = await open({ user: "watcher", password: "w" });
+  const shown = await page.$$eval(".side a", (all) => all.map((one) => one.textContent.trim()));
+  assert.ok(shown.includes("Nodes") && !shown.includes("Users") && !shown.includes("Definitions"), shown.join());
+  await go(page, "#/users");
+  await says(page, "shown to administrators", "main");
+  await go(page, "#/policies");
+  assert.equal(await page.$("main .actions button"), null);
+  // What the broker refuses by name and not by tag is told in its words.
+  await go(page, "#/queues");
+  await press(page, "Declare a queue", "main");
+  await fill(page, "Name", "mine");
+  await press(page, "Declare", "dialog[open]");
+  await says(page, "You may not do this", "dialog[open] [role=alert]");
+  await close(page);
+});
+
+test("a session that ended leads back to the login, and from there to the same page", async () => {
+  const page = await open();
+  await go(page, "#/exchanges");
+  for (const cookie of await page.browserContext().cookies()) await page.browserContext().deleteCookie(cookie);
+  await page.keyboard.press("r");
+  await page.waitForSelector(".login");
+  await login(page, "guest", "guest");
+  await says(page, "Exchanges", "h1");
+  await close(page);
+});
+
+test("the topology shows what is fed by what, and queues that are alike as one box that opens", async () => {
+  const page = await open();
+  await go(page, "#/topology");
+  await page.waitForSelector(".topo-node.exchange");
+  await page.waitForSelector(".topo-node.group");
+  const closed = (await page.$$(".topo-node.queue")).length;
+  await page.click(".topo-node.group");
+  await page.waitForFunction((before) => document.querySelectorAll(".topo-node.queue").length > before + 20, {}, closed);
+  assert.ok((await page.$$(".topo-lines path")).length >= 4);
+  await close(page);
+});
