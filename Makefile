@@ -1,5 +1,5 @@
 # The project's commands, each one line to type. Details: CONTRIBUTING.md.
-.PHONY: server test check matrices page-test conformance applications torture bench fuzz
+.PHONY: server test check matrices page-test lab-pages conformance applications torture bench examples fuzz
 
 # Starts the broker: AMQP on 5672, data in ./data.
 server:
@@ -40,6 +40,14 @@ torture:
 # RabbitMQ 3.10.8 and Leveret in one run, with the table of ratios (tens of minutes; BENCH=smoke|short|full).
 bench:
 	bench/run.sh
+
+# The pages of docs/examples anew, unattended (20 minutes on a machine that does nothing else; root; SECONDS_A_RUN=30 for longer windows).
+examples:
+	bench/examples.sh $(EXAMPLES)
+
+# The pages of bench and sizing in a headless Chromium, against their goldens (a minute; needs node with npm, and chromium).
+lab-pages:
+	tests/page/lab.sh
 
 # Each fuzz target for SECONDS=60.
 SECONDS = 60

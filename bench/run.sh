@@ -7,7 +7,9 @@
 #
 #   NODES=3 PARTS="s1 s2 s3" bench/run.sh    three nodes of each on this machine, clients at the first, quorum queues on all three
 #
-# More settings: BROKERS="rabbitmq leveret" | PARTS="idle s1 s2 tail s3 s4 queues curve" | BENCH_OUT=folder for jars, data, logs and results
+#   BROKERS="floor leveret" NODES=3 PARTS="s1 s2 s3" bench/run.sh    three processes that replicate, sync, answer, and do nothing else, beside ours
+#
+# More settings: BROKERS="rabbitmq leveret" (and floor) | PARTS="idle s1 s2 tail s3 s4 queues curve" | BENCH_OUT=folder for jars, data, logs and results
 # (default target/bench) | LEVERET_BIN (default: cargo builds a release one) | SIZES="10 1000".
 # Needs: Debian's rabbitmq-server, a JRE 17 and maven (installed when missing and this runs as root), python3. Loopback only.
 set -eu
@@ -23,6 +25,15 @@ case " ${BROKERS:-rabbitmq leveret} " in
     cargo build --release -p leveret
     LEVERET_BIN=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/leveret
     export LEVERET_BIN
+  fi
+  ;;
+esac
+case " ${BROKERS:-} " in
+*" floor "*)
+  if [ -z "${FLOOR_BIN:-}" ]; then
+    cargo build --release -p server --example floor
+    FLOOR_BIN=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/examples/floor
+    export FLOOR_BIN
   fi
   ;;
 esac

@@ -144,6 +144,25 @@ class RabbitMq(Broker):
         return line.stdout.strip() or "RabbitMQ"
 
 
+class Floor(Broker):
+    """The least that any broker could cost here: crates/server/examples/floor.rs, in FLOOR_BIN."""
+
+    name = "floor"
+    among_others = ()
+
+    def command(self):
+        return [os.environ["FLOOR_BIN"], str(self.port), os.path.join(self.folder, "log"), *self.among_others], {}
+
+    def says(self, words):
+        """Whether it has said that it is ready. Who asked a follower would be taken for its leader."""
+        if self.process.poll() is not None:
+            raise SystemExit(f"the floor ended at its start ({self.process.returncode})")
+        return words in open(os.path.join(self.folder, "output.log")).read()
+
+    def version(self):
+        return "the floor"
+
+
 class Cluster:
     """Three nodes of one broker on one machine, as one: clients connect to the first, and what it costs is what all cost."""
 
@@ -226,8 +245,27 @@ class RabbitMqCluster(Cluster):
         return time.monotonic() - since
 
 
+class FloorCluster(Cluster):
+    """Three processes of the floor: the first serves, the others follow."""
+
+    kind = Floor
+
+    def start(self, keep=False):
+        since = time.monotonic()
+        leader, *followers = self.nodes
+        for node in followers:
+            node.among_others = ["--follow"]
+            node.launch()
+        for node in followers:
+            amqp.wait_until(lambda node=node: node.says("follows"), START_PATIENCE_S, since)
+        leader.among_others = [str(node.port) for node in followers]
+        leader.launch()
+        amqp.wait_until(leader.answers, START_PATIENCE_S, since)
+        return time.monotonic() - since
+
+
 # NODES=3: three nodes of each on this machine.
 BROKERS = {
-    "1": {"rabbitmq": (RabbitMq, 5781), "leveret": (Leveret, 5791)},
-    "3": {"rabbitmq": (RabbitMqCluster, 5781), "leveret": (LeveretCluster, 5791)},
+    "1": {"rabbitmq": (RabbitMq, 5781), "leveret": (Leveret, 5791), "floor": (Floor, 5771)},
+    "3": {"rabbitmq": (RabbitMqCluster, 5781), "leveret": (LeveretCluster, 5791), "floor": (FloorCluster, 5771)},
 }[os.environ.get("NODES", "1")]

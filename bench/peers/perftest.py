@@ -102,6 +102,9 @@ def run(out, broker, arguments, warmup_s=5, limit_s=300, heap="1g", log_name="pe
     )  # fmt: skip
     if messages > 0:
         result.update(cpu_us_per_message=cpu * 1e6 / messages, written_per_message=(final_reading.written - first.written) / messages)
+        if None not in (first.between, final_reading.between):
+            # What is replicated is each message once for each of the other nodes.
+            result["between_per_replica"] = (final_reading.between - first.between) / messages / (len(pids) - 1)
     for name in ("e2e", "confirm"):
         for at, percentile in enumerate(PERCENTILES):
             value = median([getattr(w, name)[at] for w in windows if getattr(w, name)])

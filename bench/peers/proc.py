@@ -3,6 +3,8 @@
 Invariant: figures are differences between two readings of the same processes, so nothing from before a measurement is in it."""
 
 import os
+import re
+import subprocess
 import threading
 import time
 
@@ -47,6 +49,38 @@ def written_bytes(pids):
     return total
 
 
+def sockets(pids):
+    """The inodes of the processes' sockets, each with its process."""
+    found = {}
+    for pid in pids:
+        try:
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                if target.startswith("socket:["):
+                    found[target[8:-1]] = pid
+        except OSError:
+            pass
+    return found
+
+
+def between_bytes(pids):
+    """Bytes that the processes have sent each other over TCP so far, what was sent again included; None where nobody tells."""
+    own, ends, total = sockets(pids), {}, 0
+    try:
+        lines = subprocess.run(["ss", "-tinHeO"], capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    for line in lines:
+        inode, sent = re.search(r"\bino:(\d+)", line), re.search(r"\bbytes_sent:(\d+)", line)
+        if inode and inode.group(1) in own:
+            local, remote = (end.replace("[::ffff:", "").replace("]", "") for end in line.split()[3:5])
+            ends[local, remote] = own[inode.group(1)], int(sent.group(1)) if sent else 0
+    for (local, remote), (pid, sent) in ends.items():
+        if ends.get((remote, local), (pid,))[0] != pid:
+            total += sent
+    return total
+
+
 def busy_s():
     """Seconds all cores together were not idle, for telling how much somebody else used."""
     fields = [int(x) for x in open("/proc/stat").readline().split()[1:9]]
@@ -62,6 +96,7 @@ class Reading:
         self.generator = cpu_s(generator_pids)
         self.written = written_bytes(pids)
         self.busy = busy_s()
+        self.between = between_bytes(pids) if len(pids) > 1 else None
 
 
 class PeakRss(threading.Thread):

@@ -74,6 +74,7 @@ def sections(lines):
         *[shown(lines, f"{z} B: end to end p99 ms", f"s1-{z}", "e2e_p99_us", MS) for z in (10, 1000)],
         *[shown(lines, f"{z} B: peak RSS MB", f"s1-{z}", "rss_peak_mb") for z in (10, 1000)],
         *[shown(lines, f"{z} B: bytes written/message", f"s1-{z}", "written_per_message") for z in (10, 1000)],
+        *[shown(lines, f"{z} B: bytes between nodes, a message and replica", f"s1-{z}", "between_per_replica") for z in (10, 1000)],
     ]
     yield "Scenario 2: one queue at 10,000 messages/s", [
         fraction(lines, "1000 B: CPU µs/message", "s2-1000", "cpu_us_per_message", 7),

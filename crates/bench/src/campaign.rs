@@ -25,11 +25,14 @@ use crate::screen::say;
 use crate::words::{Known, Words, help};
 use file::{Campaign, Planned};
 use peer::Peer;
+use results::Builds;
 pub use results::Made;
 
 const OWN: &[Known] = &[
     ("out", "FOLDER", "where the results and the page go (default: the file's name without its end)"),
     ("brokers", "NAME,…", "only these of the file's brokers"),
+    ("seconds", "N", "length of a run, where the file has {seconds} in its lines"),
+    ("page", "", "make the page anew of what was measured, by whichever build, and run nothing"),
     ("dry-run", "", "list the runs with the time that they take, and run nothing"),
 ];
 
@@ -48,8 +51,17 @@ pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
     };
     let text = std::fs::read_to_string(name).map_err(|why| Error::usage(format!("{name}: {why}")))?;
     let only = words.text("brokers").map(|names| names.split(',').collect::<Vec<_>>());
-    let campaign = Campaign::read(&text, only.as_deref()).map_err(|why| Error::usage(format!("{name}: {why}")))?;
+    let seconds = words.is_set("seconds").then(|| words.whole("seconds", 1, 1, 86_400)).transpose()?;
+    let campaign =
+        Campaign::read(&text, only.as_deref(), seconds).map_err(|why| Error::usage(format!("{name}: {why}")))?;
     let out = words.text("out").map_or_else(|| Path::new(name).with_extension(""), PathBuf::from);
+    if words.is_set("page") {
+        // Brokers need not be there to be asked for their versions.
+        let unknown = vec![String::new(); campaign.brokers.len()];
+        let planned =
+            campaign.planned(&unknown, &context.version).map_err(|why| Error::usage(format!("{name}: {why}")))?;
+        return finish(&campaign, &planned, &out, context, Builds::Any);
+    }
     let versions = campaign.versions(&context.version)?;
     let planned =
         campaign.planned(&versions, &context.version).map_err(|why| Error::usage(format!("{name}: {why}")))?;
@@ -84,7 +96,7 @@ pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
         say(&format!("\n==== {} of {all}, {rest} left: {}", done + at + 1, run.title()));
         one(&campaign, run, &out, context)?;
     }
-    finish(&campaign, &planned, &out, context)
+    finish(&campaign, &planned, &out, context, Builds::These)
 }
 
 /// Two campaigns in one folder would overwrite each other.
@@ -124,19 +136,28 @@ fn one(campaign: &Campaign, run: &Planned, out: &Path, context: &Context) -> Res
 }
 
 /// The page, and how it ended.
-fn finish(campaign: &Campaign, planned: &[Planned], out: &Path, context: &Context) -> Result<Ended, Error> {
+fn finish(
+    campaign: &Campaign,
+    planned: &[Planned],
+    out: &Path,
+    context: &Context,
+    builds: Builds,
+) -> Result<Ended, Error> {
     let (mut book, mut failed, mut absent) = (Book::default(), Vec::new(), Vec::new());
     // What is compared is compared with the file's first broker, whichever ran first.
     let mut shown: Vec<&Planned> = planned.iter().collect();
     shown.sort_by_key(|run| (run.cell, run.broker));
     for run in shown {
-        let Some((made, read)) = results::read(out, run)? else {
+        let Some((made, read)) = results::read(out, run, builds)? else {
             absent.push(run.title());
             continue;
         };
         failed.extend(made.failed.map(|why| format!("{}: {why}", run.title())));
         book.runs.extend(read.runs);
         book.figures.extend(read.figures);
+    }
+    if builds == Builds::Any && book.runs.is_empty() {
+        return Err(Error::usage(format!("there is no run of this campaign in {}", out.display())));
     }
     let ended = Ended::of(book.runs.iter().map(|recorded| recorded.run.verdict()));
     if !book.runs.is_empty() {
@@ -166,7 +187,7 @@ fn foreword(campaign: &Campaign, failed: &[String], absent: &[String]) -> String
          one was first each time, so that what the machine does beside it meets all of them alike.</p>\n<ul>\n",
     );
     for broker in &campaign.brokers {
-        html.push_str(&format!("<li>{}: <code>{}</code></li>\n", escape(&broker.name), escape(broker.told())));
+        html.push_str(&format!("<li>{}: <code>{}</code></li>\n", escape(&broker.name), escape(&broker.told())));
     }
     for part in &campaign.parts {
         html.push_str(&format!("<li><b>{}</b>: {}</li>\n", escape(&part.name), escape(&part.about)));

@@ -88,7 +88,7 @@ fn one_run(options: &Options, context: &Context) -> Result<Ended, Error> {
     if options.broker.is_wanted() {
         let broker = Broker::start(&options.broker)?;
         context.go_on()?;
-        let here = Options { uris: vec![broker.uri()], ..options.clone() };
+        let here = Options { uris: broker.uris(), ..options.clone() };
         return measured(&here, &context.with_brokers(broker.pids()));
     }
     measured(options, context)

@@ -40,6 +40,9 @@ const TRIES_MAX: u32 = 3;
 /// Syncs a second under selective.
 const SYNCS_PER_SECOND: f64 = 10.0;
 
+/// What has not left the first node's memory when it is confirmed.
+const ASYNC: &str = "async (first node has it)";
+
 /// The header that carries a message's value, and its value.
 const VALUE_HEADER: &str = "x-value";
 const VALUE: u64 = 100;
@@ -197,7 +200,7 @@ impl Lab<'_> {
         match parse(&words)? {
             options::Asked::Run(mut options) => {
                 if let Some(broker) = &self.broker {
-                    options.uris = vec![broker.uri()];
+                    options.uris = broker.uris();
                 }
                 Ok(*options)
             }
@@ -239,38 +242,39 @@ impl Lab<'_> {
     }
 
     /// What waits for the memory of the first node only.
-    fn first_node(&self) -> Stage {
-        match self.abilities.chooses {
-            true => Stage {
-                name: "async (first node has it)",
-                ..durable("durability-written", &[("x-durability", "written")])
-            },
-            false => {
-                Stage { name: "async (first node has it)", durable: false, ..durable("durability-transient", &[]) }
-            }
+    /// What waits for no disk. One node has it in memory; of a cluster that lets a queue choose, a
+    /// majority has, because none of its levels is less than that.
+    fn unsynced(&self) -> Stage {
+        let written = durable("durability-written", &[("x-durability", "written")]);
+        match (self.abilities.chooses, self.abilities.is_cluster) {
+            (true, true) => Stage { name: "replicated (a majority has it)", ..written },
+            (true, false) => Stage { name: ASYNC, ..written },
+            (false, _) => Stage { name: ASYNC, durable: false, ..durable("durability-transient", &[]) },
         }
     }
 
     fn synced(&self) -> Stage {
-        match self.abilities.chooses {
-            true => Stage { name: "synced", ..durable("durability-synced", &[("x-durability", "synced")]) },
-            false => {
-                let mut stage = Stage { name: "synced", ..durable("durability-quorum", &[("x-queue-type", "quorum")]) };
-                if self.abilities.is_cluster {
-                    // One member: its own disk and nobody else's, or it would be the replicated
-                    // stage again.
-                    stage.name = "synced (one node's disk)";
-                    stage.arguments.push("x-quorum-initial-group-size", Value::I32(1));
-                }
+        let quorum = durable("durability-quorum", &[("x-queue-type", "quorum")]);
+        let synced = durable("durability-synced", &[("x-durability", "synced")]);
+        match (self.abilities.chooses, self.abilities.is_cluster) {
+            (true, true) => Stage { name: "synced (on a majority's disks)", ..synced },
+            (true, false) => Stage { name: "synced", ..synced },
+            (false, false) => Stage { name: "synced", ..quorum },
+            (false, true) => {
+                // One member: its own disk and nobody else's, or it would be the replicated stage
+                // again.
+                let mut stage = Stage { name: "synced (one node's disk)", ..quorum };
+                stage.arguments.push("x-quorum-initial-group-size", Value::I32(1));
                 stage
             }
         }
     }
 
+    /// What a broker that does not let a queue choose does with a quorum queue on several nodes.
     fn replicated(&self) -> Option<Stage> {
-        let name = if self.abilities.chooses { "replicated" } else { "replicated (and synced by a majority)" };
-        let stage = Stage { name, ..durable("durability-replicated", &[("x-queue-type", "quorum")]) };
-        self.abilities.is_cluster.then_some(stage)
+        let stage = durable("durability-replicated", &[("x-queue-type", "quorum")]);
+        (self.abilities == Abilities { chooses: false, is_cluster: true })
+            .then_some(Stage { name: "replicated (and synced by a majority)", ..stage })
     }
 
     /// A sync ten times a second at this rate, by accumulated value.
@@ -296,7 +300,14 @@ impl Lab<'_> {
         let mut absent = Vec::new();
         if !self.abilities.is_cluster {
             absent.push(
-                "Replicated: one node was named, so nothing is replicated; name the nodes of a cluster with --uris."
+                "Replicated: there is one node, so nothing is replicated; --nodes starts several, --uris names those of \
+                 a cluster."
+                    .to_owned(),
+            );
+        } else if self.abilities.chooses {
+            absent.push(
+                "Async: this broker confirms nothing before a majority has it, so there is no curve of one node's \
+                 memory."
                     .to_owned(),
             );
         }
@@ -316,7 +327,7 @@ impl Lab<'_> {
     /// Figure 1: all stages in the same run, each a channel of one connection.
     fn stages(&mut self, figure: &Asked, series: &mut Series<'_>) -> Result<Vec<Measured>, Error> {
         let stages: Vec<Stage> =
-            [Some(self.first_node()), self.replicated(), Some(self.synced())].into_iter().flatten().collect();
+            [Some(self.unsynced()), self.replicated(), Some(self.synced())].into_iter().flatten().collect();
         let (run, asked) = self.at_a_held_rate(figure, &stages, "stages", series)?;
         let why = why_not_held(&run, figure.rate);
         let of = |name: &str, latency: Latency| Measured {
@@ -364,7 +375,7 @@ impl Lab<'_> {
 
     fn policies_at(&self, rate: f64) -> Vec<Stage> {
         // The most expensive first: what it does not hold need not be tried with the others.
-        let all = [Some(self.synced()), self.selective(rate), self.replicated(), Some(self.first_node())];
+        let all = [Some(self.synced()), self.selective(rate), self.replicated(), Some(self.unsynced())];
         all.into_iter().flatten().collect()
     }
 

@@ -3,6 +3,7 @@
 //!
 //! Invariant: numbers carry their unit in their name. What was not measured is absent, never zero.
 
+use page::figures::count;
 use serde::{Deserialize, Serialize};
 
 use crate::disk::Written;
@@ -137,7 +138,11 @@ pub struct Correctness {
     /// Copies that were promised, did not come and are not in the queues; absent when it cannot be
     /// told why.
     pub lost: Option<u64>,
-    /// The first of them, publisher:sequence.
+    /// Copies that were sent without confirms, so that nobody promised them, did not come and are
+    /// not in the queues; absent where there are confirms, or it cannot be told.
+    #[serde(default)]
+    pub unpromised_missing: Option<u64>,
+    /// The first of those that are lost, or missing, publisher:sequence.
     pub lost_examples: Vec<String>,
     /// Copies that came again, flagged.
     pub duplicated_flagged: u64,
@@ -269,6 +274,9 @@ pub struct Run {
     pub correctness: Correctness,
     /// What it cost.
     pub cost: Cost,
+    /// Each requirement that was given, in words with what was measured, and whether it was met.
+    #[serde(default)]
+    pub required: Vec<(String, bool)>,
     /// What was required and missed, in words; empty is success.
     pub missed: Vec<String>,
     /// Consumers fell behind; one of the sentences in `missed` says how far.
@@ -320,6 +328,32 @@ impl Run {
             _ if self.was_interrupted => Verdict::Interrupted,
             _ => Verdict::BacklogGrew,
         }
+    }
+
+    /// What a run that passed has shown of its messages, in words, and why not more.
+    pub fn checked(&self) -> String {
+        let c = &self.correctness;
+        let (confirms, receives) = (self.confirmed_per_s.is_some(), self.received_per_s.is_some());
+        let sent = count(c.published);
+        let of_lost = match c.unpromised_missing {
+            _ if !receives && confirms => {
+                let confirmed = count(c.confirmed);
+                return format!(
+                    "{confirmed} of {sent} sent were confirmed; nothing was received, so nothing else was checked"
+                );
+            }
+            _ if !receives => return "nothing was confirmed or received, so nothing was checked".to_owned(),
+            _ if c.lost.is_some() => return "nothing lost, duplicated, reordered or corrupt".to_owned(),
+            Some(0) => "none of what was sent is missing, though without confirms nothing was promised".to_owned(),
+            Some(missing) => {
+                let missing = count(missing);
+                format!("{missing} of {sent} sent are missing, and without confirms nothing was promised")
+            }
+            None if c.published == 0 => "what was lost cannot be told of what others sent".to_owned(),
+            None if !confirms => "without confirms nothing was promised, so nothing can be called lost".to_owned(),
+            None => "what was lost cannot be told, as routes cannot be followed or queues not be counted".to_owned(),
+        };
+        format!("nothing duplicated, reordered or corrupt; {of_lost}")
     }
 
     /// It did not do what it was made for. One that was interrupted had no time to.

@@ -7,6 +7,7 @@
 mod answer;
 mod charts;
 mod figure;
+mod glance;
 mod rows;
 
 use page::table::folded;
@@ -14,6 +15,7 @@ use page::{chart, escape, table, tile};
 
 use crate::record::{Book, Recorded};
 
+use glance::Glance;
 pub use rows::rows;
 use rows::{are_comparable, compared, compared_rows, overview};
 
@@ -22,33 +24,40 @@ pub fn html(title: &str, book: &Book, foreword: &str) -> String {
     let runs = &to_compare(&book.runs)[..];
     let groups = compared(runs);
     let is_one_group = groups.is_none() && are_comparable(runs);
-    let (tone, sentence) = answer::sentence(runs, is_one_group);
-    let mut more = answer::beside(runs);
-    if is_one_group {
-        more.splice(0..0, answer::differences(runs));
+    let glance = groups.as_deref().and_then(Glance::of);
+    let (tone, verdict) = answer::sentence(runs, is_one_group);
+    let mut sentences = glance.as_ref().map(Glance::sentences).unwrap_or_default();
+    sentences.push(verdict);
+    let mut more = sentences.split_off(1);
+    if is_one_group || glance.is_some() {
+        more.extend(answer::differences(runs, is_one_group));
     }
-    let mut body = tile::answer(tone, &sentence, &more);
+    more.extend(answer::beside(runs, groups.is_some()));
+    let mut body = tile::answer(tone, &sentences[0], &more);
     body.push_str(&tile::tiles(&answer::tiles(runs, is_one_group)));
     body.push_str(foreword);
-    if let Some(groups) = groups.as_ref().filter(|groups| groups.len() > 2) {
-        let to = |(at, (scenario, _)): (usize, &(String, Vec<Recorded>))| {
-            format!("<li><a href=\"#part-{at}\">{}</a></li>\n", escape(scenario))
-        };
-        let contents: String = groups.iter().enumerate().map(to).collect();
-        body.push_str(&format!("<nav><h2>Contents</h2>\n<ul>\n{contents}</ul></nav>\n"));
+    match (&glance, &groups) {
+        (Some(glance), _) => body.push_str(&glance.html()),
+        (None, Some(groups)) if groups.len() > 2 => body.push_str(&glance::contents(groups)),
+        _ => {}
     }
     book.figures.iter().for_each(|figure| body.push_str(&figure::html(figure)));
-    if runs.len() > 2 {
+    if runs.len() > 2 && glance.is_none() {
         body.push_str("<h2>All runs</h2>\n");
         body.push_str(&overview_table(runs));
     }
-    match groups {
+    match &groups {
         None => body.push_str(&section(runs, "all")),
         Some(groups) => groups.iter().enumerate().for_each(|(at, (scenario, runs))| {
+            body.push_str(&glance.as_ref().map_or(String::new(), |glance| glance.pictures(at)));
             body.push_str(&format!("<h2 id=\"part-{at}\">{}</h2>\n", escape(scenario)));
-            if runs.len() > 1 {
+            let explained = answer::explained(runs);
+            if runs.len() > 1 || !explained.is_empty() {
                 let (tone, sentence) = answer::sentence(runs, true);
-                body.push_str(&tile::answer(tone, &sentence, &answer::differences(runs)));
+                let more = [answer::differences(runs, true), explained].concat();
+                body.push_str(&tile::answer(tone, &sentence, &more));
+            }
+            if runs.len() > 1 {
                 body.push_str(&tile::tiles(&answer::tiles(runs, true)));
             }
             body.push_str(&section(runs, scenario));
@@ -83,7 +92,7 @@ fn overview_table(runs: &[Recorded]) -> String {
     let heads = rows.next().unwrap_or_default();
     let row = |mut cells: Vec<String>| {
         let name = cells.remove(0);
-        table::Row { name, cells: cells.into_iter().map(|cell| (cell, false)).collect() }
+        table::Row::of(name, cells.into_iter().map(|cell| (cell, false)).collect())
     };
     table::html(&heads, &rows.map(row).collect::<Vec<_>>())
 }
@@ -261,6 +270,34 @@ mod tests {
         run.run.backlog_grew = true;
         let page = page_of(&[run]);
         assert!(page.contains("Leveret fell behind: 508 of 4,000") && page.contains("answer bad"), "{page}");
+    }
+
+    #[test]
+    fn each_table_and_each_picture_of_a_latency_says_of_what_it_is() {
+        let mut run = recorded("Leveret", 4.0);
+        run.run.confirm = run.run.end_to_end.clone();
+        let summary = crate::screen::summary(&run.run);
+        let rows: Vec<&str> =
+            summary.lines().filter(|line| line.contains("p99")).map(|line| line[2..].trim()).collect();
+        for (row, name) in rows.iter().zip(["confirm ", "end to end ", "end to end, 10 B ", "end to end, 1000 B "]) {
+            assert!(row.starts_with(name), "{row:?} is not named {name:?}");
+        }
+        let page = page_of(&[run.clone()]);
+        let headings = page.split("<h3>").skip(1).chain(page.split("<figcaption>").skip(1));
+        let headings: Vec<&str> = headings.filter_map(|part| part.split('<').next()).collect();
+        for name in [
+            "p99 end to end",
+            "End to end over time ",
+            "Publish to confirm over time ",
+            "End to end by size of the body ",
+        ] {
+            assert!(headings.contains(&name), "{name} is not among {headings:?}");
+        }
+        let groups: Vec<&str> = page.split("class=\"group\" colspan=\"2\">").skip(1).collect();
+        let named = |name: &str| groups.iter().any(|group| group.starts_with(name) && group.contains("<td>p99</td>"));
+        assert!(named("end to end, ms<") && named("publish to confirm, ms<"), "{groups:?}");
+        let three = [run.clone(), run.clone(), run];
+        assert!(page_of(&three).contains("<th>end to end p99 ms</th>"), "and so does the table of many runs");
     }
 
     #[test]

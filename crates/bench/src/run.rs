@@ -113,7 +113,8 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     let mut run = merge.summary(options, &going, &found, (machine, context.version.clone()));
     run.correctness = verdict::correctness(options, &plan, &finals, (found.backlog, left));
     run.correctness.nacked = merge.nacked;
-    run.missed = verdict::missed(options, &run, failure);
+    run.required = verdict::required(options, &run);
+    run.missed = verdict::missed(&run, failure);
     let backlogs: Vec<(f64, u64)> = merge
         .intervals
         .iter()

@@ -141,12 +141,21 @@ pub fn summary(run: &Run) -> String {
     }
     let c = &run.correctness;
     let optional = |known: Option<u64>| known.map_or("not known".to_owned(), count);
+    let confirmed = match run.confirmed_per_s {
+        None if c.published > 0 => "no confirms asked for".to_owned(),
+        _ => format!("{} confirmed", count(c.confirmed)),
+    };
+    // Only what was promised can be lost.
+    let lost = match (c.lost, c.unpromised_missing) {
+        (None, Some(missing)) => format!("missing {} (nothing was promised)", count(missing)),
+        (None, None) if run.received_per_s.is_none() => "lost not known (nothing was received)".to_owned(),
+        (lost, _) => format!("lost {}", optional(lost)),
+    };
     row(
         "messages",
         format!(
-            "{} sent, {} confirmed, {} received, {} left in queues, {} unanswered",
+            "{} sent, {confirmed}, {} received, {} left in queues, {} unanswered",
             count(c.published),
-            count(c.confirmed),
             count(c.received),
             optional(c.left_in_queues),
             count(c.unanswered)
@@ -155,8 +164,7 @@ pub fn summary(run: &Run) -> String {
     row(
         "checked",
         format!(
-            "lost {}, duplicated {} (+{} flagged), reordered {}, corrupt {}, of other runs {}, nacked {}, returned {}",
-            optional(c.lost),
+            "{lost}, duplicated {} (+{} flagged), reordered {}, corrupt {}, of other runs {}, nacked {}, returned {}",
             count(c.duplicated_unflagged),
             count(c.duplicated_flagged),
             count(c.reordered),
@@ -167,7 +175,8 @@ pub fn summary(run: &Run) -> String {
         ),
     );
     if !c.lost_examples.is_empty() {
-        row("", format!("first lost, publisher:sequence: {}", c.lost_examples.join(" ")));
+        let what = if c.lost.is_some() { "lost" } else { "missing" };
+        row("", format!("first {what}, publisher:sequence: {}", c.lost_examples.join(" ")));
     }
     let us = |name: &str, value: Option<f64>, per: &str| {
         value.map(|us| format!("{name} {} us a message {per}", three(us)).trim_end().to_owned())
@@ -197,13 +206,15 @@ pub fn summary(run: &Run) -> String {
     for note in &run.notes {
         row("note", note.clone());
     }
+    for (told, _) in run.required.iter().filter(|(_, is_met)| *is_met) {
+        row("met", told.clone());
+    }
     if !run.not_asked.is_empty() {
         row("not asked for", run.not_asked.join(", "));
     }
     text.push_str(&format!("  {}", run.verdict().word()));
-    if !run.missed.is_empty() {
-        text.push_str(&format!(": {}", run.missed.join("; ")));
-    }
+    let said = if run.missed.is_empty() { run.checked() } else { run.missed.join("; ") };
+    text.push_str(&format!(": {said}"));
     text
 }
 

@@ -95,7 +95,7 @@ impl<'a> Series<'a> {
         options.label = format!("{} {label}", self.name).trim().to_owned();
         let mut pids = Vec::new();
         if let Some(broker) = broker {
-            options.uris = vec![broker.uri()];
+            options.uris = broker.uris();
             options.broker = BrokerStart::default();
             pids = broker.pids();
         }

@@ -24,6 +24,7 @@ pub const ABOUT_BROKER: &[Known] = &[
     ("sasl-external", "", "log in by certificate, over amqps://"),
     ("broker-pid", "PID,…", "processes of the broker, when they are not found by its port"),
     ("broker", "COMMAND", "start this broker and stop it after; {port} and {dir} are filled in"),
+    ("nodes", "N", "start so many nodes of it as one cluster"),
     ("limit-cpu", "CORES", "start the broker in a cgroup with so many cores"),
     ("limit-memory", "BYTES", "start the broker in a cgroup with so much memory, such as 512M"),
 ];

@@ -120,9 +120,22 @@ impl Cgroup {
         Some(self.folders.iter().find_map(read)?.lines().map(disk::operations).sum())
     }
 
+    /// For how long so far something in the box was ready to run and had to wait, because its share
+    /// of the CPU was used up; the sum over threads. `None` where no CPU was limited.
+    pub fn throttled(&self) -> Option<Duration> {
+        let read = |folder: &PathBuf| throttled(&fs::read_to_string(folder.join("cpu.stat")).ok()?);
+        self.folders.iter().find_map(read)
+    }
+
     fn refuse(&mut self, what: &'static str, why: impl Into<String>) {
         self.refused.push(Refused { what, why: why.into() });
     }
+}
+
+/// In a group's `cpu.stat`: nanoseconds in version 1, microseconds in version 2.
+fn throttled(stat: &str) -> Option<Duration> {
+    let of = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    of("throttled_time ").map(Duration::from_nanos).or_else(|| of("throttled_usec ").map(Duration::from_micros))
 }
 
 impl Drop for Cgroup {

@@ -152,6 +152,15 @@ fn more_cores_than_the_machine_has_are_refused() {
 }
 
 #[test]
+fn time_that_a_box_had_to_wait_is_read_in_both_versions() {
+    let of = |text| super::throttled(text);
+    let ms = |ms| Some(std::time::Duration::from_millis(ms));
+    assert_eq!(of("nr_periods 9\nnr_throttled 3\nthrottled_time 7000000\n"), ms(7));
+    assert_eq!(of("usage_usec 5\nnr_throttled 3\nthrottled_usec 7000\n"), ms(7));
+    assert_eq!(of("nr_periods 9\n"), None);
+}
+
+#[test]
 fn a_disk_is_limited_in_both_versions() {
     // Where temporary files lie on no disk of their own, the disk is what cannot be limited.
     let two = version_2("cpu memory io", "cpu memory io");

@@ -31,6 +31,36 @@ impl Usage {
     }
 }
 
+/// What all cores of the machine did so far, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cores {
+    /// Work of anybody.
+    pub busy: u64,
+    /// That and idling.
+    pub all: u64,
+}
+
+impl Cores {
+    /// Now; `None` where the kernel does not tell.
+    pub fn now() -> Option<Cores> {
+        Cores::of(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// User, nice, system, idle, waiting for disks, interrupts of two kinds, and what other machines
+    /// took; guests are in the first two.
+    fn of(stat: &str) -> Option<Cores> {
+        let ticks = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
+        let ticks: Vec<u64> = ticks.map(|tick| tick.parse().ok()).collect::<Option<_>>()?;
+        let all = ticks.iter().sum::<u64>();
+        Some(Cores { busy: all - ticks.get(3)? - ticks.get(4)?, all })
+    }
+
+    /// Which part of the time since `before` was work.
+    pub fn busy_since(self, before: Cores) -> f64 {
+        self.busy.saturating_sub(before.busy) as f64 / self.all.saturating_sub(before.all).max(1) as f64
+    }
+}
+
 fn one(pid: u32) -> Option<Usage> {
     let stat = stat(pid)?;
     let fields: Vec<&str> = stat.split(' ').collect();
@@ -69,6 +99,14 @@ pub fn of_group(pgid: u32) -> Vec<u32> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn waiting_for_a_disk_is_no_work() {
+        let of = |stat: &str| Cores::of(stat).unwrap();
+        let (before, after) = (of("cpu  10 0 5 80 5 0 0 0 0 0\ncpu0 1"), of("cpu  40 0 15 110 25 5 5 0 9 9\ncpu0 1"));
+        assert_eq!((after, after.busy_since(before)), (Cores { busy: 65, all: 200 }, 0.5));
+        assert!(Cores::now().is_some());
+    }
 
     #[test]
     fn our_own_process_is_in_its_group_and_measured() {

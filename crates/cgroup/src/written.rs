@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +73,11 @@ impl Disk {
     /// Whether a device is known.
     pub fn is_known(&self) -> bool {
         !self.counters.is_empty()
+    }
+
+    /// For how long so far the busiest of the devices had something to do, for whomever.
+    pub fn busy(&self) -> Option<Duration> {
+        self.counters.iter().filter_map(|path| busy(&fs::read_to_string(path).ok()?)).max()
     }
 
     /// The counters now; `process` is what /proc says of the processes.
@@ -141,6 +147,11 @@ fn counter_of(pid: u32, device: u64) -> Option<PathBuf> {
         let source = mount.split_once(" - ")?.1.split(' ').nth(1)?;
         stat(fs::metadata(source).ok().filter(|_| source.starts_with("/dev/"))?.rdev())
     })
+}
+
+/// Time with requests under way, the tenth number of a device's counters, in milliseconds.
+fn busy(stat: &str) -> Option<Duration> {
+    stat.split_whitespace().nth(9)?.parse().ok().map(Duration::from_millis)
 }
 
 /// Sectors written, the seventh number of a device's counters.

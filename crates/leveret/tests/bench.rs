@@ -28,7 +28,7 @@ fn a_run_against_our_own_server_passes_and_leaves_its_files() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("4,000 sent, 4,000 confirmed, 4,000 received, 0 left in queues"), "{text}");
-    assert!(text.ends_with("PASSED\n"), "{text}");
+    assert!(text.ends_with("PASSED: nothing lost, duplicated, reordered or corrupt\n"), "{text}");
     let page = std::fs::read_to_string(html).unwrap();
     assert!(page.contains("class=\"answer good\"") && page.contains("class=\"chart\""));
     assert!(std::fs::read_to_string(log).unwrap().contains("Tag=end-to-end,"));
@@ -59,6 +59,32 @@ fn a_wrong_word_is_exit_code_2_and_no_broker_is_3() {
     let output = bench("--help");
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8(output.stdout).unwrap().contains("--multi-ack-every"));
+}
+
+#[test]
+fn a_broker_pid_of_no_process_is_an_error_and_no_run() {
+    // Above the highest number that a process can have.
+    for line in ["-z 1 --broker-pid 4194305", "scenario s1 --seconds 1 --broker-pid 4194305"] {
+        let output = bench(line);
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains("--broker-pid: \"4194305\" is no process on this machine"), "{told}");
+    }
+}
+
+#[test]
+fn a_backlog_that_grew_is_exit_code_4_and_a_signal_130() {
+    // The consumer takes 200 of 2,000 a second.
+    let output = with_own_server("--rate 2000 -z 3 -qq -u q -c 100 -q 10 --consumer-rate 200");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{text}");
+    assert!(text.contains("\n  BACKLOG GREW: ") && text.contains(" waited at the end of the load"), "{text}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leveret"));
+    command.args("bench --rate 100 -z 600 -qq -u q -c 100 --broker".split_whitespace());
+    command.arg("{leveret} server --data-dir {dir} --amqp 127.0.0.1:{port} --management none");
+    let (code, text) = interrupted(command, |line| line.contains(" load "), rustix::process::Signal::INT);
+    assert_eq!(code, 130, "{text}");
+    assert!(text.contains("\n  INTERRUPTED: interrupted after "), "{text}");
 }
 
 #[test]
@@ -130,6 +156,16 @@ fn a_campaign_goes_on_where_it_was_and_tells_what_could_not_be_made() {
     assert!(text.contains("3 runs, 1 of them done") && text.contains("==== 2 of 3"), "{text}");
     assert_ne!(of("fast-size-100-leveret.jsonl"), first, "made again");
     assert_eq!(of("fast-size-1000-leveret.jsonl"), second, "and this was not");
+    // The page is made anew without its runs, also of those that another build has made.
+    let page = out.join("index.html");
+    let of_another = first.replacen("\"tool\":\"", "\"tool\":\"9.", 1);
+    std::fs::write(out.join("fast-size-100-leveret.jsonl"), of_another).unwrap();
+    std::fs::remove_file(&page).unwrap();
+    let (code, text) = told(bench(&format!("{line} --page")));
+    assert!(code == Some(1) && text.contains("the page is") && !text.contains("===="), "{code:?} {text}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("fast, size 100"));
+    let (_, text) = told(bench(&format!("{line} --dry-run")));
+    assert!(text.contains("3 runs, 1 of them done"), "and it is still to be measured by this one: {text}");
     // Other words are another run.
     std::fs::write(&file, CAMPAIGN.replace("-z 1\"\nwith", "-z 2\"\nwith")).unwrap();
     let (_, text) = told(bench(&format!("{line} --dry-run")));

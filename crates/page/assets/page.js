@@ -250,6 +250,8 @@
         })),
       ],
       hooks: {
+        // Values stand in the legend while something points at them, here or in a chart that moves with this one.
+        setCursor: [(u) => u.root.classList.toggle("pointed", u.cursor.idx != null)],
         draw: [
           (u) => drawMarks(u, data.marks || []),
           (u) => data.level && drawLevel(u, data.level),

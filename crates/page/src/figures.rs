@@ -51,9 +51,12 @@ pub fn duration_ms(ms: f64) -> String {
     scaled(ms, &[(1e-3, "us"), (1.0, "ms"), (1e3, "s")])
 }
 
-/// How many times: `1.84×`.
+/// Below this a ratio is easier read the other way round.
+const SMALL_RATIO: f64 = 0.8;
+
+/// How many times: `1.84×`, and where it is clearly less than once `1/37.6`.
 pub fn ratio(value: f64) -> String {
-    format!("{}×", three(value))
+    if value > 0.0 && value < SMALL_RATIO { format!("1/{}", three(1.0 / value)) } else { format!("{}×", three(value)) }
 }
 
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
@@ -106,6 +109,11 @@ mod tests {
         let told = [30_000.0, 23_842.0, 420.0, 23_842.6, 0.5].map(exact);
         assert_eq!(told, ["30,000", "23,842", "420", "23,800", "0.500"]);
         assert_eq!((count(0), count(999), count(12_684)), ("0".to_owned(), "999".to_owned(), "12,684".to_owned()));
+    }
+
+    #[test]
+    fn a_ratio_below_one_is_told_the_other_way_round() {
+        assert_eq!([37.6, 1.0, 0.97, 0.5, 0.0266].map(ratio), ["37.6×", "1.00×", "0.970×", "1/2.00", "1/37.6"]);
     }
 
     #[test]

@@ -43,23 +43,58 @@ pub struct Row {
     pub name: String,
     /// Text of each cell, and whether it is the best of its row.
     pub cells: Vec<(String, bool)>,
+    /// The part of the page that its name leads to.
+    link: Option<String>,
+}
+
+impl Row {
+    /// A row of cells.
+    pub fn of(name: impl Into<String>, cells: Vec<(String, bool)>) -> Row {
+        Row { name: name.into(), cells, link: None }
+    }
+
+    /// A row that heads those behind it.
+    pub fn group(name: impl Into<String>) -> Row {
+        Row::of(name, Vec::new())
+    }
+
+    /// The same with a name that leads to this part of the page.
+    pub fn to(self, part: &str) -> Row {
+        Row { link: Some(part.to_owned()), ..self }
+    }
 }
 
 /// A table; it scrolls within itself where it is wider than the page, and its first column stays.
 pub fn html(heads: &[String], rows: &[Row]) -> String {
-    let mut text = String::from("<div class=\"wide\"><table>\n<tr>");
-    heads.iter().for_each(|head| text.push_str(&format!("<th>{}</th>", escape(head))));
-    text.push_str("</tr>\n");
+    let cells: String = heads.iter().map(|head| format!("<th>{}</th>", escape(head))).collect();
+    table(&format!("<tr>{cells}</tr>\n"), heads.len(), rows)
+}
+
+/// A table whose columns stand in groups: the name of each, and those of its columns.
+pub fn spanned(heads: &[(String, Vec<String>)], rows: &[Row]) -> String {
+    let group = |(name, columns): &(String, Vec<String>)| {
+        format!("<th class=\"over\" colspan=\"{}\">{}</th>", columns.len(), escape(name))
+    };
+    let groups: String = heads.iter().map(group).collect();
+    let columns = || heads.iter().flat_map(|(_, columns)| columns);
+    let names: String = columns().map(|name| format!("<th>{}</th>", escape(name))).collect();
+    let heads = format!("<tr><th></th>{groups}</tr>\n<tr><th></th>{names}</tr>\n");
+    table(&heads, 1 + columns().count(), rows)
+}
+
+fn table(heads: &str, columns: usize, rows: &[Row]) -> String {
+    let mut text = format!("<div class=\"wide\"><table>\n{heads}");
     for row in rows {
         if row.cells.is_empty() {
-            text.push_str(&format!(
-                "<tr><td class=\"group\" colspan=\"{}\">{}</td></tr>\n",
-                heads.len(),
-                escape(&row.name)
-            ));
+            text.push_str(&format!("<tr><td class=\"group\" colspan=\"{columns}\">{}</td></tr>\n", escape(&row.name)));
             continue;
         }
-        text.push_str(&format!("<tr><td>{}</td>", escape(&row.name)));
+        match &row.link {
+            Some(part) => {
+                text.push_str(&format!("<tr><td><a href=\"#{}\">{}</a></td>", escape(part), escape(&row.name)));
+            }
+            None => text.push_str(&format!("<tr><td>{}</td>", escape(&row.name))),
+        }
         for (cell, is_best) in &row.cells {
             match is_best {
                 true => text.push_str(&format!("<td class=\"win\">{}</td>", escape(cell))),
@@ -100,11 +135,14 @@ mod tests {
     #[test]
     fn rows_have_their_group_and_their_best() {
         let rows = [
-            Row { name: "end to end".to_owned(), cells: Vec::new() },
-            Row { name: "p99 <ms>".to_owned(), cells: vec![("1".to_owned(), true), ("2".to_owned(), false)] },
+            Row::group("end to end"),
+            Row::of("p99 <ms>", vec![("1".to_owned(), true), ("2".to_owned(), false)]).to("a"),
         ];
         let text = html(&["".to_owned(), "a".to_owned(), "b".to_owned()], &rows);
         assert!(text.contains("<td class=\"group\" colspan=\"3\">end to end</td>"), "{text}");
-        assert!(text.contains("<td>p99 &lt;ms&gt;</td><td class=\"win\">1</td><td>2</td>"), "{text}");
+        assert!(
+            text.contains("<td><a href=\"#a\">p99 &lt;ms&gt;</a></td><td class=\"win\">1</td><td>2</td>"),
+            "{text}"
+        );
     }
 }

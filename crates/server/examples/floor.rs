@@ -8,9 +8,15 @@
 //! full pages would be: one write past the page cache, one `fdatasync`. What a load costs here is
 //! what its system calls cost; a broker comes on top of it. docs/performance.md holds what was
 //! measured.
+//!
+//! Three processes are the floor of three nodes: two that are followers,
+//! `floor -- PORT LOG --follow`, and one that serves, `floor -- PORT LOG FOLLOWER FOLLOWER`. It
+//! passes each round's publishes to both, syncs its own copy meanwhile, and answers once one of
+//! them has synced too: with its own that is a majority. A follower writes and syncs what it was
+//! sent, answers with how many bytes that were, and does nothing else.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -20,19 +26,28 @@ use rustix::event::epoll;
 use rustix::fs::{Mode, OFlags, fdatasync, open};
 
 const LISTENER: u64 = u64::MAX;
+/// The first of the followers' tokens.
+const FOLLOWERS: u64 = 1 << 32;
 const LOG_BYTES: u64 = 64 << 20;
 /// Above the largest frame, 128 KiB, and what one read takes beside a part of one.
 const ROOM_BYTES: usize = 256 << 10;
 const PAGE_BYTES: usize = 4096;
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let port: u16 = arguments.next().map_or(5690, |a| a.parse().unwrap());
-    let mut log = arguments.next().map(|path| Log::create(&path));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let port: u16 = arguments.first().map_or(5690, |a| a.parse().unwrap());
+    let mut log = arguments.get(1).map(|path| Log::create(path));
+    let others = &arguments[2.min(arguments.len())..];
+    if others == ["--follow"] {
+        follow(port, log.unwrap());
+        return;
+    }
+    let mut followers = Followers::connect(others.iter().map(|port| port.parse().unwrap()));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
     listener.set_nonblocking(true).unwrap();
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     epoll::add(&poll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN).unwrap();
+    followers.watch(&poll);
     println!("answers on port {port}{}", if log.is_some() { ", each round synced" } else { "" });
 
     let mut room = vec![0; ROOM_BYTES];
@@ -55,6 +70,10 @@ fn main() {
                 }
                 continue;
             }
+            if token >= FOLLOWERS {
+                followers.read(usize::try_from(token - FOLLOWERS).unwrap());
+                continue;
+            }
             let id = usize::try_from(token).unwrap();
             // Taken out while it is read: what it publishes goes to the output of others.
             let Some(mut connection) = connections[id].take() else { continue };
@@ -64,13 +83,104 @@ fn main() {
             }
         }
         if let Some(log) = &mut log {
+            followers.send(&log.pending);
             log.sync();
         }
         for id in touched.drain(..) {
             if let Some(connection) = &mut connections[id] {
+                followers.hold(id, connection);
                 connection.write();
             }
         }
+        while let Some((id, output)) = followers.released() {
+            if let Some(connection) = &mut connections[id] {
+                connection.output.extend_from_slice(&output);
+                connection.write();
+            }
+        }
+    }
+}
+
+/// The other two, and what waits for one of them.
+struct Followers {
+    sockets: Vec<TcpStream>,
+    /// Half an answer of each.
+    answers: Vec<Vec<u8>>,
+    /// Bytes that each has synced, of those that were sent.
+    synced: Vec<u64>,
+    sent: u64,
+    /// Output of a connection, and how many bytes a follower must have synced before it may go.
+    held: VecDeque<(u64, usize, Vec<u8>)>,
+}
+
+impl Followers {
+    fn connect(ports: impl Iterator<Item = u16>) -> Self {
+        let connect = |port| {
+            let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+            socket.set_nodelay(true).unwrap();
+            socket
+        };
+        let sockets: Vec<TcpStream> = ports.map(connect).collect();
+        let (answers, synced) = (vec![Vec::new(); sockets.len()], vec![0; sockets.len()]);
+        Self { sockets, answers, synced, sent: 0, held: VecDeque::new() }
+    }
+
+    fn watch(&self, poll: &impl std::os::fd::AsFd) {
+        for (at, socket) in self.sockets.iter().enumerate() {
+            let token = epoll::EventData::new_u64(FOLLOWERS + at as u64);
+            epoll::add(poll, socket, token, epoll::EventFlags::IN).unwrap();
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.sockets.iter_mut().for_each(|socket| socket.write_all(bytes).unwrap());
+        self.sent += bytes.len() as u64;
+    }
+
+    /// An answer is the number of bytes that are synced.
+    fn read(&mut self, at: usize) {
+        let mut room = [0; 4096];
+        let read = self.sockets[at].read(&mut room).unwrap();
+        assert!(read > 0, "a follower is gone");
+        let answer = &mut self.answers[at];
+        answer.extend_from_slice(&room[..read]);
+        let whole = answer.len() / 8 * 8;
+        if let Some(last) = answer[..whole].chunks_exact(8).next_back() {
+            self.synced[at] = u64::from_be_bytes(last.try_into().unwrap());
+        }
+        answer.drain(..whole);
+    }
+
+    /// Keeps what a connection would send until a majority has synced what it tells of.
+    fn hold(&mut self, id: usize, connection: &mut Connection) {
+        if !self.sockets.is_empty() && !connection.output.is_empty() {
+            self.held.push_back((self.sent, id, std::mem::take(&mut connection.output)));
+        }
+    }
+
+    fn released(&mut self) -> Option<(usize, Vec<u8>)> {
+        let synced = self.synced.iter().copied().max()?;
+        self.held.front().filter(|(at, ..)| *at <= synced)?;
+        self.held.pop_front().map(|(_, id, output)| (id, output))
+    }
+}
+
+/// Writes and syncs what one leader sends, as it comes.
+fn follow(port: u16, mut log: Log) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+    println!("follows on port {port}");
+    let (mut leader, _) = listener.accept().unwrap();
+    leader.set_nodelay(true).unwrap();
+    let (mut room, mut synced) = (vec![0; 1 << 20], 0_u64);
+    loop {
+        let read = leader.read(&mut room).unwrap();
+        if read == 0 {
+            return;
+        }
+        log.pending.extend_from_slice(&room[..read]);
+        log.sync();
+        synced += read as u64;
+        leader.write_all(&synced.to_be_bytes()).unwrap();
     }
 }
 
@@ -142,6 +252,10 @@ impl Connection {
             self.method([0; 2], 10, 10, &start);
         }
         while let Some(frame) = frame(&input[at..]) {
+            // A publish goes on as a whole, or another publisher's would come between its frames.
+            if frame[0] == 1 && frame[7..11] == [0, 60, 0, 40] && !is_whole(&input[at + frame.len()..]) {
+                break;
+            }
             at += frame.len();
             let payload = &frame[7..frame.len() - 1];
             let channel = [frame[1], frame[2]];
@@ -312,6 +426,18 @@ impl Log {
 fn frame(bytes: &[u8]) -> Option<&[u8]> {
     let size = u32::from_be_bytes(bytes.get(3..7)?.try_into().unwrap()) as usize;
     bytes.get(..size + 8)
+}
+
+/// Whether a content, header and body, is all there.
+fn is_whole(bytes: &[u8]) -> bool {
+    let Some(header) = frame(bytes) else { return false };
+    let (mut at, mut left) = (header.len(), u64::from_be_bytes(header[11..19].try_into().unwrap()));
+    while left > 0 {
+        let Some(body) = frame(&bytes[at..]) else { return false };
+        at += body.len();
+        left -= body.len() as u64 - 8;
+    }
+    true
 }
 
 fn short_string(bytes: &[u8]) -> &[u8] {

@@ -16,6 +16,9 @@ use crate::answer::Extent;
 use crate::report::{Report, check_verdict};
 use crate::results::{Step, Test};
 
+/// Tests in which something goes wrong.
+const ADVERSE: [Test; 3] = [Test::LoseBroker, Test::SlowConsumers, Test::PublisherPeak];
+
 /// Rows of a leaderboard that are looked at; the others are folded.
 const BOARD_ROWS: usize = 5;
 
@@ -25,21 +28,15 @@ pub(crate) fn card(
     tone: Tone,
     line: &str,
     next: Option<&str>,
-    tiles: &[(&str, String)],
+    tiles: &[(&str, String, String)],
     below: (&str, &[String]),
 ) -> String {
     let next: Vec<String> = next.into_iter().map(str::to_owned).collect();
     let mut text = tile::answer(tone, line, &next);
     if !tiles.is_empty() {
-        let tile = |(name, value): &(&str, String)| Tile {
+        let tile = |(name, value, more): &(&str, String, String)| Tile {
             name: (*name).to_owned(),
-            lines: vec![Line {
-                of: None,
-                value: value.clone(),
-                more: String::new(),
-                is_best: false,
-                tone: Tone::Plain,
-            }],
+            lines: vec![Line { of: None, value: value.clone(), more: more.clone(), is_best: false, tone: Tone::Plain }],
             curves: Vec::new(),
         };
         text.push_str(&tile::tiles(&tiles.iter().map(tile).collect::<Vec<_>>()));
@@ -83,14 +80,32 @@ impl Report {
         let mut tiles = Vec::new();
         if let Some(name) = &answer.configuration {
             let take = if answer.extent == Extent::Shown { "take" } else { "nearest" };
-            tiles.push((take, name.clone()));
+            let shown = match answer.extent {
+                Extent::Shown => "everything asked for was shown",
+                Extent::Partly | Extent::Nothing => "not everything asked for was shown",
+            };
+            tiles.push((take, name.clone(), shown.to_owned()));
         }
-        tiles.extend(answer.month.map(|month| ("costs a month", self.money(month))));
-        tiles.extend(answer.held.map(|held| ("held", format!("{} msg/s", exact(held)))));
-        tiles.extend(answer.room.map(|room| ("room", format!("{:.0} %", 100.0 * room))));
-        tiles.extend(answer.p99_ms.map(|p99| ("p99", format!("{} ms", three(p99)))));
-        if !answer.not_shown.is_empty() {
-            tiles.push(("not shown", answer.not_shown.join("; ")));
+        let line =
+            self.configurations.iter().find(|line| Some(line.outcome.configuration.name()) == answer.configuration);
+        let each = line
+            .and_then(|line| line.cost_at_target)
+            .map(|cost| format!("{} for 1,000 msg/s at {}", self.money(cost), exact(self.requirement.rate)));
+        tiles.extend(answer.month.map(|month| ("costs a month", self.money(month), each.unwrap_or_default())));
+        let room = |room: f64| {
+            let room = if room > 0.0 { format!("{:.0} % room", 100.0 * room) } else { "no room shown".to_owned() };
+            format!("{} asked for: {room}", exact(self.requirement.rate))
+        };
+        tiles.extend(
+            answer.held.map(|held| ("held", format!("{} msg/s", exact(held)), answer.room.map_or(String::new(), room))),
+        );
+        tiles.extend(answer.p99_ms.map(|p99| {
+            let why = line.and_then(|line| line.outcome.latency_reason.clone()).unwrap_or_default();
+            ("p99 end to end", format!("{} ms", three(p99)), why)
+        }));
+        let open = if answer.not_shown.is_empty() { "nothing".to_owned() } else { answer.not_shown.join("; ") };
+        if answer.configuration.is_some() {
+            tiles.push(("asked for and not shown", open, String::new()));
         }
         let changes = self.recommendation.as_ref().map_or(&[][..], |found| &found.changes);
         let tone = if answer.extent == Extent::Shown { Tone::Good } else { Tone::Plain };
@@ -104,6 +119,7 @@ impl Report {
         let drawn = self.charts();
         body.push_str(&format!("<h2>Top rate, msg/s</h2>\n{}", self.top_rates()));
         body.push_str(&chart::grid(&drawn));
+        body.push_str(&self.adverse_bars());
         body.push_str(&format!("<h2>Configurations</h2>\n{}", self.overview().html()));
         if let Some(recommendation) = &self.recommendation {
             let list = |title: &str, lines: Vec<String>, body: &mut String| {
@@ -124,6 +140,13 @@ impl Report {
         body.push_str("<h2>Leaderboards</h2>\n");
         body.push_str(&boards);
         body.push_str("</div>\n");
+        if !self.steps.is_empty() {
+            body.push_str(&folded(
+                &format!("All {} measurements", self.steps.len()),
+                &self.steps_table().html(),
+                false,
+            ));
+        }
         if let Some(check) = &self.check {
             body.push_str(&format!("<h2>Published figures checked</h2>\n<p>{}</p>\n", escape(&check.source)));
             body.push_str(&format!("<p>{}</p>\n", escape(&check_verdict(check))));
@@ -159,7 +182,7 @@ impl Report {
             self.over_targets("Throughput against target", ("consumed, msg/s", lines), Test::Rising, None, target),
             self.over_targets("Latency against target", ("p99 end to end, ms", tens), Test::Rising, required, p99),
         ];
-        for test in [Test::LoseBroker, Test::SlowConsumers, Test::PublisherPeak] {
+        for test in ADVERSE.into_iter().filter(|test| !self.is_of_one_target(*test)) {
             let title = format!("Latency against target, {test}");
             charts.push(self.over_targets(&title, ("p99 end to end, ms", tens), test, required, p99));
         }
@@ -169,6 +192,43 @@ impl Report {
         charts.push(self.over_targets("Disk against target", ("written by a node, MiB/s", lines), rising, None, disk));
         charts.retain(|chart| !chart.is_empty());
         charts
+    }
+
+    /// Whether a test was made at one rate only: then there is nothing to draw a curve through.
+    fn is_of_one_target(&self, test: Test) -> bool {
+        let mut targets = self.steps.iter().filter(|step| step.test == test).map(|step| step.target);
+        targets.next().is_none_or(|first| targets.all(|target| target == first))
+    }
+
+    /// Bars of the adverse tests that were made at one rate.
+    fn adverse_bars(&self) -> String {
+        let mut html = String::new();
+        for test in ADVERSE.into_iter().filter(|test| self.is_of_one_target(*test)) {
+            let mut bars = Vec::new();
+            let mut target = 0.0;
+            for (line, (hue, _)) in self.configurations.iter().zip(self.looks()) {
+                let name = line.outcome.configuration.name();
+                let is_its = |step: &&Step| step.test == test && format!("{}/{}", step.cluster, step.volume) == name;
+                for step in self.steps.iter().filter(is_its) {
+                    target = step.target;
+                    bars.extend(step.p99_ms.map(|p99| (name.clone(), hue, p99)));
+                }
+            }
+            let drawn = bars::html(&[Group { name: format!("{test} at {} msg/s", exact(target)), bars }], None);
+            if !drawn.is_empty() {
+                html.push_str(&format!("<div>{drawn}</div>\n"));
+            }
+        }
+        match html.as_str() {
+            "" => html,
+            bars => {
+                let within = exact(self.requirement.p99_ms);
+                format!(
+                    "<h2>p99 end to end while something goes wrong, ms</h2>\n<div class=\"columns\">\n{bars}</div>\n\
+                         <p class=\"faint\">Within {within} ms is required.</p>\n"
+                )
+            }
+        }
     }
 
     fn has_volumes(&self) -> bool {

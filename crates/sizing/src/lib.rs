@@ -19,6 +19,7 @@ pub mod outcome;
 pub mod predict;
 pub mod prices;
 pub mod published;
+mod reason;
 pub mod recommend;
 pub mod report;
 pub mod requirement;

@@ -80,6 +80,9 @@ pub struct Outcome {
     pub top_rate: f64,
     /// Latency at the requirement's rate.
     pub latency: Option<Latency>,
+    /// What that latency is made of, as far as it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_reason: Option<String>,
     /// A bound of p99 at that rate, where a study gives nothing better.
     pub p99_below_ms: Option<f64>,
     /// Holds the rate.
@@ -155,6 +158,7 @@ fn outcome(results: &Results, configuration: &Configuration, requirement: &Requi
         short_of,
         top_rate,
         latency: at_rate.map(|step| Latency { rate: step.target, percentiles: percentiles(step) }),
+        latency_reason: at_rate.and_then(|step| crate::reason::of(step, configuration)),
         p99_below_ms,
         holds_rate: Shown::from_bounds(requirement.rate, held, short_of),
         holds_p99,

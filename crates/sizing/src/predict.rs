@@ -434,7 +434,17 @@ fn candidates(all: &[Outcome], prices: Option<&PriceList>, question: &Question) 
 }
 
 fn configuration(nodes: u64, machine: String, vcpus: f64, volume: String) -> Configuration {
-    Configuration { cluster: format!("{nodes}x{vcpus}"), nodes, machine, vcpus, volume, note: None, line: 0 }
+    Configuration {
+        cluster: format!("{nodes}x{vcpus}"),
+        nodes,
+        machine,
+        vcpus,
+        volume,
+        iops: None,
+        mib_s: None,
+        note: None,
+        line: 0,
+    }
 }
 
 /// Reads `7xc5.4xlarge/gp2` or `7x16/gp2`.

@@ -209,13 +209,14 @@ impl Report {
     pub(crate) fn overview(&self) -> Table {
         let mut table = Table::new(&[
             ("configuration", Align::Left),
-            ("month", Align::Right),
-            ("held", Align::Right),
+            ("a month", Align::Right),
+            ("held, msg/s", Align::Right),
             ("short of", Align::Right),
             ("top rate", Align::Right),
-            ("at top", Align::Right),
+            ("1,000 msg/s at top", Align::Right),
             ("at target", Align::Right),
-            ("latency at the rate", Align::Left),
+            ("end to end at the rate, ms", Align::Left),
+            ("why p99", Align::Left),
             ("rate", Align::Left),
             ("p99", Align::Left),
             ("node lost", Align::Left),
@@ -244,10 +245,42 @@ impl Report {
                 money(line.cost_at_top),
                 money(line.cost_at_target),
                 latency,
+                outcome.latency_reason.clone().unwrap_or_else(|| "-".to_owned()),
                 outcome.holds_rate.word().to_owned(),
                 outcome.holds_p99.word().to_owned(),
                 shown(self.requirement.lose_node, outcome.holds_loss),
                 shown(self.requirement.backlog_rate.is_some(), outcome.holds_backlog),
+            ]);
+        }
+        table
+    }
+
+    /// One line a measurement, with what its latency is made of.
+    pub(crate) fn steps_table(&self) -> Table {
+        let mut table = Table::new(&[
+            ("configuration", Align::Left),
+            ("test", Align::Left),
+            ("target", Align::Right),
+            ("received, msg/s", Align::Right),
+            ("end to end p50, ms", Align::Right),
+            ("p99", Align::Right),
+            ("p99.9", Align::Right),
+            ("why p99", Align::Left),
+        ]);
+        for step in &self.steps {
+            let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), three);
+            let name = format!("{}/{}", step.cluster, step.volume);
+            let known = self.configurations.iter().map(|line| &line.outcome.configuration);
+            let known = known.into_iter().find(|known| known.name() == name);
+            table.row(vec![
+                name,
+                step.test.to_string(),
+                exact(step.target),
+                three(step.consumed),
+                ms(step.p50_ms),
+                ms(step.p99_ms),
+                ms(step.p999_ms),
+                known.and_then(|known| crate::reason::of(step, known)).unwrap_or_else(|| "-".to_owned()),
             ]);
         }
         table

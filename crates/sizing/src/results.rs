@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! {"kind":"header", format, source?, plan?, requirement?, note?}                       first line, once
-//! {"kind":"cluster", cluster, nodes, machine, vcpus, volume, note?}                    before anything about it
+//! {"kind":"cluster", cluster, nodes, machine, vcpus, volume, iops?, mib_s?, note?}     before anything about it
 //! {"kind":"step", cluster, volume, test, target, ... rates, latencies, ...}            one measurement
 //! {"kind":"summary", cluster, volume, top_rate, held?, short_of?, p99_below_ms?}       a study that kept no steps
 //! {"kind":"adverse", cluster, volume?, test, held?, short_of?}                         the same for an adverse test
@@ -79,6 +79,12 @@ pub struct Configuration {
     pub vcpus: f64,
     /// Kind of volume.
     pub volume: String,
+    /// Disk operations a second that a node may do, where that is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iops: Option<f64>,
+    /// Megabytes (MiB) a second that it may write, where that is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mib_s: Option<f64>,
     /// What a reader must know, a limit that could not be set for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -126,6 +132,9 @@ pub struct Step {
     pub p99_ms: Option<f64>,
     /// 99.9th.
     pub p999_ms: Option<f64>,
+    /// 99th percentile from publish to confirm.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirm_p99_ms: Option<f64>,
     /// Messages in queues at the end.
     pub backlog_end: Option<u64>,
     /// Most messages in queues at once.
@@ -144,6 +153,16 @@ pub struct Step {
     pub disk_mib_s: Option<f64>,
     /// Disk operations.
     pub disk_iops: Option<f64>,
+    /// Work of all cores of the node's machine, whoever's; 100 is all of them all the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine_cpu_percent: Option<f64>,
+    /// Part of the time in which the disk had something to do, for whomever; 100 is all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_busy_percent: Option<f64>,
+    /// Time for which threads were ready and the share of the CPU was used up; 100 is one thread
+    /// all the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttled_percent: Option<f64>,
     /// Line of the results file.
     #[serde(skip)]
     pub line: usize,
@@ -417,6 +436,8 @@ impl Record {
                 machine: fields.text("machine")?,
                 vcpus: above_zero(&mut fields, "vcpus")?,
                 volume: fields.text("volume")?,
+                iops: fields.maybe_number("iops")?,
+                mib_s: fields.maybe_number("mib_s")?,
                 note: fields.maybe_text("note")?,
                 line,
             }),
@@ -490,6 +511,7 @@ impl Record {
             p95_ms: fields.maybe_number("p95_ms")?,
             p99_ms: fields.maybe_number("p99_ms")?,
             p999_ms: fields.maybe_number("p999_ms")?,
+            confirm_p99_ms: fields.maybe_number("confirm_p99_ms")?,
             backlog_end: fields.maybe_count("backlog_end")?,
             backlog_max: fields.maybe_count("backlog_max")?,
             lost: fields.maybe_count("lost")?,
@@ -499,6 +521,9 @@ impl Record {
             network_mbit: fields.maybe_number("network_mbit")?,
             disk_mib_s: fields.maybe_number("disk_mib_s")?,
             disk_iops: fields.maybe_number("disk_iops")?,
+            machine_cpu_percent: fields.maybe_number("machine_cpu_percent")?,
+            disk_busy_percent: fields.maybe_number("disk_busy_percent")?,
+            throttled_percent: fields.maybe_number("throttled_percent")?,
             line: fields.line(),
         };
         let latencies = [

@@ -15,6 +15,10 @@ pub enum Align {
     Right,
 }
 
+/// Words of more characters than this are given room on a page, so that they are no column of single
+/// words.
+const LONG_CHARS: usize = 40;
+
 /// A table under construction.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -90,7 +94,11 @@ impl Table {
         for row in rows {
             text.push_str("<tr>");
             for (cell, (_, align)) in row.iter().zip(&self.columns) {
-                text.push_str(&format!("<td{}>{}</td>", class(*align), escape(cell)));
+                let class = match cell.chars().count() > LONG_CHARS {
+                    true if *align == Align::Left => " class=\"words long\"",
+                    _ => class(*align),
+                };
+                text.push_str(&format!("<td{class}>{}</td>", escape(cell)));
             }
             text.push_str("</tr>\n");
         }

@@ -107,6 +107,7 @@ impl LoadGenerator for Formula {
             published: through,
             consumed: through,
             percentiles: Some([p50, p50 * 1.5, p50 * 2.0, p50 * 3.0, p50 * 5.0]),
+            confirm_p99_ms: Some(p50),
             backlog_end: Some(0),
             backlog_max: Some(10),
             lost: Some(0),
@@ -254,11 +255,43 @@ fn mistakes_of_a_plan_are_named_with_line_and_field() {
     assert!(mistake("queues = 10", "quues = 10").starts_with("plan.toml:9: quues: unknown field"));
     assert!(mistake("uris = [\"amqp://d\"]", "").contains("uris: give either"));
     assert!(mistake("name = \"1x2\"", "name = \"3x2\"").contains("there twice"));
-    let local = "[cluster.local]\nport = 5700";
+    let local = "[cluster.local]\nport = 5700\ncommand = [\"broker\", \"{port}\"]";
     assert!(
         mistake("uris = [\"amqp://a\", \"amqp://b\", \"amqp://c\"]\nlose_command = [\"true\"]", local)
-            .contains("do not form a cluster")
+            .contains("join_command: is missing: without it, or {peers} in `command`")
     );
+}
+
+/// Stands in for nodes that need one another: each answers once the folders of all are there.
+const NODE: &str = "import os,socket,sys,time
+port,peers,data=int(sys.argv[1]),sys.argv[2].split(','),sys.argv[3]
+assert len(open(sys.argv[4]).read())>=16
+open(data+'/up','w')
+while not all(os.path.exists(os.path.dirname(data)+'/node-%d/up'%n) for n in range(len(peers))): time.sleep(0.01)
+s=socket.create_server(('127.0.0.1',port))
+while True:
+  c=s.accept()[0]; c.recv(8); c.sendall(bytes([1])); c.close()";
+
+#[test]
+fn local_nodes_that_know_each_other_are_started_together_and_one_is_lost_and_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("node.py");
+    std::fs::write(&script, NODE).unwrap();
+    let port = (20_000..).step_by(16).find(|port| (0..6).all(|more| is_free(port + more))).unwrap();
+    let command = format!("[\"python3\", {script:?}, \"{{port}}\", \"{{peers}}\", \"{{data}}\", \"{{secret}}\"]");
+    let local = format!("[cluster.local]\nport = {port}\ncommand = {command}");
+    let text = PLAN.replacen("uris = [\"amqp://a\", \"amqp://b\", \"amqp://c\"]\nlose_command = [\"true\"]", &local, 1);
+    assert_ne!(text, PLAN);
+    let plan = Plan::read(&Document::new("plan.toml", &text)).unwrap();
+    let path = folder.path().join("r.jsonl");
+    let mut events = Vec::new();
+    assert_eq!(go(&path, &plan, &mut Formula::of(3500.0), &mut events), 0, "{events:?}");
+    let results = Results::read(&Document::open(&path).unwrap(), Tolerance::Whole).unwrap();
+    assert!(results.steps.iter().any(|step| step.test == Test::LoseBroker && step.cluster == "3x2"), "one was lost");
+}
+
+fn is_free(port: u16) -> bool {
+    std::net::TcpListener::bind(("127.0.0.1", port)).is_ok()
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::Made;
 use crate::Error;
-use crate::options::{Asked, parse};
+use crate::options::{Asked, NODES_MAX, parse};
 
 /// What a file says.
 #[derive(Debug, Deserialize)]
@@ -20,6 +20,11 @@ pub(super) struct Campaign {
     /// What it is about, for the page.
     #[serde(default)]
     pub(super) about: String,
+    /// Seconds of a run, for {seconds} in a line; `--seconds` gives others.
+    pub(super) seconds: Option<u64>,
+    /// How many times as long the runs are as the file says.
+    #[serde(skip)]
+    stretch: f64,
     /// Who is measured.
     #[serde(rename = "broker")]
     pub(super) brokers: Vec<Broker>,
@@ -36,11 +41,13 @@ pub(super) struct Broker {
     pub(super) name: String,
     /// A command that is the broker until it is ended; {port} and {dir} are filled in.
     pub(super) command: Option<String>,
+    /// How many nodes of it are one broker; {peers}, {peer}, {secret} and {index} are filled in too.
+    pub(super) nodes: Option<u16>,
     /// A command that has started it when it ends, instead of that.
     pub(super) start: Option<String>,
     /// The command that stops it, and says nothing against it when it does not run.
     pub(super) stop: Option<String>,
-    /// Where it listens then.
+    /// Where it listens then; several, with commas between them, are nodes of one cluster.
     pub(super) uri: Option<String>,
     /// A command that prints its version.
     pub(super) version: Option<String>,
@@ -48,8 +55,13 @@ pub(super) struct Broker {
 
 impl Broker {
     /// What starts it.
-    pub(super) fn told(&self) -> &str {
-        self.command.as_ref().or(self.start.as_ref()).map_or("leveret server, of this build", String::as_str)
+    pub(super) fn told(&self) -> String {
+        let command = self.command.as_ref().or(self.start.as_ref());
+        let command = command.map_or("leveret server, of this build", String::as_str);
+        match self.nodes {
+            Some(nodes) => format!("{nodes} nodes, each: {command}"),
+            None => command.to_owned(),
+        }
     }
 }
 
@@ -69,7 +81,7 @@ pub(super) struct Part {
     pub(super) with: BTreeMap<String, Vec<toml::Value>>,
     /// The brokers that it is run on; all of them when absent.
     pub(super) brokers: Option<Vec<String>>,
-    /// Seconds of a run whose line has no --time, about.
+    /// Seconds of a run whose line has no --time, about; with the file's own `seconds`.
     pub(super) takes_s: Option<f64>,
 }
 
@@ -101,11 +113,27 @@ impl Planned {
 }
 
 impl Campaign {
-    /// Reads a file, with only some of its brokers if they are named.
-    pub(super) fn read(text: &str, only: Option<&[&str]>) -> Result<Campaign, String> {
+    /// Reads a file, with only some of its brokers if they are named, and with other lengths if
+    /// `seconds` are given.
+    pub(super) fn read(text: &str, only: Option<&[&str]>, seconds: Option<u64>) -> Result<Campaign, String> {
         let mut campaign: Campaign = toml::from_str(text).map_err(|why| why.to_string())?;
+        campaign.stretch = 1.0;
+        if let Some(seconds) = seconds {
+            let own = campaign
+                .seconds
+                .ok_or("it has no `seconds`, so --seconds changes nothing: write {seconds} in its lines")?;
+            campaign.stretch = seconds as f64 / own.max(1) as f64;
+            campaign.seconds = Some(seconds);
+        }
         for broker in &campaign.brokers {
             let name = &broker.name;
+            if broker.nodes.is_some_and(|nodes| !(1..=NODES_MAX).contains(&nodes))
+                || broker.nodes.is_some() && broker.start.is_some()
+            {
+                return Err(format!(
+                    "broker {name}: `nodes` is from 1 to {NODES_MAX}, and for brokers that are started by `command`"
+                ));
+            }
             match (&broker.command, &broker.start, &broker.stop, &broker.uri) {
                 (None, None, None, None) => continue,
                 (Some(command), None, None, None) if command.contains("{port}") => {}
@@ -170,7 +198,8 @@ impl Campaign {
                 brokers.rotate_left(if cell == 0 { 0 } else { next });
                 cell += 1;
                 for &broker in &brokers {
-                    let run = part.run(&values, (cell, broker, &self.brokers[broker]), (&versions[broker], tool))?;
+                    let of = (cell, broker, &self.brokers[broker]);
+                    let run = part.run(&values, (self.seconds, self.stretch), of, (&versions[broker], tool))?;
                     if !files.insert(run.file.clone()) {
                         return Err(format!("{} is there twice: give its part another name", run.title()));
                     }
@@ -213,11 +242,19 @@ impl Part {
     fn run(
         &self,
         values: &[(&str, String)],
+        (seconds, stretch): (Option<u64>, f64),
         (cell, number, broker): (usize, usize, &Broker),
         (version, tool): (&str, &str),
     ) -> Result<Planned, String> {
         let filled = |line: String, (name, value): &(&str, String)| line.replace(&format!("{{{name}}}"), value);
-        let bench = values.iter().fold(self.bench.clone(), filled);
+        let mut bench = values.iter().fold(self.bench.clone(), filled);
+        if !self.with.contains_key("seconds") && bench.contains("{seconds}") {
+            let seconds = seconds.ok_or(format!(
+                "part {}: {{seconds}} stands in its line: write `seconds = 30` at the top of the file",
+                self.name
+            ))?;
+            bench = bench.replace("{seconds}", &seconds.to_string());
+        }
         let words: Vec<String> = bench.split_whitespace().map(str::to_owned).collect();
         let wrong = |why: String| format!("part {}: {why} in: {bench}", self.name);
         let takes_s = match words.first().map(String::as_str) {
@@ -228,7 +265,7 @@ impl Part {
                 _ => return Err(wrong("this is no run".to_owned())),
             },
         };
-        let takes_s = self.takes_s.or(takes_s).ok_or_else(|| {
+        let takes_s = self.takes_s.map(|takes_s| takes_s * stretch).or(takes_s).ok_or_else(|| {
             wrong("give `takes_s`, about how many seconds it takes, because nothing says so".to_owned())
         })?;
         // A part that names one value of each has no need to be told apart.
@@ -238,7 +275,7 @@ impl Part {
         let made = Made {
             bench: bench.clone(),
             broker: broker.name.clone(),
-            command: broker.told().to_owned(),
+            command: broker.told(),
             broker_version: version.to_owned(),
             tool: tool.to_owned(),
             failed: None,
@@ -275,7 +312,7 @@ mod tests {
     "#;
 
     fn planned(text: &str) -> Result<Vec<Planned>, String> {
-        Campaign::read(text, None)?.planned(&["1".to_owned(), "3".to_owned()], "1 (abc)")
+        Campaign::read(text, None, None)?.planned(&["1".to_owned(), "3".to_owned()], "1 (abc)")
     }
 
     #[test]
@@ -314,12 +351,25 @@ mod tests {
     }
 
     #[test]
+    fn one_word_makes_all_runs_as_long_as_there_is_time() {
+        let text = TEXT.replace("--time 5", "--time {seconds}").replace("title", "seconds = 30\ntitle");
+        let of =
+            |text: &str, seconds| Campaign::read(text, None, seconds)?.planned(&["1".to_owned(), "3".to_owned()], "1");
+        let runs = of(&text, None).unwrap();
+        assert_eq!((runs[0].bench.as_str(), runs[4].takes_s), ("--size 10 --rate 1k --time 30", 60.0));
+        let runs = of(&text, Some(3)).unwrap();
+        assert_eq!((runs[0].bench.as_str(), runs[4].takes_s), ("--size 10 --rate 1k --time 3", 6.0));
+        assert!(of(TEXT, Some(3)).unwrap_err().contains("it has no `seconds`"));
+        assert!(of(&text.replace("seconds = 30", ""), None).unwrap_err().contains("write `seconds = 30`"));
+    }
+
+    #[test]
     fn some_of_the_brokers_may_be_meant() {
-        let campaign = Campaign::read(TEXT, Some(&["Leveret"])).unwrap();
+        let campaign = Campaign::read(TEXT, Some(&["Leveret"]), None).unwrap();
         let runs = campaign.planned(&["1".to_owned()], "1").unwrap();
         let told: Vec<String> = runs.iter().map(Planned::title).collect();
         assert_eq!(told, ["fast, size 10, Leveret", "fast, size 100, Leveret"]);
-        let wrong = Campaign::read(TEXT, Some(&["Hare"])).unwrap_err();
+        let wrong = Campaign::read(TEXT, Some(&["Hare"]), None).unwrap_err();
         assert_eq!(wrong, "no broker is called Hare");
     }
 
@@ -329,7 +379,7 @@ mod tests {
         let mut told = Vec::new();
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            let campaign = Campaign::read(&std::fs::read_to_string(&path).unwrap(), None).unwrap();
+            let campaign = Campaign::read(&std::fs::read_to_string(&path).unwrap(), None, None).unwrap();
             let versions = vec!["1".to_owned(); campaign.brokers.len()];
             let runs = campaign.planned(&versions, "1").unwrap_or_else(|why| panic!("{}: {why}", path.display()));
             told.push((path.file_name().unwrap().to_string_lossy().into_owned(), runs.len()));
@@ -338,7 +388,13 @@ mod tests {
         let counts: Vec<(&str, usize)> = told.iter().map(|(name, count)| (name.as_str(), *count)).collect();
         assert_eq!(
             counts,
-            [("cluster-sizing.toml", 24), ("durability.toml", 4), ("rabbitmq-3.10.toml", 63), ("small-box.toml", 1)]
+            [
+                ("cluster-sizing.toml", 24),
+                ("durability.toml", 4),
+                ("rabbitmq-3.10.toml", 63),
+                ("small-box.toml", 1),
+                ("three-nodes.toml", 9)
+            ]
         );
     }
 }

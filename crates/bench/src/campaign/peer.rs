@@ -41,10 +41,17 @@ impl<'a> Peer<'a> {
 
     /// The words that bring a run to it.
     pub(super) fn words(&self) -> Vec<String> {
-        if let Some(uri) = &self.broker.uri {
-            return vec!["--uri".to_owned(), uri.clone()];
-        }
-        vec!["--broker".to_owned(), self.broker.command.clone().unwrap_or_else(|| crate::broker::OWN.to_owned())]
+        let Broker { command, uri, nodes, .. } = self.broker;
+        let mut words = match (uri, command) {
+            (Some(uris), _) if uris.contains(',') => vec!["--uris".to_owned(), uris.clone()],
+            (Some(uri), _) => vec!["--uri".to_owned(), uri.clone()],
+            (None, Some(command)) => vec!["--broker".to_owned(), command.clone()],
+            // Without a command and with nodes it is this program's.
+            (None, None) if nodes.is_some() => Vec::new(),
+            (None, None) => vec!["--broker".to_owned(), crate::broker::OWN.to_owned()],
+        };
+        words.extend(nodes.iter().flat_map(|nodes| ["--nodes".to_owned(), nodes.to_string()]));
+        words
     }
 
     fn stop(&self) {

@@ -31,14 +31,23 @@ pub struct Made {
     pub failed: Option<String>,
 }
 
+/// Whose runs are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Builds {
+    /// Those of this tool and of the brokers as they are now.
+    These,
+    /// Those of any build; only the line and what starts the broker must be the same.
+    Any,
+}
+
 /// Whether it needs not be made again.
 pub(super) fn is_done(out: &Path, run: &Planned) -> bool {
-    matches!(read(out, run), Ok(Some((made, _))) if made == run.made)
+    matches!(read(out, run, Builds::These), Ok(Some((made, _))) if made == run.made)
 }
 
 /// A run that is there and was made by these words; `None` when there is none. One of another
-/// build is none.
-pub(super) fn read(out: &Path, run: &Planned) -> Result<Option<(Made, Book)>, Error> {
+/// build is none, unless any is meant.
+pub(super) fn read(out: &Path, run: &Planned, builds: Builds) -> Result<Option<(Made, Book)>, Error> {
     let path = out.join(&run.file);
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
     let (first, lines) = text.split_once('\n').unwrap_or((&text, ""));
@@ -46,7 +55,12 @@ pub(super) fn read(out: &Path, run: &Planned) -> Result<Option<(Made, Book)>, Er
         Ok(Line::Made(made)) => *made,
         _ => return Err(Error::usage(format!("{}: no run of a campaign; remove it", path.display()))),
     };
-    if (Made { failed: None, ..made.clone() }) != run.made {
+    let mut wanted = run.made.clone();
+    if builds == Builds::Any {
+        wanted.tool.clone_from(&made.tool);
+        wanted.broker_version.clone_from(&made.broker_version);
+    }
+    if (Made { failed: None, ..made.clone() }) != wanted {
         return Ok(None);
     }
     if lines.is_empty() {

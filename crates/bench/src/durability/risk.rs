@@ -48,10 +48,10 @@ pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Res
         ..durable("durability-risk", &[("x-durability", "selective"), ("x-durability-value-header", VALUE_HEADER)])
     };
     stage.arguments.push("x-durability-value-cap", Value::I64(cap as i64));
-    let uri = broker.uri();
+    let uris = broker.uris();
     let broker = Arc::new(Mutex::new(broker));
     let (asked, (recorded, largest)) = {
-        let mut client = crate::client::Client::connect(&uri, &crate::client::Settings::default())?;
+        let mut client = crate::client::Client::connect(&uris[0], &crate::client::Settings::default())?;
         client.open_channel(1)?;
         delete(&mut client, stage.queue)?;
         declare(&mut client, &stage)?;
@@ -65,7 +65,7 @@ pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Res
             stage.queue, lab.seconds
         );
         let mut options = lab.options(&text)?;
-        options.uris = vec![uri];
+        options.uris = uris;
         let ran = series
             .run_options(&format!("selective, cap {cap}, killed half of the way"), options, None)
             .map(|run| run.clone());

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::connection::{Link, OUTPUT_BYTES_MAX};
 use super::tally::{PublisherFinal, Sample};
 use crate::ledger::Ledger;
-use crate::message::{self, BODY_BYTES_MIN, Stamp};
+use crate::message::{self, BODY_BYTES_MIN, Filling, Stamp};
 use crate::options::Options;
 use crate::pace::{Pace, Steps};
 
@@ -73,8 +73,8 @@ pub struct PublishForm {
     mandatory: bool,
     /// Flags and properties, as on the wire.
     properties: Vec<u8>,
-    /// A body's filling.
-    filling: Vec<u8>,
+    /// What is in bodies beside their stamps.
+    filling: Filling,
     random_keys: Option<u64>,
 }
 
@@ -108,7 +108,7 @@ impl PublishForm {
             exchange: options.topology.exchange.clone(),
             mandatory: producing.mandatory,
             properties: bytes,
-            filling: filling(producing.size.max() as usize),
+            filling: Filling::new(producing.size.values().map(|size| size as usize)),
             random_keys: producing.random_routing_key.map(|keys| if keys == 0 { RANDOM_KEYS } else { keys }),
         }
     }
@@ -134,19 +134,6 @@ impl PublishForm {
         });
         Prefix { bytes, size_at: header_start + 7 + 4 }
     }
-}
-
-/// Bytes that do not compress to nothing, the same in every run.
-fn filling(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
-    (0..bytes.max(BODY_BYTES_MIN))
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        })
-        .collect()
 }
 
 #[derive(Debug)]
@@ -297,12 +284,12 @@ impl Producer {
             out.reserve(size + FRAME_EMPTY_BYTES);
             push_frame_header(out, self.channel, size);
             let body_start = out.len();
-            out.extend_from_slice(&settings.form.filling[..size]);
-            message::write(&mut out[body_start..], &stamp);
+            out.extend_from_slice(settings.form.filling.of(size));
+            settings.form.filling.write(&mut out[body_start..], &stamp);
             out.push(amqp::wire::frame::FRAME_END);
         } else {
-            let mut body = settings.form.filling[..size].to_vec();
-            message::write(&mut body, &stamp);
+            let mut body = settings.form.filling.of(size).to_vec();
+            settings.form.filling.write(&mut body, &stamp);
             for part in body.chunks(part_max) {
                 push_frame_header(out, self.channel, part.len());
                 out.extend_from_slice(part);

@@ -149,6 +149,9 @@ pub struct Requirement {
     pub p999_ms: Option<f64>,
 }
 
+/// Nodes of one broker at most.
+pub const NODES_MAX: u16 = 9;
+
 /// How the broker under test is started, if this tool does it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BrokerStart {
@@ -158,12 +161,14 @@ pub struct BrokerStart {
     pub cpu: Option<f64>,
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
+    /// How many nodes, which are one broker together; each has a box of its own.
+    pub nodes: Option<u16>,
 }
 
 impl BrokerStart {
     /// Whether there is anything to start.
     pub fn is_wanted(&self) -> bool {
-        self.command.is_some() || self.cpu.is_some() || self.memory_bytes.is_some()
+        self.command.is_some() || self.nodes.is_some() || self.cpu.is_some() || self.memory_bytes.is_some()
     }
 }
 

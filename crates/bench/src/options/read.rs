@@ -10,7 +10,8 @@ use amqp::{Table, Value};
 use super::table::{self, Spec, Takes};
 use super::units::Counted;
 use super::{
-    Asked, BrokerStart, Consuming, ExitWhen, Options, Outputs, Producing, Requirement, Topology, argument_value,
+    Asked, BrokerStart, Consuming, ExitWhen, NODES_MAX, Options, Outputs, Producing, Requirement, Topology,
+    argument_value,
 };
 use crate::Error;
 use crate::client::{Tls, TlsAsked};
@@ -226,7 +227,7 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
         (None, Some(uris)) => uris.split(',').map(|uri| Uri::parse(uri.trim())).collect::<Result<_, _>>()?,
     };
     let addressed = ["uri", "uris"].into_iter().find(|name| given.is_set(name));
-    let started = ["broker", "limit-cpu", "limit-memory"].into_iter().find(|name| given.is_set(name));
+    let started = ["broker", "nodes", "limit-cpu", "limit-memory"].into_iter().find(|name| given.is_set(name));
     if let (Some(addressed), Some(started)) = (addressed, started) {
         return Err(Error::usage(format!(
             "--{addressed} and --{started} contradict each other: --{started} is about a broker that is started here"
@@ -298,6 +299,7 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
             command: given.text("broker").map(str::to_owned),
             cpu: positive(given, "limit-cpu")?,
             memory_bytes: given.text("limit-memory").map(bytes_of).transpose()?,
+            nodes: given.is_set("nodes").then(|| given.number("nodes", 1, 1, NODES_MAX)).transpose()?,
         },
         broker_pids: pids(given)?,
         stages: Vec::new(),

@@ -201,6 +201,7 @@ pub const OWN: &[Spec] = &[
         "processes of the broker (default: who listens on its port, when it is on this machine)",
     ),
     value("broker", "", "COMMAND", "start this broker for the run and stop it after; {port} and {dir} are filled in"),
+    value("nodes", "", "N", "start so many nodes of it as one cluster (default broker: this binary's server)"),
     value(
         "limit-cpu",
         "",

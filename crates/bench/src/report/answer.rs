@@ -14,6 +14,12 @@ use crate::record::{Latency, Recorded, Run, Verdict};
 /// More runs than this do not each have their line on a tile.
 const LINES_MAX: usize = 4;
 
+/// Runs that did not pass and are named in a sentence on all of them.
+const NAMED_MAX: usize = 3;
+
+/// Runs that did not pass and have a line of their own at the top of a page.
+const EXPLAINED_MAX: usize = 3;
+
 /// A run that is shorter than another by more than this is not as long.
 const LENGTH_TIE: f64 = 0.05;
 
@@ -61,18 +67,28 @@ pub(super) fn sentence(runs: &[Recorded], are_comparable: bool) -> (Tone, String
 }
 
 fn passed_of(runs: &[Recorded]) -> String {
-    let failed: Vec<String> = runs
-        .iter()
-        .filter(|recorded| recorded.run.verdict() != Verdict::Passed)
-        .map(|recorded| format!("{} {}", recorded.run.label, recorded.run.verdict().word().to_lowercase()))
-        .collect();
-    match &failed[..] {
-        [] => format!("All {} passed", figures::counted(runs.len(), "run")),
-        failed => {
-            let all = figures::counted(runs.len(), "run");
-            format!("{} of {all} passed; {}", runs.len() - failed.len(), failed.join(", "))
-        }
+    let failed: Vec<&Run> =
+        runs.iter().map(|recorded| &recorded.run).filter(|run| run.verdict() != Verdict::Passed).collect();
+    let all = figures::counted(runs.len(), "run");
+    if failed.is_empty() {
+        return format!("All {all} passed");
     }
+    // By what was wrong; of many the first are named, and the others in their own sections.
+    let worst_first = [Verdict::Failed, Verdict::BacklogGrew, Verdict::Interrupted];
+    let of_it = |verdict: &Verdict| {
+        let names: Vec<&str> =
+            failed.iter().filter(|run| run.verdict() == *verdict).map(|run| run.label.as_str()).collect();
+        let word = verdict.word().to_lowercase();
+        match names.as_slice() {
+            [] => None,
+            names if names.len() <= NAMED_MAX => {
+                Some(names.iter().map(|name| format!("{name} {word}")).collect::<Vec<_>>().join(", "))
+            }
+            names => Some(format!("{word} in {} of them", names.len())),
+        }
+    };
+    let told: Vec<String> = worst_first.iter().filter_map(of_it).collect();
+    format!("{} of {all} passed; {}", runs.len() - failed.len(), told.join(", "))
 }
 
 /// The sentence on a single run.
@@ -94,12 +110,7 @@ fn of_one(run: &Run) -> String {
     };
     let wait = latency(run)
         .map_or(String::new(), |(latency, of)| format!(", p99 {} {of}", duration_ms(latency.figures.p99_ms)));
-    let correct = match run.correctness.lost {
-        Some(_) => "nothing lost, reordered or corrupt",
-        None if run.received_per_s.is_some() => "nothing reordered or corrupt; what was lost cannot be told",
-        None => "nothing was received, so nothing was checked",
-    };
-    format!("{who} {rate}{wait}; {correct}.")
+    format!("{who} {rate}{wait}; {}.", run.checked())
 }
 
 /// The sentence on runs that are compared.
@@ -145,15 +156,27 @@ fn broker(broker: &str) -> &str {
     broker.split(" (process").next().unwrap_or(broker)
 }
 
+/// Why those that did not pass did not, a line each.
+pub(super) fn explained(runs: &[Recorded]) -> Vec<String> {
+    let missed = runs.iter().map(|recorded| &recorded.run).filter(|run| !run.missed.is_empty());
+    missed
+        .map(|run| format!("{} {}: {}.", run.label, run.verdict().word().to_lowercase(), run.missed.join("; ")))
+        .collect()
+}
+
 /// What is to be said beside the verdict: who was held back, and what was not asked for.
-pub(super) fn beside(runs: &[Recorded]) -> Vec<String> {
-    let whose = |run: &Run| if runs.len() > 1 { format!("{}: ", run.label) } else { String::new() };
-    let mut lines = Vec::new();
-    for Recorded { run, .. } in runs {
-        if runs.len() > 1 && !run.missed.is_empty() {
-            lines.push(format!("{} {}: {}.", run.label, run.verdict().word().to_lowercase(), run.missed.join("; ")));
-        }
-        lines.extend(run.held_back.as_ref().map(|held| format!("{}{}.", whose(run), held.text())));
+/// `has_sections` where each workload says in its own what went wrong in it.
+pub(super) fn beside(runs: &[Recorded], has_sections: bool) -> Vec<String> {
+    let mut lines = if runs.len() > 1 { explained(runs) } else { Vec::new() };
+    if has_sections && lines.len() > EXPLAINED_MAX {
+        lines = vec!["Why each of them did not pass stands in its section.".to_owned()];
+    }
+    lines.extend(runs.iter().filter_map(|Recorded { run, .. }| {
+        let held = run.held_back.as_ref()?.text();
+        Some(if runs.len() > 1 { format!("{}: {held}.", run.label) } else { format!("{held}.") })
+    }));
+    if let [Recorded { run, .. }] = runs {
+        lines.extend(run.required.iter().filter(|(_, is_met)| *is_met).map(|(told, _)| format!("Met: {told}.")));
     }
     let not_asked = runs.first().map(|recorded| recorded.run.not_asked.clone()).unwrap_or_default();
     if !not_asked.is_empty() && runs.iter().all(|recorded| recorded.run.not_asked == not_asked) {
@@ -162,8 +185,10 @@ pub(super) fn beside(runs: &[Recorded]) -> Vec<String> {
     lines
 }
 
-/// What else differs between runs that stand side by side than who was measured.
-pub(super) fn differences(runs: &[Recorded]) -> Vec<String> {
+/// What else differs between runs that stand side by side than who was measured. Those of many
+/// workloads differ in their rates and lengths on purpose, so `is_one_workload` says whether these
+/// are looked at.
+pub(super) fn differences(runs: &[Recorded], is_one_workload: bool) -> Vec<String> {
     let mut lines = Vec::new();
     let mut differ = |what: &str, of: &dyn Fn(&Run) -> String| {
         let mut values: Vec<(String, Vec<&str>)> = Vec::new();
@@ -182,12 +207,14 @@ pub(super) fn differences(runs: &[Recorded]) -> Vec<String> {
     };
     let longest = runs.iter().map(|recorded| recorded.run.seconds).fold(0.0, f64::max);
     let is_as_long = |run: &Run| run.seconds >= longest * (1.0 - LENGTH_TIE);
-    if !runs.iter().all(|recorded| is_as_long(&recorded.run)) {
+    if is_one_workload && !runs.iter().all(|recorded| is_as_long(&recorded.run)) {
         differ("Lengths", &|run| figures::duration_ms(run.seconds * 1000.0));
     }
-    differ("Rates asked for", &|run| {
-        run.target_per_s.map_or("none".to_owned(), |rate| format!("{} msg/s", three(rate)))
-    });
+    if is_one_workload {
+        differ("Rates asked for", &|run| {
+            run.target_per_s.map_or("none".to_owned(), |rate| format!("{} msg/s", three(rate)))
+        });
+    }
     differ("Versions of leveret bench", &|run| run.version.clone());
     differ("Machines", &|run| {
         let machine = &run.machine;
@@ -247,12 +274,16 @@ fn each(runs: &[Recorded]) -> Vec<Tile> {
     let correct = tile("lost / reordered / corrupt", None, &|run| {
         let c = &run.correctness;
         let is_bad = !c.faults().is_empty();
-        let lost = c.lost.map_or("?".to_owned(), count);
+        let lost = c.lost.or(c.unpromised_missing).map_or("?".to_owned(), count);
         let again = Some(format!("{} duplicated without a flag", count(c.duplicated_unflagged)));
         let again = again.filter(|_| c.duplicated_unflagged > 0);
         let flagged = Some(format!("{} redelivered", count(c.duplicated_flagged))).filter(|_| c.duplicated_flagged > 0);
         let left = c.left_in_queues.filter(|left| *left > 0).map(|left| format!("{} left in queues", count(left)));
-        let unknown = c.lost.is_none().then(|| "what was lost cannot be told".to_owned());
+        let unknown = match (c.lost, c.unpromised_missing) {
+            (Some(_), _) => None,
+            (None, Some(_)) => Some("without confirms nothing was promised: what is missing is told".to_owned()),
+            (None, None) => Some("what was lost cannot be told".to_owned()),
+        };
         let all = format!("{} sent, {} received", count(c.published), count(c.received));
         let more: Vec<String> = [Some(all), again, flagged, left, unknown].into_iter().flatten().collect();
         let value = format!("{lost} / {} / {}", count(c.reordered), count(c.corrupt));
@@ -339,7 +370,7 @@ mod tests {
         (run.run.target_per_s, run.run.seconds, run.run.correctness.lost) = (Some(1000.0), 30.0, Some(0));
         assert_eq!(
             told(std::slice::from_ref(&run)),
-            "Leveret 0.1.0 held 1,000 msg/s for 30 s, p99 4.32 ms end to end; nothing lost, reordered or corrupt."
+            "Leveret 0.1.0 held 1,000 msg/s for 30 s, p99 4.32 ms end to end; nothing lost, duplicated, reordered or corrupt."
         );
         run.run.target_per_s = Some(2000.0);
         assert!(told(std::slice::from_ref(&run)).contains(" reached 1,000 of 2,000 msg/s asked for in 30 s"));
@@ -366,21 +397,21 @@ mod tests {
         runs[0].run.missed = vec!["3 lost".to_owned()];
         assert_eq!(told(&runs), "1 of 2 runs passed; Leveret failed.");
         assert_eq!(best(&runs), 0);
-        assert_eq!(beside(&runs), ["Leveret failed: 3 lost."]);
+        assert_eq!(beside(&runs, false), ["Leveret failed: 3 lost."]);
     }
 
     #[test]
     fn what_else_differs_between_runs_is_said() {
         let mut runs = [recorded("a", 4.0), recorded("b", 9.0), recorded("c", 9.0)];
         runs.iter_mut().for_each(|recorded| recorded.run.seconds = 30.0);
-        assert_eq!(differences(&runs), Vec::<String>::new());
+        assert_eq!(differences(&runs, true), Vec::<String>::new());
         runs[2].run.seconds = 29.5;
-        assert_eq!(differences(&runs), Vec::<String>::new(), "as long as the others");
+        assert_eq!(differences(&runs, true), Vec::<String>::new(), "as long as the others");
         runs[1].run.seconds = 10.0;
         runs[1].run.version = "0.2".to_owned();
         runs[1].run.machine.cores = 8;
         runs[1].run.target_per_s = Some(500.0);
-        let told = differences(&runs);
+        let told = differences(&runs, true);
         assert_eq!(told.len(), 4, "{told:?}");
         assert_eq!(told[0], "Lengths differ: 30 s (a); 10 s (b); 29.5 s (c).");
         assert!(told[1].starts_with("Rates asked for differ: none (a, c); 500 msg/s (b)"), "{told:?}");

@@ -32,7 +32,7 @@ pub(super) fn html(figure: &Figure) -> String {
     if !figure.curves.is_empty() {
         let row = |mut cells: Vec<String>| {
             let name = cells.remove(0);
-            page::table::Row { name, cells: cells.into_iter().map(|cell| (cell, false)).collect() }
+            page::table::Row::of(name, cells.into_iter().map(|cell| (cell, false)).collect())
         };
         let rows: Vec<page::table::Row> = table(figure).into_iter().map(row).collect();
         html.push_str(&page::table::html(&COLUMNS.map(str::to_owned), &rows));

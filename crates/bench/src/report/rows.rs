@@ -85,6 +85,7 @@ fn dash() -> String {
 pub fn rows(runs: &[Recorded]) -> Vec<Row> {
     let (higher, lower) = (Some(Better::Higher), Some(Better::Lower));
     let mut rows = Rows { runs, rows: Vec::new() };
+    rows.words("verdict", |run| Some(run.verdict().word().to_lowercase()));
     rows.words("broker", |run| Some(run.broker.clone()).filter(|name| !name.is_empty()));
     rows.measured("seconds", None, |run| Some(run.seconds).filter(|seconds| *seconds > 0.0));
     rows.measured("target, msg/s", None, |run| run.target_per_s);
@@ -115,6 +116,9 @@ pub fn rows(runs: &[Recorded]) -> Vec<Row> {
     rows.counts("sent", |run| Some(run.correctness.published));
     rows.counts("received", |run| Some(run.correctness.received));
     rows.counts("lost", |run| run.correctness.lost);
+    if runs.iter().any(|recorded| recorded.run.correctness.unpromised_missing.is_some()) {
+        rows.counts("missing, which nobody confirmed", |run| run.correctness.unpromised_missing);
+    }
     rows.counts("duplicated, unflagged", |run| Some(run.correctness.duplicated_unflagged));
     rows.counts("duplicated, flagged", |run| Some(run.correctness.duplicated_flagged));
     rows.counts("reordered", |run| Some(run.correctness.reordered));
@@ -172,7 +176,7 @@ pub(super) fn compared_rows(runs: &[Recorded], are_comparable: bool) -> (Vec<Str
         if has_column && !row.is_group() {
             cells.push((ratio(1).unwrap_or_default(), false));
         }
-        table::Row { name: row.name, cells }
+        table::Row::of(row.name, cells)
     };
     (heads, rows(runs).into_iter().map(filled).collect())
 }

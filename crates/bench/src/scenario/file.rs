@@ -119,7 +119,7 @@ pub(super) struct Planned {
 pub(super) const HELD_DEFAULT: f64 = 10_000.0;
 
 /// Options that start a broker.
-const BROKER: [&str; 3] = ["broker", "limit-cpu", "limit-memory"];
+const BROKER: [&str; 4] = ["broker", "nodes", "limit-cpu", "limit-memory"];
 
 /// Values by name, as text.
 type Values = BTreeMap<String, String>;

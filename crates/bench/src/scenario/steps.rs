@@ -77,7 +77,7 @@ fn once<'s>(
     let broker = broker.map(|broker| broker.lock().expect("nobody panics with this lock"));
     if let (Some(killed), true) = (&broker, is_killed) {
         // Whoever kills it needs the lock. Its processes are found by its port, also the next ones.
-        options.uris = vec![killed.uri()];
+        options.uris = killed.uris();
         options.broker = BrokerStart::default();
         drop(broker);
         return series.run_options(label, options, None);

@@ -60,7 +60,7 @@ impl Prediction {
 
     /// The prediction as one page.
     pub fn html(&self) -> String {
-        let mut body = card(Tone::Plain, &self.advice(), self.error_line().as_deref(), &[], ("", &[]));
+        let mut body = card(Tone::Plain, &self.advice(), self.error_line().as_deref(), &self.tiles(), ("", &[]));
         writeln!(body, "<p class=\"faint\">{}</p>", escape(&self.headline())).expect(WRITES);
         writeln!(body, "<h2>Predicted</h2>\n{}", self.predicted_table().html()).expect(WRITES);
         let chart = self.cost_chart();
@@ -85,6 +85,34 @@ impl Prediction {
         }
         body.push_str("</ul>\n");
         page::page("Predicted capacity", &body)
+    }
+
+    /// How far the model can be believed.
+    fn tiles(&self) -> Vec<(&'static str, String, String)> {
+        let percent = |part: f64| format!("{} %", three(100.0 * part));
+        let mut tiles: Vec<(&str, String, String)> = Vec::new();
+        tiles.extend(self.validations.first().map(|validation| {
+            let (inside, all) = (validation.inside, validation.points.len());
+            let more = format!(
+                "root mean square, {} at worst, where each {} was predicted from the others; {inside} of {all} lay in their band",
+                percent(validation.worst.abs()),
+                validation.left_out
+            );
+            ("predictions are off by", percent(validation.rms), more)
+        }));
+        let form = match self.form {
+            Form::Fitted => "all of the model",
+            Form::Borrowed => "only its scale; its form is the study's",
+        };
+        tiles.push((
+            "fitted on",
+            format!("{} measured", self.fitted_on),
+            format!("{form}; error of the fit {}", percent(self.fit_error)),
+        ));
+        let of = |wanted: Shown| self.predicted.iter().filter(|one| one.verdict == wanted).count();
+        let open = format!("{} may hold it, {} do not", of(Shown::NotShown), of(Shown::No));
+        tiles.push(("predicted to hold it", format!("{} of {}", of(Shown::Yes), self.predicted.len()), open));
+        tiles
     }
 
     fn headline(&self) -> String {

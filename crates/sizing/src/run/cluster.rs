@@ -15,7 +15,7 @@ use cgroup::{Cgroup, DiskLimits, Limits};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::plan::{Candidate, Local, Place};
-use super::usage::{Usage, Used, mean};
+use super::usage::{Boxed, Usage, Used, mean};
 
 /// How long a node may take to stop before it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
@@ -24,6 +24,27 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What a client says first; a broker that is up answers it.
 const AMQP_HEADER: &[u8] = b"AMQP\x00\x00\x09\x01";
+
+/// A node of this program; several know each other by the rest.
+const OWN: &[&str] = &[
+    "{program}",
+    "server",
+    // Several on one machine, and the default is one port.
+    "--management",
+    "none",
+    "--data-dir",
+    "{data}/store",
+    "--amqp",
+    "127.0.0.1:{port}",
+    "--node-name",
+    "{name}@localhost",
+];
+const OWN_AS_ONE_OF_SEVERAL: &[&str] =
+    &["--cluster-peers", "{peers}", "--cluster-address", "{peer}", "--cluster-secret-file", "{secret}"];
+
+/// What nodes that were started here say to know each other. It guards nothing: they listen on this
+/// machine only, and for the time of a run.
+const SECRET: &str = "known to all nodes of this measurement\n";
 
 /// A cluster that is up.
 #[derive(Debug)]
@@ -80,15 +101,28 @@ impl Cluster {
                 }
             }
             self.nodes.push(Node { index, child: None, cgroup, seen: None });
+            self.uris.push(format!("amqp://guest:guest@127.0.0.1:{}/%2f", local.port + index as u16));
+        }
+        let secret = self.secret();
+        fs::write(&secret, SECRET).map_err(|why| format!("{secret}: {why}"))?;
+        if local.forms_itself(nodes) {
+            // Each may answer only once all are there.
+            (0..nodes).try_for_each(|index| self.launch(local, index, program))?;
+            return (0..nodes).try_for_each(|index| self.wait_for(local, index));
+        }
+        for index in 0..nodes {
             self.start_node(local, index, program)?;
             if index > 0
                 && let Some(join) = &local.join_command
             {
                 command(&self.filled(join, local, index), "join_command")?;
             }
-            self.uris.push(format!("amqp://guest:guest@127.0.0.1:{}/%2f", local.port + index as u16));
         }
         Ok(())
+    }
+
+    fn secret(&self) -> String {
+        self.folder.join("secret").display().to_string()
     }
 
     fn data(&self, index: u64) -> PathBuf {
@@ -97,7 +131,13 @@ impl Cluster {
 
     fn filled(&self, words: &[String], local: &Local, index: u64) -> Vec<String> {
         let name = |index: u64| format!("sizing{index}");
+        // Behind the ports for clients.
+        let nodes = self.nodes.len() as u64;
+        let peer = |index: u64| format!("127.0.0.1:{}", u64::from(local.port) + nodes + index);
         let pairs = [
+            ("{peers}", (0..nodes).map(peer).collect::<Vec<_>>().join(",")),
+            ("{peer}", peer(index)),
+            ("{secret}", self.secret()),
             ("{port}", (u64::from(local.port) + index).to_string()),
             ("{data}", self.data(index).display().to_string()),
             ("{name}", name(index)),
@@ -108,23 +148,25 @@ impl Cluster {
         words.iter().map(fill).collect()
     }
 
+    /// Starts a node and waits until it answers.
     fn start_node(&mut self, local: &Local, index: u64, program: &str) -> Result<(), String> {
-        let own = [
-            "{program}",
-            "server",
-            // Several on one machine, and the default is one port.
-            "--management",
-            "none",
-            "--data-dir",
-            "{data}/store",
-            "--amqp",
-            "127.0.0.1:{port}",
-            "--node-name",
-            "{name}@localhost",
-        ];
+        self.launch(local, index, program)?;
+        self.wait_for(local, index)
+    }
+
+    fn log(&self, index: u64) -> PathBuf {
+        self.data(index).join("node.log")
+    }
+
+    fn launch(&mut self, local: &Local, index: u64, program: &str) -> Result<(), String> {
         let words = match &local.command {
             Some(words) => self.filled(words, local, index),
-            None => self.filled(&own.map(|word| word.replace("{program}", program)), local, index),
+            None => {
+                let several = if self.nodes.len() > 1 { OWN_AS_ONE_OF_SEVERAL } else { &[] };
+                let own: Vec<String> =
+                    OWN.iter().chain(several).map(|word| word.replace("{program}", program)).collect();
+                self.filled(&own, local, index)
+            }
         };
         let port = local.port + index as u16;
         // Or the answer of another broker would be taken for this one's, limits and all: one that a
@@ -134,7 +176,7 @@ impl Cluster {
                 "port {port} is taken, by a node of a run that was killed or by another program: end it first"
             ));
         }
-        let log = self.data(index).join("node.log");
+        let log = self.log(index);
         let told = |why: std::io::Error| format!("{}: {why}", log.display());
         let out = fs::OpenOptions::new().create(true).append(true).open(&log).map_err(told)?;
         let err = out.try_clone().map_err(told)?;
@@ -143,6 +185,11 @@ impl Cluster {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).process_group(0).stdin(Stdio::null()).stdout(out).stderr(err);
         node.child = Some(command.spawn().map_err(|why| format!("node {index} cannot be started: {why}"))?);
+        Ok(())
+    }
+
+    fn wait_for(&mut self, local: &Local, index: u64) -> Result<(), String> {
+        let (port, log) = (local.port + index as u16, self.log(index));
         let until = Instant::now() + Duration::from_secs_f64(local.start_seconds);
         while !answers(port) {
             let child = self.nodes[index as usize].child.as_mut().expect("it was started above");
@@ -199,7 +246,8 @@ impl Cluster {
 
 impl Node {
     fn look(&self) -> Option<Usage> {
-        Usage::of_group(self.child.as_ref()?.id(), self.cgroup.disk_operations())
+        let boxed = Boxed { operations: self.cgroup.disk_operations(), throttled: self.cgroup.throttled() };
+        Usage::of_group(self.child.as_ref()?.id(), boxed)
     }
 
     /// Ends the node's whole process group.

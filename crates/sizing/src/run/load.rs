@@ -34,6 +34,8 @@ pub struct Measured {
     pub consumed: f64,
     /// Percentiles 50, 75, 95, 99 and 99.9; `None` where nothing was received.
     pub percentiles: Option<[f64; 5]>,
+    /// Percentile 99 from publish to confirm, where there are confirms.
+    pub confirm_p99_ms: Option<f64>,
     /// Messages in queues at the end of the measured time.
     pub backlog_end: Option<u64>,
     /// Most messages in queues at the end of an interval.
@@ -175,6 +177,7 @@ pub fn measured(text: &str) -> Result<Measured, String> {
         published: number("published_per_s")?,
         consumed: run["received_per_s"].as_f64().unwrap_or(0.0),
         percentiles,
+        confirm_p99_ms: run["confirm"]["figures"]["p99_ms"].as_f64(),
         backlog_end: correctness["left_in_queues"].as_u64(),
         backlog_max,
         lost: correctness["lost"].as_u64(),

@@ -20,7 +20,7 @@ use std::time::Instant;
 use self::cluster::Cluster;
 use self::journal::Journal;
 use self::load::{LoadGenerator, Measured};
-use self::plan::{Place, Plan};
+use self::plan::{Candidate, Place, Plan};
 use self::schedule::{Trial, left, seconds_left};
 use self::usage::Used;
 use crate::outcome::is_matched;
@@ -138,7 +138,7 @@ pub fn run(
         for text in &cluster.notes {
             tell(watch, Event::Note { text: text.clone() })?;
         }
-        describe(&candidate.configuration, &cluster, journal)?;
+        describe(candidate, &cluster, journal)?;
         let mut course = Course { plan, all, overheads: &mut overheads, workshop, failed: 0 };
         for trial in waiting.iter().filter(|trial| trial.candidate == at) {
             course.one(trial, &mut cluster, journal, generator, watch)?;
@@ -159,12 +159,17 @@ fn tell(watch: Watch<'_>, event: Event) -> Result<(), String> {
 }
 
 /// Writes what is tested next, unless the file has it already.
-fn describe(configuration: &Configuration, cluster: &Cluster, journal: &mut Journal) -> Result<(), String> {
+fn describe(candidate: &Candidate, cluster: &Cluster, journal: &mut Journal) -> Result<(), String> {
+    let configuration = &candidate.configuration;
     if journal.results.configuration(&configuration.cluster, &configuration.volume).is_some() {
         return Ok(());
     }
     let note = (!cluster.notes.is_empty()).then(|| cluster.notes.join("; "));
-    journal.write(&Record::Cluster(Configuration { note, ..configuration.clone() }))
+    let (iops, mib_s) = match &candidate.place {
+        Place::Local(local) => (local.iops, local.mib_s),
+        Place::Addresses { .. } => (None, None),
+    };
+    journal.write(&Record::Cluster(Configuration { note, iops, mib_s, ..configuration.clone() }))
 }
 
 /// The trials of one candidate.
@@ -276,6 +281,7 @@ fn step(known: &Configuration, trial: &Trial, measured: &Measured, used: Option<
         p95_ms: percentile(2).map(tidy),
         p99_ms: percentile(3).map(tidy),
         p999_ms: percentile(4).map(tidy),
+        confirm_p99_ms: measured.confirm_p99_ms.map(tidy),
         backlog_end: measured.backlog_end,
         backlog_max: measured.backlog_max,
         lost: measured.lost,
@@ -285,6 +291,9 @@ fn step(known: &Configuration, trial: &Trial, measured: &Measured, used: Option<
         network_mbit: None,
         disk_mib_s: used.and_then(|used| used.disk_mib_s).map(tidy),
         disk_iops: used.and_then(|used| used.disk_iops).map(tidy),
+        machine_cpu_percent: used.and_then(|used| used.machine_cpu_percent).map(tidy),
+        disk_busy_percent: used.and_then(|used| used.disk_busy_percent).map(tidy),
+        throttled_percent: used.and_then(|used| used.throttled_percent).map(tidy),
         line: 0,
     }
 }

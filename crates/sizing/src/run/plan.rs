@@ -14,8 +14,9 @@ use crate::results::{Configuration, Test};
 pub const CLUSTERS_MAX: usize = 100;
 /// Rates of one test.
 pub const RATES_MAX: usize = 100;
-/// The highest port that a local cluster may begin at, so that its nodes fit behind it.
-const PORT_MAX: u64 = 65_535 - NODES_MAX;
+/// The highest port that a local cluster may begin at, so that its nodes fit behind it, each with a
+/// port for clients and one for the other nodes.
+const PORT_MAX: u64 = 65_535 - 2 * NODES_MAX;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -165,8 +166,8 @@ pub enum Place {
 pub struct Local {
     /// AMQP port of the first node; the others follow.
     pub port: u16,
-    /// What starts a node, with `{port}`, `{data}`, `{name}`, `{index}` and `{first}` to fill in;
-    /// this program's server when absent.
+    /// What starts a node, with `{port}`, `{data}`, `{name}`, `{index}`, `{first}`, `{peers}`,
+    /// `{peer}` and `{secret}` to fill in; this program's server when absent.
     pub command: Option<Vec<String>>,
     /// What makes a node after the first join it.
     pub join_command: Option<Vec<String>>,
@@ -182,6 +183,13 @@ pub struct Local {
     pub mib_s: Option<f64>,
     /// How long a node may take to answer.
     pub start_seconds: f64,
+}
+
+impl Local {
+    /// Whether its nodes find each other by themselves, and so are started together.
+    pub fn forms_itself(&self, nodes: u64) -> bool {
+        nodes > 1 && self.join_command.is_none()
+    }
 }
 
 impl Candidate {
@@ -297,8 +305,11 @@ impl Plan {
 
     /// A number that differs between plans that measure different things (FNV-1a over the values).
     pub fn fingerprint(&self) -> String {
+        // What a configuration has got since, and a plan never states in it: files that were begun
+        // before go on.
+        let text = format!("{self:?}").replace("iops: None, mib_s: None, note:", "note:");
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for byte in format!("{self:?}").bytes() {
+        for byte in text.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
         format!("{hash:016x}")
@@ -413,6 +424,8 @@ fn read_candidates(document: &Document, rows: &[ClusterRow]) -> Result<Vec<Candi
             machine: row.machine.clone(),
             vcpus,
             volume: row.volume.clone(),
+            iops: None,
+            mib_s: None,
             note: None,
             line: 0,
         };
@@ -430,12 +443,9 @@ fn read_local(document: &Document, placed: &Placed<LocalRow>, nodes: u64) -> Res
     if row.command.as_ref().is_some_and(Vec::is_empty) || row.join_command.as_ref().is_some_and(Vec::is_empty) {
         return Err(document.mistake(&placed.span(), "command", "must name a program"));
     }
-    if nodes > 1 && row.command.is_none() {
-        let what = "is missing: nodes of `leveret server` do not form a cluster yet, so several need the command of a broker whose do";
-        return Err(document.mistake(&placed.span(), "command", what));
-    }
-    if nodes > 1 && row.join_command.is_none() {
-        let what = "is missing: without it the nodes would be brokers of their own";
+    let is_told_of_peers = row.command.as_ref().is_none_or(|words| words.iter().any(|word| word.contains("{peers}")));
+    if nodes > 1 && !is_told_of_peers && row.join_command.is_none() {
+        let what = "is missing: without it, or {peers} in `command`, the nodes would be brokers of their own";
         return Err(document.mistake(&placed.span(), "join_command", what));
     }
     let limit =

@@ -4,7 +4,7 @@
 //! neither does this. What was written is what [`cgroup::written`] makes of /proc and of the
 //! device: /proc alone may say far too much.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cgroup::used;
 use cgroup::written::{Disk, Reading};
@@ -16,7 +16,18 @@ pub struct Usage {
     used: used::Usage,
     disk: Disk,
     written: Reading,
-    operations: Option<u64>,
+    busy: Option<Duration>,
+    cores: Option<used::Cores>,
+    boxed: Boxed,
+}
+
+/// What the box of a node counts so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Boxed {
+    /// Disk operations.
+    pub operations: Option<u64>,
+    /// How long its threads had to wait for their share of the CPU.
+    pub throttled: Option<Duration>,
 }
 
 /// The use of one node between two looks.
@@ -30,17 +41,24 @@ pub struct Used {
     pub disk_mib_s: Option<f64>,
     /// Disk operations a second, where they are counted.
     pub disk_iops: Option<f64>,
+    /// Work of all cores of the machine, whoever's; 100 is all of them all the time.
+    pub machine_cpu_percent: Option<f64>,
+    /// Part of the time in which its disk had something to do, for whomever; 100 is all of it.
+    pub disk_busy_percent: Option<f64>,
+    /// Time for which its threads were ready and its share of the CPU was used up; 100 is one
+    /// thread all the time.
+    pub throttled_percent: Option<f64>,
 }
 
 impl Usage {
-    /// Looks at all processes of the group `pgid`; `None` when none can be seen. `operations` are
-    /// those of its disk so far.
-    pub fn of_group(pgid: u32, operations: Option<u64>) -> Option<Usage> {
+    /// Looks at all processes of the group `pgid`; `None` when none can be seen.
+    pub fn of_group(pgid: u32, boxed: Boxed) -> Option<Usage> {
         let pids = used::of_group(pgid);
         let used = used::Usage::of(&pids)?;
         let disk = Disk::of(&pids);
         let written = disk.read(used.write_bytes);
-        Some(Usage { at: Instant::now(), used, disk, written, operations })
+        let busy = disk.busy();
+        Some(Usage { at: Instant::now(), used, disk, written, busy, cores: used::Cores::now(), boxed })
     }
 
     /// The use from `before` until this look, which was just taken: the devices of then are read
@@ -48,14 +66,21 @@ impl Usage {
     pub fn since(&self, before: &Usage) -> Used {
         let seconds = (self.at - before.at).as_secs_f64().max(0.001);
         let written = before.disk.read(self.used.write_bytes).since(&before.written).bytes;
+        let share = |now: Option<Duration>, then: Option<Duration>| {
+            Some(100.0 * now?.saturating_sub(then?).as_secs_f64() / seconds)
+        };
         Used {
             cpu_percent: self.used.cpu_ns.saturating_sub(before.used.cpu_ns) as f64 / 1e7 / seconds,
             memory_mib: self.used.rss_bytes as f64 / 1_048_576.0,
             disk_mib_s: written.map(|bytes| bytes as f64 / 1_048_576.0 / seconds),
             disk_iops: self
+                .boxed
                 .operations
-                .zip(before.operations)
+                .zip(before.boxed.operations)
                 .map(|(now, then)| now.saturating_sub(then) as f64 / seconds),
+            machine_cpu_percent: self.cores.zip(before.cores).map(|(now, then)| 100.0 * now.busy_since(then)),
+            disk_busy_percent: share(before.disk.busy(), before.busy).map(|percent| percent.min(100.0)),
+            throttled_percent: share(self.boxed.throttled, before.boxed.throttled),
         }
     }
 }
@@ -70,6 +95,9 @@ pub fn mean(nodes: &[Used]) -> Option<Used> {
         memory_mib: of(|used| used.memory_mib),
         disk_mib_s: known(|used| used.disk_mib_s),
         disk_iops: known(|used| used.disk_iops),
+        machine_cpu_percent: known(|used| used.machine_cpu_percent),
+        disk_busy_percent: known(|used| used.disk_busy_percent),
+        throttled_percent: known(|used| used.throttled_percent),
     })
 }
 
@@ -81,9 +109,9 @@ mod tests {
     #[test]
     fn this_process_is_seen_and_uses_something() {
         let pgid = u32::try_from(rustix::process::getpgrp().as_raw_pid()).unwrap();
-        let before = Usage::of_group(pgid, None).unwrap();
+        let before = Usage::of_group(pgid, Boxed::default()).unwrap();
         assert!(before.used.rss_bytes > 100_000);
-        let used = Usage::of_group(pgid, None).unwrap().since(&before);
+        let used = Usage::of_group(pgid, Boxed::default()).unwrap().since(&before);
         assert!(used.cpu_percent >= 0.0);
         assert_eq!(mean(&[]), None);
     }
@@ -93,9 +121,9 @@ mod tests {
         let pgid = u32::try_from(rustix::process::getpgrp().as_raw_pid()).unwrap();
         let folder = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
         let _open = std::fs::File::create(folder.path().join("data")).unwrap();
-        let before = Usage::of_group(pgid, None).unwrap();
+        let before = Usage::of_group(pgid, Boxed::default()).unwrap();
         // As after a large folio: /proc says a terabyte more than the disk has seen.
-        let mut after = Usage::of_group(pgid, None).unwrap();
+        let mut after = Usage::of_group(pgid, Boxed::default()).unwrap();
         after.used.write_bytes = after.used.write_bytes.map(|bytes| bytes + (1 << 40));
         after.at = before.at + std::time::Duration::from_secs(1);
         assert!(after.since(&before).disk_mib_s.is_none_or(|mib| mib < 500_000.0), "{:?}", after.since(&before));
