@@ -15,7 +15,7 @@ if [ -z "${LEVERET_BIN:-}" ]; then
   (cd "$root" && cargo build -q -p leveret)
   LEVERET_BIN=$(cd "$root" && cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug/leveret
 fi
-[ -d "$here/node_modules/puppeteer-core" ] || (cd "$here" && npm install --no-audit --no-fund --no-package-lock --silent)
+[ -d "$here/node_modules/puppeteer-core" ] || (cd "$here" && npm ci --no-audit --no-fund --silent)
 out=$root/target/lab-pages
 rm -rf "$out"
 mkdir -p "$out/pages"

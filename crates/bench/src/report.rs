@@ -276,6 +276,7 @@ mod tests {
     fn each_table_and_each_picture_of_a_latency_says_of_what_it_is() {
         let mut run = recorded("Leveret", 4.0);
         run.run.confirm = run.run.end_to_end.clone();
+        run.intervals.iter_mut().for_each(|interval| interval.confirm = interval.end_to_end.clone());
         let summary = crate::screen::summary(&run.run);
         let rows: Vec<&str> =
             summary.lines().filter(|line| line.contains("p99")).map(|line| line[2..].trim()).collect();

@@ -250,12 +250,12 @@ fn a_campaign_names_what_each_broker_did_wrong_and_none_of_them_is_the_best() {
     let page = std::fs::read_to_string(folder.path().join("wrong/index.html")).unwrap();
     let said: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("<p>")).collect();
     for (who, what) in [
-        ("stalls failed: p99 is ", " ms, at most 800 ms is required"),
-        ("drowns failed: p99 is ", " that were sent were received, "),
-        ("loses failed: ", " lost."),
-        ("doubles failed: ", " duplicated and not flagged as redelivered."),
-        ("reorders failed: ", " reordered."),
-        ("garbles failed: 54 corrupt", "."),
+        ("stalls one queue failed: p99 is ", " ms, at most 800 ms is required"),
+        ("drowns one queue failed: p99 is ", " that were sent were received, "),
+        ("loses one queue failed: ", " lost."),
+        ("doubles one queue failed: ", " duplicated and not flagged as redelivered."),
+        ("reorders one queue failed: ", " reordered."),
+        ("garbles one queue failed: 54 corrupt", "."),
     ] {
         assert!(said.iter().any(|line| line.starts_with(who) && line.contains(what)), "{who}: {said:?}");
     }
