@@ -1,10 +1,15 @@
 """A broker for the Python clients: the binary that LEVERET_BIN names, on a free port and a fresh folder, or AMQP_URI's.
 
+With LEVERET_NODES=3 it is three nodes of one cluster, and each connection comes to another of them; what a test does to its broker
+is done to all.
+
 Invariant: the broker started here ends with the tests, however they end."""
 
 import os
+import itertools
 import socket
 import subprocess
+import threading
 import time
 import uuid
 
@@ -20,6 +25,43 @@ def free_port():
         return sock.getsockname()[1]
 
 
+def pass_on(source, target):
+    """Gives one side's bytes to the other, and its end."""
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for side in (source, target):
+            side.close()
+
+
+def in_turn(port, ports):
+    """Listens on a port, and gives each connection to the next of others that listens."""
+    listener = socket.create_server(("127.0.0.1", port))
+    turns = itertools.count()
+
+    def accept():
+        while True:
+            client, _ = listener.accept()
+            first = next(turns)
+            for step in range(len(ports)):
+                try:
+                    node = socket.create_connection(("127.0.0.1", ports[(first + step) % len(ports)]))
+                    break
+                except OSError:
+                    pass
+            else:
+                client.close()
+                continue
+            for side in (client, node):
+                side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=pass_on, args=(client, node), daemon=True).start()
+            threading.Thread(target=pass_on, args=(node, client), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+
+
 class Server:
     """A broker of our own; `arguments` are those behind the folder and the address."""
 
@@ -27,29 +69,72 @@ class Server:
         binary = os.environ.get("LEVERET_BIN") or pytest.exit("name a binary in LEVERET_BIN, or a running broker in AMQP_URI", returncode=1)
         self.folder, self.port, self.starts = folder, free_port(), 0
         self.uri = f"amqp://guest:guest@127.0.0.1:{self.port}/%2f"
-        self.command = [binary, "server", "--data-dir", folder / "data", "--amqp", f"127.0.0.1:{self.port}"]
         # Brokers of other tests run at the same time, and the default is one port.
-        self.command += [*([] if "--management" in arguments else ["--management", "none"]), *arguments]
+        arguments = [*([] if "--management" in arguments else ["--management", "none"]), *arguments]
+        nodes = int(os.environ.get("LEVERET_NODES", "1"))
+        ports = [self.port] if nodes == 1 else self.many(self.port, nodes)
+        self.commands = [
+            [binary, "server", "--data-dir", folder / f"data{number or ''}", "--amqp", f"127.0.0.1:{port}", *arguments]
+            for number, port in enumerate(ports)
+        ]
+        if nodes > 1:
+            self.cluster(nodes)
         self.start()
+
+    @staticmethod
+    def many(port, nodes):
+        """Ports of the nodes behind one of the broker's."""
+        ports = [free_port() for _ in range(nodes)]
+        in_turn(port, ports)
+        return ports
+
+    def cluster(self, nodes):
+        """Makes the commands those of nodes that find each other."""
+        (self.folder / "secret").write_text("a secret of the nodes of a test\n")
+        peers = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
+        for number, (command, peer) in enumerate(zip(self.commands, peers)):
+            for at, word in enumerate(command):
+                if word == "--management" and number > 0:
+                    command[at + 1] = "none"
+            command += ["--cluster-peers", ",".join(peers), "--cluster-address", peer, "--cluster-secret-file", self.folder / "secret"]
+            command += ["--node-name", f"leveret@node{number + 1}"]
+        behind = {}
+        # Behind the first of each command, which has its own.
+        for at, word in list(enumerate(self.commands[0]))[6:]:
+            if word in ("--amqp", "--amqps", "--proxy-protocol"):
+                address = str(self.commands[0][at + 1])
+                if address not in behind:
+                    behind[address] = self.many(int(address.rsplit(":", 1)[1]), nodes)
+                for command, port in zip(self.commands, behind[address]):
+                    command[at + 1] = f"127.0.0.1:{port}"
 
     def start(self):
         """Starts it on its folder as it is, and waits until it is ready."""
         # The tests' own variable would be an unknown setting to the broker.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
         with open(self.folder / "log", "ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env=environment)
-        self.starts += 1
+            self.processes = [subprocess.Popen(command, stdout=log, stderr=log, env=environment) for command in self.commands]
+        self.starts += len(self.processes)
         due = time.monotonic() + START_PATIENCE_S
         while self.log().count("ready: AMQP 0-9-1") < self.starts:
-            if self.process.poll() is not None or time.monotonic() > due:
+            if not self.runs() or time.monotonic() > due:
                 pytest.exit(f"the broker does not start:\n{self.log()}", returncode=1)
             time.sleep(0.02)
 
+    def runs(self):
+        return all(process.poll() is None for process in self.processes)
+
     def kill(self):
         """`kill -9`."""
-        assert self.process.poll() is None, f"the broker ended by itself:\n{self.log()}"
-        self.process.kill()
-        self.process.wait()
+        assert self.runs(), f"the broker ended by itself:\n{self.log()}"
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+
+    def send_signal(self, number):
+        for process in self.processes:
+            process.send_signal(number)
 
     def log(self):
         return (self.folder / "log").read_text()
@@ -62,8 +147,10 @@ class Server:
             time.sleep(0.02)
 
     def stop(self):
-        self.process.terminate()
-        assert self.process.wait(30) == 0, "the broker ends in good order on SIGTERM"
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            assert process.wait(30) == 0, "the broker ends in good order on SIGTERM"
 
 
 @pytest.fixture(scope="session")
@@ -91,9 +178,9 @@ def start(tmp_path):
 
     yield start
     for server in servers:
-        if server.process.poll() is None:
-            server.process.kill()
-            server.process.wait()
+        for process in server.processes:
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture

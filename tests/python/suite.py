@@ -72,8 +72,8 @@ def main():
             status = subprocess.run(command, cwd=folder, env=environment).returncode
             server.stop()
         finally:
-            if server.process.poll() is None:
-                server.kill()
+            for process in server.processes:
+                process.kill()
     sys.exit(status)
 
 

@@ -52,16 +52,17 @@ def governed(start, tmp_path):
     path = tmp_path / "definitions.json"
     path.write_text(json.dumps(definitions(), indent=1))
     server = start("--definitions", path)
-    server.taken = 1
+    nodes = len(server.processes)
+    server.taken = nodes
 
     def write(text, expected="definitions taken in"):
         path.write_text(text)
-        server.process.send_signal(signal.SIGHUP)
+        server.send_signal(signal.SIGHUP)
         if expected == "definitions taken in":
-            server.taken += 1
+            server.taken += nodes
             server.wait_for(expected, server.taken)
         else:
-            server.wait_for(expected)
+            server.wait_for(expected, nodes)
 
     server.write = write
     return server
@@ -109,7 +110,9 @@ def test_rights_are_patterns_and_a_change_reaches_a_live_channel(governed):
 
 def test_what_the_file_has_is_there_and_a_second_reading_changes_nothing(governed):
     governed.write(json.dumps(definitions()))
-    assert governed.log().count("changes=0") == 1, governed.log()
+    # Each node reads the file at its start and again; at the start one of them has something to change at least.
+    nodes = len(governed.processes)
+    assert nodes <= governed.log().count("changes=0") < 2 * nodes, governed.log()
     governed.write(json.dumps(definitions(write=".*")))
     channel = connect(governed, "ann", "prod").channel()
     channel.confirm_delivery()

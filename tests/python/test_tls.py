@@ -132,12 +132,12 @@ def test_certificates_change_without_a_restart_and_a_bad_one_keeps_the_old(secur
     connection = secured.connect(secured.context(), SUE)
     before = secured.certificate()
     (secured.folder / "server.pem").write_text("-----BEGIN CERTIFICATE-----\nnot one\n-----END CERTIFICATE-----\n")
-    secured.server.process.send_signal(signal.SIGHUP)
+    secured.server.send_signal(signal.SIGHUP)
     secured.server.wait_for("certificates not changed, those before stay in use")
     assert "server.pem" in secured.server.log()
     assert secured.certificate() == before
     secured.issue()
-    secured.server.process.send_signal(signal.SIGHUP)
+    secured.server.send_signal(signal.SIGHUP)
     secured.server.wait_for("certificates read again")
     assert secured.certificate() != before
     assert connection.channel().queue_declare("", exclusive=True).method.queue, "open connections go on"

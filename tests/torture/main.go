@@ -20,6 +20,7 @@ import (
 
 const usage = `torture run [flags]      three nodes under faults, with clients; each round is checked (root: it makes namespaces and mounts)
 torture check FILE...    judges histories that were kept
+torture report FILE...   the tables of runs, from BROKER.json
 torture faults           lists the faults
 `
 
@@ -34,6 +35,12 @@ func main() {
 		err = run(os.Args[2:])
 	case "check":
 		err = judge(os.Args[2:])
+	case "report":
+		for _, path := range os.Args[2:] {
+			if err = report(path); err != nil {
+				break
+			}
+		}
 	case "faults":
 		for _, fault := range cluster.Faults {
 			fmt.Printf("%-13s %s\n", fault.Class, fault.What)
@@ -59,6 +66,9 @@ func run(arguments []string) error {
 	flags.IntVar(&o.Rate, "rate", 600, "messages a second, all publishers together")
 	flags.IntVar(&o.FaultsARound, "faults-a-round", 6, "")
 	only := flags.String("only", "", "classes of faults with commas between them; all if there is none")
+	flags.IntVar(&o.Faults, "faults", 0, "how many at most")
+	flags.BoolVar(&o.Steady, "steady", false, "each publisher has a queue of its own, and nobody declares or breaks off: for figures of pauses")
+	flags.BoolVar(&o.Clocks, "clocks", false, "start nodes with libfaketime (Debian's package libfaketime), so that their clocks can be stepped")
 	flags.BoolVar(&o.Keep, "keep", false, "keep histories of good rounds too")
 	_ = flags.Parse(arguments)
 	if *only != "" {
@@ -66,6 +76,9 @@ func run(arguments []string) error {
 	}
 	if o.Folder == "" || (o.Broker == "leveret" && o.Binary == "") {
 		return fmt.Errorf("--folder and, for leveret, --binary have to be given")
+	}
+	if _, err := os.Stat(cluster.FakeTime); o.Clocks && err != nil {
+		return fmt.Errorf("--clocks needs Debian's package libfaketime: %w", err)
 	}
 	hub := os.Getenv("TORTURE_HUB")
 	if hub == "" {

@@ -23,17 +23,23 @@ type Options struct {
 	Seed                        int64
 	Rate, FaultsARound          int
 	Only                        []string
-	Keep                        bool
-	Stop                        chan os.Signal
+	Keep, Clocks                bool
+	// Faults is how many there are to be at most; none: as many as there is time for.
+	Faults int
+	// Steady: each publisher has a queue of its own, and nobody declares or breaks off. For figures of pauses.
+	Steady bool
+	Stop   chan os.Signal
 }
 
 const (
 	publishers = 6
 	// startPatience is how long the nodes may take to serve everybody again once all faults are over.
-	startPatience = 3 * time.Minute
+	startPatience = 6 * time.Minute
 	drainPatience = 5 * time.Minute
 	// endingsMax is how often nodes may end by themselves after one fault.
 	endingsMax = 6
+	// byHandAfter: a node that runs and does not serve for so long is killed and started.
+	byHandAfter = 2 * time.Minute
 )
 
 // Total is what all rounds show, as the report keeps it.
@@ -50,6 +56,7 @@ type Total struct {
 	Pauses     map[string]*check.Pauses
 	Recoveries map[string][]float64 // seconds from the end of a fault until all nodes serve
 	Ended      []string             // nodes that ended by themselves
+	ByHand     []string             // nodes that ran, did not serve and were started again
 }
 
 type preparing interface{ Prepare() error }
@@ -75,6 +82,7 @@ func torture(o *Options) (err error) {
 	if err != nil {
 		return err
 	}
+	c.Clocks = o.Clocks
 	for _, n := range c.Nodes {
 		if err := c.Start(n); err != nil {
 			return err
@@ -95,7 +103,7 @@ func torture(o *Options) (err error) {
 		return err
 	}
 	fmt.Printf("%s: three nodes serve; seed %d, %v\n", o.Broker, o.Seed, o.For)
-	for round := 1; time.Since(t.began) < o.For; round++ {
+	for round := 1; time.Since(t.began) < o.For && !t.enough(); round++ {
 		if err := t.round(round); err != nil {
 			return errors.Join(err, t.report())
 		}
@@ -106,6 +114,7 @@ func torture(o *Options) (err error) {
 	if err := t.report(); err != nil {
 		return err
 	}
+	fmt.Print(Table(&t.total))
 	if check.Broken(t.total.Totals) > 0 {
 		return fmt.Errorf("broken promises: %v", t.total.Totals)
 	}
@@ -124,10 +133,21 @@ type tormentor struct {
 	stopped bool
 }
 
+func (t *tormentor) enough() bool {
+	happened := 0
+	for _, times := range t.total.Faults {
+		happened += times
+	}
+	return t.o.Faults > 0 && happened >= t.o.Faults
+}
+
 // next gives every fault once before it gives one again, and nodes in turn.
 func (t *tormentor) next() (cluster.Fault, *cluster.Node) {
 	if len(t.deck) == 0 {
 		for _, fault := range cluster.Faults {
+			if fault.Clocks && !t.o.Clocks {
+				continue
+			}
 			if len(t.o.Only) == 0 || strings.Contains(","+strings.Join(t.o.Only, ",")+",", ","+fault.Class+",") {
 				t.deck = append(t.deck, fault)
 			}
@@ -163,25 +183,35 @@ func (t *tormentor) round(number int) error {
 		go client.Run()
 	}
 	for who := 1; who <= publishers; who++ {
-		start(&load.Publisher{
+		publisher := &load.Publisher{
 			Load: l, Who: who, Node: who%len(t.hosts) + 1, Queues: queues, Fan: strings.Join(fan, ","),
 			Every: time.Second * publishers / time.Duration(t.o.Rate),
-		})
+		}
+		if t.o.Steady {
+			publisher.Queues, publisher.Fan = queues[who-1:who], ""
+		}
+		start(publisher)
 	}
 	for queue := range 5 {
 		for member := range 2 {
-			who := load.Consumers + 2*queue + member
-			start(&load.Consumer{Load: l, Who: who, Node: (queue+member)%len(t.hosts) + 1, Queue: queues[queue], Prefetch: 30, Breaks: member == 1})
+			start(&load.Consumer{
+				Load: l, Who: load.Consumers + 2*queue + member, Node: (queue+member)%len(t.hosts) + 1, Queue: queues[queue], Prefetch: 30,
+				Breaks: member == 1 && !t.o.Steady,
+			})
 		}
 	}
-	for client := range 2 * len(t.hosts) {
-		start(&load.Topologist{Load: l, Who: load.Topologists + client, Node: client%len(t.hosts) + 1, Began: began, Every: 150 * time.Millisecond})
+	if !t.o.Steady {
+		for client := range 2 * len(t.hosts) {
+			start(&load.Topologist{
+				Load: l, Who: load.Topologists + client, Node: client%len(t.hosts) + 1, Began: began, Every: 150 * time.Millisecond,
+			})
+		}
 	}
 	t.pause(3 * time.Second)
 	var happened []string
 	var wrong error
 	for range t.o.FaultsARound {
-		if t.stopped || wrong != nil {
+		if t.stopped || wrong != nil || t.enough() {
 			break
 		}
 		fault, node := t.next()
@@ -261,17 +291,14 @@ func (t *tormentor) happen(log *history.Log, fault cluster.Fault, node *cluster.
 func (t *tormentor) untilAllServe(fault *cluster.Fault) (time.Duration, error) {
 	began := time.Now()
 	serves := make([]bool, len(t.hosts))
-	endings := 0
+	endings, restarted := 0, time.Now()
 	look := &load.Load{Hosts: t.hosts, Stop: make(chan struct{})}
 	for {
 		all := true
 		var last error
 		for at, n := range t.c.Nodes {
 			if !t.c.Runs(n) {
-				during := "the start"
-				if fault != nil {
-					during = fault.Class
-				}
+				during := class(fault)
 				t.total.Ended = append(t.total.Ended, fmt.Sprintf("node %d at %s: %s", n.Number, during, n.Tail(1)))
 				fmt.Printf("node %d ended by itself at %s: %s\n", n.Number, during, n.Tail(2))
 				if endings++; endings > endingsMax {
@@ -290,6 +317,20 @@ func (t *tormentor) untilAllServe(fault *cluster.Fault) (time.Duration, error) {
 				}
 			}
 		}
+		if !all && time.Since(restarted) > byHandAfter {
+			// Who is in charge of it would do the same.
+			restarted = time.Now()
+			for at, n := range t.c.Nodes {
+				if serves[at] || !t.c.Runs(n) {
+					continue
+				}
+				t.total.ByHand = append(t.total.ByHand, fmt.Sprintf("node %d at %s: %v", n.Number, class(fault), last))
+				fmt.Printf("node %d runs, does not serve after %v and is started again: %v\n", n.Number, byHandAfter, last)
+				if err := errors.Join(t.c.Kill(n), t.c.Start(n)); err != nil {
+					return 0, err
+				}
+			}
+		}
 		took := time.Since(began)
 		if all {
 			return took, nil
@@ -299,6 +340,13 @@ func (t *tormentor) untilAllServe(fault *cluster.Fault) (time.Duration, error) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
+}
+
+func class(fault *cluster.Fault) string {
+	if fault == nil {
+		return "the start"
+	}
+	return fault.Class
 }
 
 func (t *tormentor) drain(l *load.Load, queues []string) error {

@@ -194,18 +194,25 @@ func TestPausesAreThoseOfTheFaultTheyOverlap(t *testing.T) {
 	}
 	records := []history.Record{
 		{At: 1, Kind: history.Open, Who: 1, Session: 1, Node: 1}, {At: 1, Kind: history.Open, Who: 2, Session: 1, Node: 2},
-		confirm(1*second, 1, 1), confirm(3*second, 1, 2),
+		confirm(1*second, 1, 1), confirm(3*second, 1, 2), confirm(4*second-1000, 2, 1),
 		{At: 4 * second, Kind: history.Fault, Node: 1, What: "kill"},
 		confirm(5*second, 2, 2), confirm(6*second, 3, 2),
 		{At: 7 * second, Kind: history.Healed, Node: 1, What: "kill"},
 		{At: 8 * second, Kind: history.Open, Who: 1, Session: 2, Node: 2},
-		confirm(9*second, 2, 1), confirm(30*second, 4, 2), confirm(50*second, 5, 2),
+		confirm(9*second, 3, 1), confirm(30*second, 4, 2),
+		// Its last confirm before the next fault came a moment earlier.
+		confirm(40*second-1000, 5, 2),
+		{At: 40 * second, Kind: history.Fault, Node: 2, What: "stop"},
+		confirm(43*second, 6, 2),
 	}
 	waits := NewWaits()
 	for at := range records {
 		waits.Add(&records[at])
 	}
-	wanted := []Pauses{{Class: "kill", Times: 1, All: []int64{21 * second}, Elsewhere: []int64{24 * second}, There: []int64{5 * second}}}
+	wanted := []Pauses{
+		{Class: "kill", Times: 1, All: []int64{21 * second}, Elsewhere: []int64{24 * second}, There: []int64{5 * second}},
+		{Class: "stop", Times: 1, All: []int64{3 * second}, Elsewhere: []int64{0}, There: []int64{3 * second}},
+	}
 	if got := waits.Finish(); !reflect.DeepEqual(got, wanted) {
 		t.Fatalf("%+v", got)
 	}

@@ -1,6 +1,6 @@
 // How long did publishers wait for a confirm, and under which fault?
 //
-// Invariant: a pause counts for a fault when it overlaps the time from its beginning to `aftermath` behind its end.
+// Invariant: a pause counts for one fault, the last that had begun when it began.
 
 package check
 
@@ -10,8 +10,8 @@ import (
 	"torture/history"
 )
 
-// aftermath is how long after a fault a pause may still be its doing.
-const aftermath = 10_000_000
+// rhythm is longer than a publisher waits for a confirm while nothing happens: a pause that begins so shortly before a fault is its doing.
+const rhythm = 250_000
 
 // Pauses are the longest waits of one fault, or of the worst of several, in microseconds.
 type Pauses struct {
@@ -22,11 +22,11 @@ type Pauses struct {
 }
 
 type window struct {
-	class        string
-	node         int
-	begin, end   int64
-	all          int64
-	there, else_ int64
+	class            string
+	node             int
+	begin, end       int64
+	all              int64
+	there, elsewhere int64
 }
 
 type pace struct {
@@ -49,13 +49,7 @@ func NewWaits() *Waits { return &Waits{publishers: map[int]*pace{}} }
 func (w *Waits) Add(r *history.Record) {
 	switch r.Kind {
 	case history.Fault:
-		w.windows = append(w.windows, &window{class: r.What, node: r.Node, begin: r.At, end: -1})
-	case history.Healed:
-		for _, each := range w.windows {
-			if each.class == r.What && each.node == r.Node && each.end < 0 {
-				each.end = r.At
-			}
-		}
+		w.windows = append(w.windows, &window{class: r.What, node: r.Node, begin: r.At})
 	case history.Open:
 		if p := w.publishers[r.Who]; p != nil {
 			p.node = r.Node
@@ -64,7 +58,7 @@ func (w *Waits) Add(r *history.Record) {
 		}
 	case history.Confirm:
 		p := w.publishers[r.Who]
-		if p == nil {
+		if p == nil || r.Who >= history.Steady {
 			return
 		}
 		if p.last > 0 {
@@ -79,20 +73,23 @@ func (w *Waits) Add(r *history.Record) {
 }
 
 func (w *Waits) pause(from, until int64, node int, all bool) {
+	var owner *window
 	for _, each := range w.windows {
-		if until < each.begin || (each.end >= 0 && from > each.end+aftermath) {
-			continue
+		if each.begin <= from+rhythm && each.begin <= until {
+			owner = each
 		}
-		// What was before the fault is not its doing.
-		took := until - max(from, each.begin)
-		switch {
-		case all:
-			each.all = max(each.all, took)
-		case each.node == node || each.node == 0:
-			each.there = max(each.there, took)
-		default:
-			each.else_ = max(each.else_, took)
-		}
+	}
+	if owner == nil {
+		return
+	}
+	took := until - max(from, owner.begin)
+	switch {
+	case all:
+		owner.all = max(owner.all, took)
+	case owner.node == node || owner.node == 0:
+		owner.there = max(owner.there, took)
+	default:
+		owner.elsewhere = max(owner.elsewhere, took)
 	}
 }
 
@@ -106,7 +103,7 @@ func (w *Waits) Finish() []Pauses {
 			byClass[each.class] = p
 		}
 		p.Times++
-		p.All, p.Elsewhere, p.There = append(p.All, each.all), append(p.Elsewhere, each.else_), append(p.There, each.there)
+		p.All, p.Elsewhere, p.There = append(p.All, each.all), append(p.Elsewhere, each.elsewhere), append(p.There, each.there)
 	}
 	out := make([]Pauses, 0, len(byClass))
 	for _, p := range byClass {

@@ -60,6 +60,8 @@ type Cluster struct {
 	// Hub is the namespace of the bridge, where the clients are.
 	hub   string
 	rules []rule
+	// Clocks that can be stepped: nodes are started with libfaketime.
+	Clocks bool
 }
 
 type rule struct {
@@ -193,6 +195,14 @@ func (c *Cluster) Start(n *Node) error {
 	defer log.Close()
 	fmt.Fprintf(log, "--- started at %s\n", time.Now().UTC().Format(time.RFC3339))
 	n.command = c.Broker.Command(n, c.Nodes)
+	if c.Clocks {
+		if err := n.step(0); err != nil {
+			return err
+		}
+		// The clock that only grows stays as it is: a step of the time of day is what is wanted.
+		n.command.Env = append(n.command.Env, "LD_PRELOAD="+FakeTime, "FAKETIME_TIMESTAMP_FILE="+n.clock(), "FAKETIME_CACHE_DURATION=1",
+			"FAKETIME_DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_RESET=1")
+	}
 	n.command.Stdout, n.command.Stderr = log, log
 	n.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := n.command.Start(); err != nil {
@@ -201,6 +211,16 @@ func (c *Cluster) Start(n *Node) error {
 	n.ended = make(chan struct{})
 	go func(command *exec.Cmd, ended chan struct{}) { _ = command.Wait(); close(ended) }(n.command, n.ended)
 	return nil
+}
+
+// FakeTime is the library that gives a process another time of day.
+const FakeTime = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+
+func (n *Node) clock() string { return n.image + ".clock" }
+
+// step moves a node's time of day, to so far from the machine's.
+func (n *Node) step(by time.Duration) error {
+	return os.WriteFile(n.clock(), []byte(fmt.Sprintf("%+ds\n", int(by.Seconds()))), 0o644)
 }
 
 // Runs is false once the process of a node is gone.

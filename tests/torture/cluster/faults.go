@@ -18,6 +18,8 @@ type Fault struct {
 	What string
 	// Everybody is hit, so no node is another one's elsewhere.
 	Everybody bool
+	// Clocks have to be such that can be stepped.
+	Clocks bool
 	// Do makes it happen to a node, waits, and heals it. Nodes that ended are started by whoever called.
 	Do func(c *Cluster, n *Node, r *rand.Rand) error
 }
@@ -140,6 +142,15 @@ var Faults = []Fault{
 		}
 		time.Sleep(lasting(r, 0, 4*time.Second))
 		return c.Start(n)
+	}},
+	{Class: "clock", What: "a node's time of day jumps an hour ahead, then two hours back, then forth, 4 s each", Clocks: true, Do: func(c *Cluster, n *Node, r *rand.Rand) error {
+		for _, by := range []time.Duration{time.Hour, -time.Hour, 0} {
+			if err := n.step(by); err != nil {
+				return err
+			}
+			time.Sleep(4 * time.Second)
+		}
+		return nil
 	}},
 	{Class: "kill-all", What: "`kill -9` of all nodes within a millisecond or so", Everybody: true, Do: func(c *Cluster, n *Node, r *rand.Rand) error {
 		for _, each := range c.Nodes {

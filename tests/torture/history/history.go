@@ -35,6 +35,9 @@ const (
 	Silent    = "silent"    // publisher Who was never answered about Number messages although its connection lives
 )
 
+// Clients below Steady publish at a steady rate; others publish now and then, for a proof of what they acked.
+const Steady = 1000
+
 // Record is one line. Times are microseconds since the torture began.
 type Record struct {
 	At          int64  `json:"t"`

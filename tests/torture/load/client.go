@@ -21,7 +21,7 @@ import (
 
 // Clients that publish because they consume have numbers from here on, those who declare from the other.
 const (
-	Consumers   = 1000
+	Consumers   = history.Steady
 	Drainers    = 2000
 	Topologists = 3000
 )
