@@ -20,7 +20,7 @@ matrices:
 # The management page in a headless Chromium, by clicks (minutes; needs node 20 with npm and a chromium; SHOTS=folder keeps screenshots).
 page-test:
 	cargo build --locked --workspace --bin leveret
-	cd tests/page && npm ci --omit=optional --no-fund --no-audit && node --test --test-timeout=300000 page.test.mjs
+	cd tests/page && npm ci --omit=optional --no-fund --no-audit && node --test --test-timeout=1200000 page.test.mjs
 
 # Client libraries' own test suites against this broker (tens of minutes; needs root for network namespaces, go, a JRE and maven).
 conformance:

@@ -314,7 +314,7 @@ test("a user is added, given rights and limits, and deleted", async () => {
   await press(page, "Add", "dialog[open]");
   await says(page, "carol", "h1");
   assert.equal((await api("GET", "permissions/%2F/carol")).configure, ".*");
-  await press(page, "Change", "section.card:nth-of-type(2)");
+  await press(page, "Change", ".halves section.card:last-child");
   await fill(page, "Connections", "5");
   await press(page, "Save", "dialog[open]");
   await until("the limit", async () => (await api("GET", "user-limits/carol"))[0]?.value["max-connections"] === 5);
@@ -432,8 +432,9 @@ test("the topology shows what is fed by what, and queues that are alike as one b
   await page.waitForSelector(".topo-node.exchange");
   await page.waitForSelector(".topo-node.group");
   const closed = (await page.$$(".topo-node.queue")).length;
-  await page.click(".topo-node.group");
+  const bulk = await page.waitForFunction(() => [...document.querySelectorAll(".topo-node.group")].find((one) => one.textContent.includes("bulk")));
+  await bulk.click();
   await page.waitForFunction((before) => document.querySelectorAll(".topo-node.queue").length > before + 20, {}, closed);
-  assert.ok((await page.$$(".topo-lines path")).length >= 4);
+  assert.ok((await page.$$(".topo-lines path")).length >= 2);
   await close(page);
 });

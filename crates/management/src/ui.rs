@@ -68,6 +68,7 @@ const FILES: &[File] = &[
     file!("js/cluster.js", SCRIPT),
     file!("js/app.js", SCRIPT),
     file!("js/pages/overview.js", SCRIPT),
+    file!("js/pages/span.js", SCRIPT),
     file!("js/pages/latencies.js", SCRIPT),
     file!("js/pages/nodes.js", SCRIPT),
     file!("js/pages/queues.js", SCRIPT),

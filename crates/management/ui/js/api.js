@@ -111,6 +111,20 @@ export async function resume() {
   }
 }
 
+/** The paths that this broker has, as its own document names them; asked for once. */
+const offers = store(undefined);
+let isAsked = false;
+/** Whether the broker has a path, such as `leveret/queues/{vhost}/{queue}`. */
+export function useOffer(template) {
+  const known = useStore(offers);
+  useEffect(() => {
+    if (isAsked) return;
+    isAsked = true;
+    get("openapi.json?columns=paths").then((document) => offers.set(new Set(Object.keys(document.paths ?? {}))), () => offers.set(new Set()));
+  }, []);
+  return known?.has(`/api/${template}`) ?? false;
+}
+
 const bus = new EventTarget();
 /** Everything that is shown is asked for again now. */
 export const refresh = () => bus.dispatchEvent(new Event("refresh"));

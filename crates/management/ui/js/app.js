@@ -144,7 +144,7 @@ function Head() {
     <button type="button" class="plain only-narrow" aria-label="Pages" aria-expanded=${isOpen} aria-controls="navigation" onClick=${() => isMenuOpen.set(!isOpen)}><${Icon} name=${isOpen ? "close" : "menu"} size=${22} /></button>
     <div class="head-name"><b title="The cluster's name">${overview?.cluster_name ?? ""}</b>${nodes?.length > 1 && html`<span class="faint only-wide"> ${nodes.filter((node) => node.running !== false).length} of ${nodes.length} nodes</span>`}</div>
     ${wrong.length > 0 && html`<a class="pill ${worst}" href="#/"><${Icon} name="alert" size=${15} />${wrong.length}<span class="only-wide">${wrong.length === 1 ? " alarm" : " alarms"}</span></a>`}
-    <button type="button" class="head-search" onClick=${() => openPalette(commands())} aria-label="Search or command Ctrl K"><${Icon} name="search" /><span class="only-wide">Search or command</span><kbd class="only-wide">Ctrl K</kbd></button>
+    <button type="button" class="head-search" onClick=${() => openPalette(commands())}><${Icon} name="search" /><span class="wide-words">Search or command</span> <kbd class="only-wide" aria-hidden="true">Ctrl K</kbd></button>
     <${Live} />
     <${Menu} icon="users" title="User ${user.name}" className="to-left">
       <p class="menu-note"><b>${user.name}</b><br /><span class="faint">${user.tags?.length ? user.tags.join(", ") : "no tags"}</span></p><hr />

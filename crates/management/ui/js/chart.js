@@ -3,7 +3,10 @@
 // What is drawn comes from the API's samples where it has them; where it has none, from what this
 // page saw itself since it was opened.
 import { html, store, useEffect, useLayoutEffect, useMemo, useRef, useState, useStore } from "./lib.js";
-import { clock, NONE } from "./format.js";
+import { byteRate, bytes, clock, NONE } from "./format.js";
+
+/** Steps of an axis of bytes. */
+const POWERS = Array.from({ length: 50 }, (_, at) => 2 ** at);
 
 /** Light or dark, whenever it changes: canvases have to be drawn anew. */
 export const theme = store(0);
@@ -37,7 +40,7 @@ export function Chart({ title, times, series, words, height = 190, isStacked, as
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [
         { ...shared, grid: { show: false }, size: 26, space: 70, values: (_, ticks, __, ___, step) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString("en-GB", step < 60 ? { hour: "2-digit", minute: "2-digit", second: "2-digit" } : { hour: "2-digit", minute: "2-digit" })) },
-        { ...shared, size: 56, space: 34, values: (_, ticks) => ticks.map((tick) => latest.current.words(tick)) },
+        { ...shared, size: 56, space: 34, incrs: words === bytes || words === byteRate ? POWERS : undefined, values: (_, ticks) => ticks.map((tick) => latest.current.words(tick)) },
       ],
       series: [{}, ...series.map((one, index) => {
         const stroke = cssOf(one.hue);
@@ -79,7 +82,7 @@ export function Spark({ points, hue, label }) {
 export const SPANS = [[60, 5, "1 min"], [600, 5, "10 min"], [3600, 60, "1 h"], [28800, 600, "8 h"], [86400, 1800, "1 day"]];
 
 /** What of the API's query asks for samples of a span. */
-export const samplesQuery = ([age, step]) => ["lengths", "msg_rates", "data_rates"].map((kind) => `${kind}_age=${age}&${kind}_incr=${step}`).join("&");
+export const samplesQuery = ([age, step]) => ["lengths", "msg_rates", "data_rates", "node_stats"].map((kind) => `${kind}_age=${age}&${kind}_incr=${step}`).join("&");
 
 /** Samples of one field, oldest first, as [ms, value]. */
 function samples(stats, field) {

@@ -63,7 +63,7 @@ function Palette({ commands, close }) {
   const shown = useMemo(() => {
     const own = commands.map((command) => [fits(command.label + (command.also ? ` ${command.also}` : ""), typed.trim()), command]).filter(([rank]) => rank > 0);
     own.sort((a, b) => b[0] - a[0]);
-    const strong = own.filter(([rank]) => rank >= 60).map(([, command]) => command), weak = own.filter(([rank]) => rank < 60).map(([, command]) => command);
+    const strong = own.filter(([rank]) => rank >= 80).map(([, command]) => command), weak = own.filter(([rank]) => rank < 80).map(([, command]) => command);
     return typed.trim() ? [...strong, ...found, ...(found.length + strong.length < 8 ? weak : [])] : commands;
   }, [typed, found, commands]);
   useEffect(() => setAt(0), [typed]);

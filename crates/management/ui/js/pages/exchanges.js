@@ -8,7 +8,8 @@ import { DataTable } from "../table.js";
 import { Icon } from "../icons.js";
 import { Arguments, Badge, Card, Empty, Facts, Figure, Menu, Wrong, ask_for, confirm, table_of, tell } from "../ui.js";
 import { Bindings, bindFields } from "./bindings.js";
-import { Tile, useSpan } from "./overview.js";
+import { Tile } from "./overview.js";
+import { useSpan } from "./span.js";
 import { VhostFilter, useDoing, useVhosts } from "./queues.js";
 import { publishFields, publishTo } from "./messages.js";
 

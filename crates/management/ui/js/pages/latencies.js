@@ -1,19 +1,21 @@
-// How long each stage of a message takes, as percentiles over the last minute; shown where the
-// broker measures it.
+// How long each stage of a message's road takes, as percentiles over the last minute.
 import { html } from "../lib.js";
-import { usePoll, useRights } from "../api.js";
-import { micros } from "../format.js";
+import { useOffer, usePoll, useRights } from "../api.js";
+import { count, micros } from "../format.js";
 import { Card } from "../ui.js";
 
-const WORDS = { route: "routing", queue: "waiting for the queue's turn", write: "writing to the log", sync: "syncing to disk", replicate: "copies on other nodes", confirm: "publish to confirm, in all", deliver: "delivering" };
+/** The stages in the order of the road. */
+const STAGES = [["route", "Finding its queues"], ["queue", "Waiting for the queue's turn"], ["write", "Writing to the log"], ["sync", "Syncing to disk"], ["replicate", "Copies on other nodes"], ["confirm", "Publish to confirm, in all"], ["deliver", "Delivering"]];
 
 export function Latencies() {
   const can = useRights();
-  const { data } = usePoll(can.monitors ? "leveret/latencies" : null, { every: 10 });
-  const stages = data?.stages ?? (Array.isArray(data) ? data : undefined);
-  if (!stages?.length) return null;
-  const most = Math.max(1, ...stages.map((stage) => stage.p99_us ?? 0));
-  return html`<${Card} title="How long a message takes" aside=${html`<span class="faint">last minute</span>`}><table class="latencies"><thead><tr><th scope="col">Stage</th><th scope="col" class="number">half within</th><th scope="col" class="number">99 % within</th><th scope="col" class="number only-wide">99.9 % within</th><th class="only-wide" aria-hidden="true"></th></tr></thead>
-    <tbody>${stages.map((stage) => html`<tr key=${stage.name}><th scope="row">${WORDS[stage.name] ?? stage.name}</th><td class="number">${micros(stage.p50_us)}</td><td class="number"><b>${micros(stage.p99_us)}</b></td><td class="number only-wide">${micros(stage.p999_us)}</td>
-      <td class="only-wide bar-cell" aria-hidden="true"><i class="bar" style=${{ width: `${(100 * (stage.p99_us ?? 0)) / most}%` }} /><i class="bar half" style=${{ width: `${(100 * (stage.p50_us ?? 0)) / most}%` }} /></td></tr>`)}</tbody></table></${Card}>`;
+  const isThere = useOffer("leveret/latencies");
+  const { data } = usePoll(can.monitors && isThere ? "leveret/latencies" : null, { every: 5 });
+  const known = STAGES.filter(([name]) => data?.stages?.[name]).map(([name, words]) => ({ name, words, ...data.stages[name] }));
+  if (known.length === 0) return null;
+  const most = Math.max(1, ...known.map((stage) => stage.p99_us ?? 0));
+  const cell = (value, strong) => (value === undefined || value === null ? html`<span class="faint">–</span>` : strong ? html`<b>${micros(value)}</b>` : micros(value));
+  return html`<${Card} title="How long a message takes" aside=${html`<span class="faint">last minute</span>`}><div class="table-box"><table class="latencies"><thead><tr><th scope="col">Stage</th><th scope="col" class="number">half within</th><th scope="col" class="number">99 % within</th><th scope="col" class="number only-wide">99.9 % within</th><th scope="col" class="number only-wide">counted</th><td class="only-wide"></td></tr></thead>
+    <tbody>${known.map((stage) => html`<tr key=${stage.name}><th scope="row">${stage.words}</th><td class="number">${cell(stage.count ? stage.p50_us : null)}</td><td class="number">${cell(stage.count ? stage.p99_us : null, true)}</td><td class="number only-wide">${cell(stage.count ? stage.p999_us : null)}</td><td class="number only-wide faint">${count(stage.count)}</td>
+      <td class="only-wide bar-cell">${stage.count > 0 && html`<i class="bar" style=${{ width: `${(100 * (stage.p99_us ?? 0)) / most}%` }} /><i class="bar half" style=${{ width: `${(100 * (stage.p50_us ?? 0)) / most}%` }} />`}</td></tr>`)}</tbody></table></div></${Card}>`;
 }

@@ -1,12 +1,13 @@
 // The nodes, what each of them has left, and who leads what.
-import { html, useStore } from "../lib.js";
-import { ask, part, refresh, usePoll, useRights } from "../api.js";
+import { html } from "../lib.js";
+import { ask, part, refresh, useOffer, usePoll, useRights } from "../api.js";
 import { href } from "../router.js";
-import { bytes, count, duration, plural, rate, NONE } from "../format.js";
+import { byteRate, bytes, count, duration, list, plural, rate } from "../format.js";
+import { Chart, samplesQuery, useTimeline } from "../chart.js";
 import { Icon } from "../icons.js";
 import { Badge, Card, Empty, Facts, Meter, Wrong, attempt, confirm } from "../ui.js";
+import { useSpan } from "./span.js";
 import { Alarms, alarmsOf } from "../alarms.js";
-import { cluster } from "../cluster.js";
 
 const isUp = (node) => node.running !== false;
 const State = ({ node }) => (isUp(node) ? html`<${Badge} kind="good">runs</${Badge}>` : html`<${Badge} kind="bad">does not run</${Badge}>`);
@@ -31,7 +32,7 @@ export function Nodes() {
   return html`<div class="page-head"><h1>Nodes</h1>${nodes.length > 1 && can.administrates && html`<button type="button" onClick=${() => confirm({ title: "Spread the leaders over the nodes?", body: html`<p>Leaders move so that each node leads about as many queues. Nothing is lost; publishes to a queue wait some milliseconds while its leader moves.</p>`, verb: "Spread them", isSafe: true, doing: () => ask("POST", "rebalance/queues", {}).then(refresh) })}><${Icon} name="move" />Spread leaders</button>`}</div>
     <${Wrong} failure=${failure} /><${Alarms} of=${alarmsOf(data)} />
     ${data && html`<${Card} title=${nodes.length === 1 ? "The node" : `${nodes.length} nodes`}><div class="node-rows">${nodes.map((node) => html`<${NodeRow} key=${node.name} node=${node} />`)}</div></${Card}>`}
-    <${ClusterMap} nodes=${nodes} />`;
+    <${ClusterMap} nodes=${nodes} /><${Partitions} />`;
 }
 
 /** Who leads and who holds a copy of how many queues, counted from what the queues say of themselves. */
@@ -63,9 +64,34 @@ function ClusterMap({ nodes }) {
     <p class="key"><span><i class="leads" />leads: clients' messages go here first</span><span><i class="follows" />holds a copy</span></p></${Card}>`;
 }
 
+/** Every partition with its copies: who leads, and how far each other one is behind. */
+function Partitions() {
+  const isThere = useOffer("leveret/cluster");
+  const { data } = usePoll(isThere ? "leveret/cluster" : null, { every: 10 });
+  if (!data?.partitions?.length) return null;
+  const nodes = data.nodes.map((node) => node.name);
+  const state = (member) => {
+    if (!member) return html`<span class="faint">no copy</span>`;
+    if (member.state === "leader") return html`<${Badge} kind="accent">leads</${Badge}>`;
+    if (member.state === "unreachable") return html`<${Badge} kind="bad">not reached</${Badge}>`;
+    return html`<span class=${member.in_sync ? "good" : "warn"}><i class="dot ${member.in_sync ? "good" : "warn"}" />${member.in_sync ? (member.lag > 0 ? `in sync, ${count(member.lag)} behind` : "in sync") : `${count(member.lag)} behind`}</span>`;
+  };
+  return html`<${Card} title="Copies, partition by partition" aside=${html`<span class="faint">queues live in partitions; each has its own leader</span>`}>
+    ${data.missing?.length > 0 && html`<p class="warn">${list(data.missing)} ${data.missing.length === 1 ? "does" : "do"} not answer.</p>`}
+    ${data.queues?.guarantees?.length > 0 && html`<div class="chips">${data.queues.guarantees.map((one) => html`<span class="chip" key=${one.guarantee}><b>${plural(one.queues, "queue")}</b> ${one.guarantee}</span>`)}</div>`}
+    ${data.queues?.under_replicated_first?.length > 0 && html`<p>Lacking copies: ${data.queues.under_replicated_first.slice(0, 10).map((one, at) => html`${at > 0 ? ", " : ""}<a href=${href("queues", one.vhost, one.name)}>${one.name}</a>`)}${data.queues.under_replicated > 10 ? ` and ${count(data.queues.under_replicated - 10)} more` : ""}.</p>`}
+    <div class="table-box"><table><thead><tr><th scope="col">Partition</th>${nodes.map((name) => html`<th scope="col" key=${name}>${name}</th>`)}<th scope="col" class="number">Term</th><th scope="col" class="number">Committed</th></tr></thead>
+      <tbody>${data.partitions.slice(0, 200).map((partition) => html`<tr key=${partition.partition}><td class="name">${partition.kind === "topology" ? "the topology itself" : `partition ${partition.partition}`}</td>${nodes.map((name) => html`<td key=${name} data-label=${name}>${state(partition.members.find((member) => member.node === name))}</td>`)}<td class="number" data-label="Term">${count(partition.term)}</td><td class="number" data-label="Committed">${count(partition.commit)}</td></tr>`)}</tbody></table></div></${Card}>`;
+}
+
+const lines = (line, of) => of.filter(([field]) => line.of[field]).map(([field, label, hue]) => ({ label, hue, points: line.of[field] }));
+
 export function Node({ parts: [name] }) {
   const can = useRights();
-  const { data: node, failure } = usePoll(`nodes/${part(name)}`);
+  const [span, spanChoice] = useSpan();
+  const { data: node, failure, at } = usePoll(`nodes/${part(name)}?${samplesQuery(span)}`);
+  const held = useTimeline(`node ${name}`, node, ["mem_used", "sockets_used"], false, at, span[0]);
+  const done = useTimeline(`node ${name}`, node, ["io_write_bytes", "io_sync_count", "connection_created", "connection_closed"], true, at, span[0]);
   const memory = usePoll(`nodes/${part(name)}/memory`, { every: 10 });
   const hold = (on) => attempt(() => ask(on ? "PUT" : "DELETE", `nodes/${part(name)}/publishers/hold`), on ? "Publishers are held." : "Publishers go on.").then(refresh);
   const parts = Object.entries(memory.data?.memory ?? {}).filter(([word, size]) => typeof size === "number" && size > 0 && word !== "total").sort((a, b) => b[1] - a[1]);
@@ -76,6 +102,11 @@ export function Node({ parts: [name] }) {
       : html`<button type="button" onClick=${() => confirm({ title: "Hold all publishers of this node?", body: html`<p>They are blocked as by an alarm until you let them go on or the node starts again. Consumers go on and drain the queues. Nothing is lost.</p>`, verb: "Hold publishers", isSafe: true, doing: () => hold(true) })}><${Icon} name="pause" />Hold publishers</button>`}</div>`}</div>
     <${Wrong} failure=${failure} /><${Alarms} of=${node ? alarmsOf([node]) : []} onRelease=${can.administrates ? () => hold(false) : undefined} />
     ${node && html`<${Card}><div class="node-rows"><${NodeRow} node=${node} /></div></${Card}>
+    <div class="page-head minor"><h2>Over time</h2>${spanChoice}</div>
+    <div class="charts"><${Chart} title="Memory" height=${150} times=${held.times} words=${bytes} series=${lines(held, [["mem_used", "In memory", "--publish"]])} />
+      ${done.of.io_write_bytes && html`<${Chart} title="Written to disk" height=${150} times=${done.times} words=${byteRate} series=${lines(done, [["io_write_bytes", "Written", "--ready"]])} />`}
+      ${done.of.io_sync_count && html`<${Chart} title="Syncs" height=${150} times=${done.times} words=${rate} series=${lines(done, [["io_sync_count", "Syncs to disk", "--confirm"]])} />`}
+      ${done.of.connection_created && html`<${Chart} title="Connections" height=${150} times=${done.times} words=${rate} series=${lines(done, [["connection_created", "Opened", "--deliver"], ["connection_closed", "Closed", "--unroutable"]])} />`}</div>
     <div class="halves">
       <${Card} title="The process"><${Facts} of=${[["Up", duration(node.uptime)], ["Process", node.os_pid], ["Processors", node.processors], ["Threads", count(node.proc_used)], ["Data folder", node.db_dir && html`<code>${node.db_dir}</code>`], ["Version", node.rabbitmq_version], ["Connections opened", count(node.connection_created)], ["Channels opened", count(node.channel_created)]]} /></${Card}>
       <${Card} title="The log"><${Facts} of=${[["Written since the start", node.leveret_log_bytes_written !== undefined && bytes(node.leveret_log_bytes_written)], ["Syncs to disk", node.leveret_log_syncs !== undefined && count(node.leveret_log_syncs)], ["On the way to it", node.leveret_unwritten_bytes !== undefined && bytes(node.leveret_unwritten_bytes)], ["Value at risk", node.leveret_value_at_risk !== undefined && count(node.leveret_value_at_risk)], ["Messages set aside", node.leveret_messages_set_aside !== undefined && count(node.leveret_messages_set_aside)], ["Written to disk", node.io_write_bytes !== undefined && bytes(node.io_write_bytes)]]} /></${Card}>

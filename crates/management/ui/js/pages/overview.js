@@ -1,25 +1,19 @@
 // Everything at a glance: is it well, how fast, how much waits, who serves it.
-import { html, useState, useStore, remember, remembered } from "../lib.js";
+import { html, useStore } from "../lib.js";
 import { ask, part, refresh, usePoll, useRights } from "../api.js";
 import { href } from "../router.js";
 import { count, duration, plural, rate, short, NONE } from "../format.js";
-import { Chart, SPANS, Spark, rateNow, samplesQuery, useTimeline } from "../chart.js";
+import { Chart, Spark, rateNow, samplesQuery, useTimeline } from "../chart.js";
 import { Icon } from "../icons.js";
-import { Card, Choice, Empty, Facts, Figure, Wrong, attempt } from "../ui.js";
+import { Card, Empty, Facts, Figure, Wrong, attempt } from "../ui.js";
 import { Alarms, alarmsOf } from "../alarms.js";
 import { cluster } from "../cluster.js";
+import { useSpan } from "./span.js";
 import { NodeRow } from "./nodes.js";
 import { Latencies } from "./latencies.js";
 
 const RATES = ["publish", "confirm", "deliver_get", "ack", "redeliver", "return_unroutable", "drop_unroutable"];
 const LENGTHS = ["messages_ready", "messages_unacknowledged", "messages"];
-
-/** Chooses how far back is looked; remembered for all pages. */
-export function useSpan() {
-  const [place, setPlace] = useState(() => Math.min(remembered("span", 1), SPANS.length - 1));
-  const choose = (at) => { setPlace(at); remember("span", at); };
-  return [SPANS[place], html`<${Choice} label="How far back" value=${place} options=${SPANS.map(([, , words], at) => [at, words])} onChange=${choose} />`];
-}
 
 export function Overview() {
   const can = useRights();

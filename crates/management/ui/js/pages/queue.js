@@ -1,13 +1,14 @@
 // One queue: what it promises now, what is in it, who fills and empties it, and what can be done.
 import { html } from "../lib.js";
-import { ask, get, part, path, refresh, usePoll } from "../api.js";
+import { ask, get, part, path, refresh, useOffer, usePoll } from "../api.js";
 import { go, href } from "../router.js";
 import { bytes, count, duration, plural, rate, short } from "../format.js";
 import { Chart, rateNow, samplesQuery, useTimeline } from "../chart.js";
 import { DataTable } from "../table.js";
 import { Icon } from "../icons.js";
 import { Arguments, Badge, Card, Empty, Facts, Figure, Menu, Wrong, ask_for, confirm, table_of, tell } from "../ui.js";
-import { Tile, useSpan } from "./overview.js";
+import { Tile } from "./overview.js";
+import { useSpan } from "./span.js";
 import { ConsumerColumns } from "./clients.js";
 import { Marks } from "./queues.js";
 import { Bindings, bindFields } from "./bindings.js";
@@ -20,6 +21,8 @@ export function Queue({ parts: [vhost, name] }) {
   const at_ = path(vhost, name);
   const [span, spanChoice] = useSpan();
   const { data: queue, failure, at } = usePoll(`queues/${at_}?${samplesQuery(span)}`);
+  const isPromised = useOffer("leveret/queues/{vhost}/{queue}");
+  const { data: told } = usePoll(isPromised ? `leveret/queues/${at_}` : null);
   const stats = queue?.message_stats;
   const rates = useTimeline(`queue ${at_}`, stats, RATES, true, at, span[0]);
   const lengths = useTimeline(`queue ${at_}`, queue, LENGTHS, false, at, span[0]);
@@ -30,7 +33,7 @@ export function Queue({ parts: [vhost, name] }) {
   return html`<nav class="crumbs" aria-label="Where this is"><a href="#/queues">Queues</a>${vhost !== "/" && html`<a href="${href("queues")}?vhost=${part(vhost)}">${vhost}</a>`}</nav>
     <div class="page-head"><h1 class="mono-title">${name} ${queue && html`<span class="type ${queue.type}">${queue.type}</span> <${Marks} queue=${queue} />`}</h1>${queue && html`<${Actions} queue=${queue} />`}</div>
     <${Wrong} failure=${failure} />
-    ${queue && html`<${Guarantee} queue=${queue} />
+    ${queue && html`<${Guarantee} queue=${queue} told=${told} />
     <div class="tiles">
       <${Tile} label="Ready" value=${count(queue.messages_ready)} hue="--ready" points=${lengths.of.messages_ready} more="wait for a consumer" />
       <${Tile} label="Unacknowledged" value=${count(queue.messages_unacknowledged)} hue="--unacked" points=${lengths.of.messages_unacknowledged} more="are with a consumer" />
@@ -48,12 +51,18 @@ export function Queue({ parts: [vhost, name] }) {
       <${Card} title="Where its messages are"><${Backlog} queue=${queue} /></${Card}>
       <${Card} title="How it is declared"><${Facts} of=${[["Arguments", html`<${Arguments} of=${queue.arguments} />`], ["Policy", queue.policy && html`<a href="#/policies?name=${part(queue.policy)}">${queue.policy}</a>`], ["Operator policy", queue.operator_policy], ["In force by policies", Object.keys(queue.effective_policy_definition ?? {}).length > 0 && html`<${Arguments} of=${queue.effective_policy_definition} />`], ["Durable", queue.durable ? "yes" : "no: it goes at a restart"], ["Virtual host", queue.vhost], ["Owner", queue.owner_pid_details?.name], ["Repeats dropped", queue.leveret_repeats_dropped !== undefined && count(queue.leveret_repeats_dropped)]]} /></${Card}>
     </div>
-    <${Members} queue=${queue} />
+    ${(queue.incoming?.length > 0 || queue.deliveries?.length > 0) && html`<${Flow} queue=${queue} />`}
+    <${Members} queue=${queue} told=${told} />
     <${Card} title=${`Consumers (${count(consumers?.length ?? queue.consumers)})`}>${consumers?.length ? html`<${DataTable} id="queue-consumers" small rows=${consumers} columns=${ConsumerColumns.filter((column) => column.key !== "queue")} rowKey=${(one) => `${one.channel_details?.name}${one.consumer_tag}`} search=${(one) => [one.consumer_tag, one.channel_details?.connection_name]} natural="consumer_tag" noun="consumers" />`
       : html`<${Empty} title="Nobody consumes from this queue.">${queue.messages_ready > 0 ? "Its messages wait until an application calls basic.consume or basic.get." : "Messages will wait here until somebody does."}</${Empty}>`}</${Card}>
     <${Card} title="Bindings" aside=${html`<button type="button" onClick=${() => ask_for({ title: `Bind ${name}`, verb: "Bind", fields: bindFields({ toQueue: true }), submit: (values) => ask("POST", `bindings/${part(vhost)}/e/${part(values.source)}/q/${part(name)}`, { routing_key: values.routing_key, arguments: table_of(values.arguments) }).then(() => { tell("Bound."); refresh(); }) })}><${Icon} name="plus" />Bind</button>`}><${Bindings} url=${`queues/${at_}/bindings`} vhost=${vhost} hides="destination" none="Only the default exchange routes to it, by its name." /></${Card}>
     <${Messages} queue=${queue} />`}`;
 }
+
+/** Which exchanges it gets messages from now, and which channels it gives them to. */
+const Flow = ({ queue }) => html`<div class="halves">
+  ${queue.incoming?.length > 0 && html`<${Card} title="Fed by"><ol class="ranking">${queue.incoming.slice(0, 8).map((one) => html`<li key=${one.exchange?.name}><a href=${href("exchanges", one.exchange?.vhost ?? queue.vhost, one.exchange?.name || "amq.default")}>${one.exchange?.name || "(AMQP default)"}</a><span class="ranking-end">${rate(one.stats?.publish_details?.rate)}</span></li>`)}</ol></${Card}>`}
+  ${queue.deliveries?.length > 0 && html`<${Card} title="Emptied by"><ol class="ranking">${queue.deliveries.slice(0, 8).map((one) => html`<li key=${one.channel_details?.name}><a href=${href("channels", one.channel_details?.name ?? "")}>${one.channel_details?.name}</a><span class="ranking-end">${rate(one.stats?.deliver_get_details?.rate)}</span></li>`)}</ol></${Card}>`}</div>`;
 
 /** When the queue is empty at the rate of the last seconds. */
 function drains(queue, now) {
@@ -63,28 +72,31 @@ function drains(queue, now) {
   return `empty in about ${duration((queue.messages / (out - into)) * 1000)}`;
 }
 
-/** What a confirm of this queue means now, in words. */
-function Guarantee({ queue }) {
-  const own = queue.leveret_guarantee ?? queue.guarantee;
-  let kind = "good", words, more = "";
-  if (own && typeof own === "object") {
-    kind = own.level ?? (own.in_sync === undefined || own.in_sync >= (own.copies ?? 1) ? "good" : own.in_sync > (own.copies ?? 1) / 2 ? "warn" : "bad");
-    words = own.words ?? own.text;
-  }
+/** What a confirm of this queue means now, in words: the broker's own where it tells them. */
+function Guarantee({ queue, told }) {
   const members = queue.members?.length ?? 1, online = queue.online?.length ?? members;
-  if (queue.state === "down" || queue.state === "minority" || (queue.members && online <= members / 2)) {
+  const copies = told?.copies ?? members, inSync = told?.copies_in_sync ?? online;
+  let kind = "good", words = told?.guarantee && `${told.guarantee[0].toUpperCase()}${told.guarantee.slice(1)}.`, more = "";
+  if (queue.state === "down" || queue.state === "minority" || queue.state === "stopped" || (queue.members && online <= members / 2)) {
     kind = "bad";
-    words = queue.state === "down" && members === 1 ? "It is unavailable: its partition is damaged." : `${online} of ${plural(members, "copy", "copies")}: no majority, so nothing goes in or out.`;
+    if (!told || members > 1) words = queue.state === "down" && members === 1 ? "It is unavailable: its partition is damaged." : `${online} of ${plural(members, "copy", "copies")}: no majority, so nothing goes in or out.`;
     more = members === 1 ? "Run “leveret repair” on the data folder, or bring a copy of it." : "Start the missing nodes again with their own data folders.";
-  } else if (!words) {
-    const isSynced = queue.durable !== false;
-    if (!isSynced) { kind = "warn"; words = "In the memory of one node: a restart takes its messages."; more = "Declare it durable to keep them."; }
-    else if (online < members) { kind = "warn"; words = `${online} of ${members} copies synced to disk.`; more = "A majority is there, so it goes on. Bring the missing node back before another one goes."; }
-    else if (members === 1) { words = "1 of 1 copy synced to disk before a confirm."; more = "It survives crashes and power cuts of this node, not the loss of its disk. Three nodes keep three copies."; }
-    else { words = `${online} of ${members} copies synced to disk.`; more = `A confirm means that a majority has it on disk; ${plural(Math.ceil(members / 2) - 1, "node")} may fail without a loss.`; }
+  } else if (queue.durable === false || told?.durability === "memory") {
+    kind = "warn";
+    words ??= "In the memory of one node: a restart takes its messages.";
+    more = "Declare it durable to keep them.";
+  } else if (inSync < copies || online < members) {
+    kind = "warn";
+    words ??= `${inSync} of ${copies} copies synced to disk.`;
+    more = "A majority is there, so it goes on. Bring the missing copy back before another one goes.";
+  } else {
+    words ??= copies === 1 ? "1 of 1 copy synced to disk before a confirm." : `${inSync} of ${copies} copies synced to disk.`;
+    if (told?.durability === "written") { kind = "warn"; more = "A policy or an argument asked for that: quicker, and less safe."; }
+    else if (copies === 1) more = "It survives crashes and power cuts of this node, not the loss of its disk. Three nodes keep three copies.";
+    else more = `A confirm means that a majority has it on disk; ${plural(Math.ceil(copies / 2) - 1, "node")} may fail without a loss.`;
   }
-  const risk = queue.leveret_value_at_risk_cap !== undefined && html` <span>Value at risk: <b>${count(queue.leveret_value_at_risk)}</b> of at most ${count(queue.leveret_value_at_risk_cap)} (confirmed, not yet synced).</span>`;
-  return html`<div class="guarantee ${kind}"><${Icon} name=${kind === "good" ? "check" : "alert"} size=${22} /><p><b>${words}</b> ${more}${risk}</p></div>`;
+  const [risk, cap] = [told?.value_at_risk ?? queue.leveret_value_at_risk, told?.value_at_risk_cap ?? queue.leveret_value_at_risk_cap];
+  return html`<div class="guarantee ${kind}"><${Icon} name=${kind === "good" ? "check" : "alert"} size=${22} /><p><b>${words}</b> ${more}${typeof cap === "number" && html` <span>Value at risk: <b>${count(risk)}</b> of at most ${count(cap)} (confirmed, not yet synced).</span>`}</p></div>`;
 }
 
 /** How the backlog lies in memory and on disk, as far as the broker says. */
@@ -105,15 +117,18 @@ function Backlog({ queue }) {
 }
 
 /** Each member's place in the log. */
-function Members({ queue }) {
+function Members({ queue, told }) {
   const isReplicated = queue.type === "quorum";
   const { data } = usePoll(isReplicated ? `queues/quorum/${path(queue.vhost, queue.name)}/status` : null, { every: 10 });
-  if (!isReplicated || !Array.isArray(data) || data.length === 0) return null;
-  const indexOf = (member) => member["Log Index"] ?? member["Last Log Index"] ?? member.last_log_index;
-  const indexes = data.map(indexOf).filter((index) => typeof index === "number");
-  const head = Math.max(0, ...indexes);
-  return html`<${Card} title=${`Members (${data.length})`}><div class="table-box"><table><thead><tr><th scope="col">Node</th><th scope="col">Is</th>${indexes.length > 0 && html`<th scope="col" class="number">Log index</th><th scope="col" class="number">Behind</th>`}<th scope="col" class="number">Term</th></tr></thead>
-    <tbody>${data.map((member) => { const name = member["Node Name"] ?? member.node ?? member.name, state = member["Raft State"] ?? member.state, index = indexOf(member); return html`<tr key=${name}><td class="name" data-label="Node"><a href=${href("nodes", name)}>${name}</a></td><td data-label="Is"><${Badge} kind=${state === "leader" ? "accent" : /follower/.test(state) ? "good" : "bad"}>${state}</${Badge}></td>${indexes.length > 0 && html`<td class="number" data-label="Log index">${count(index)}</td><td class="number" data-label="Behind"><${Figure} n=${typeof index === "number" ? head - index : undefined} /></td>`}<td class="number" data-label="Term">${count(member.Term ?? member.term)}</td></tr>`; })}</tbody></table></div></${Card}>`;
+  const number = (value) => (typeof value === "number" ? value : undefined);
+  const fromStatus = (Array.isArray(data) ? data : []).map((member) => ({ node: member["Node Name"], state: member["Raft State"], synced: number(member["Last Written"] ?? member["Log Index"] ?? member["Last Log Index"]), term: number(member.Term) }));
+  const rows = fromStatus.length > 0 ? fromStatus : (told?.members ?? []).map((member) => ({ node: member.node, state: member.node === told.leader ? "leader" : member.heard === false ? "not heard" : "follower", synced: number(member.synced_index), term: told.term }));
+  if (rows.length === 0) return null;
+  for (const row of rows) row.synced ??= number(told?.members?.find((member) => member.node === row.node)?.synced_index);
+  const head = Math.max(number(told?.committed_index) ?? 0, ...rows.filter((row) => row.state === "leader").map((row) => row.synced ?? 0));
+  const hasPlaces = rows.some((row) => row.synced !== undefined);
+  return html`<${Card} title=${`Members (${rows.length})`} aside=${html`<span class="faint">who has a copy, and how far it is</span>`}><div class="table-box"><table><thead><tr><th scope="col">Node</th><th scope="col">Is</th>${hasPlaces && html`<th scope="col" class="number">Synced up to</th><th scope="col" class="number">Behind</th>`}<th scope="col" class="number">Term</th></tr></thead>
+    <tbody>${rows.map((row) => html`<tr key=${row.node}><td class="name" data-label="Node"><a href=${href("nodes", row.node)}>${row.node}</a></td><td data-label="Is"><${Badge} kind=${row.state === "leader" ? "accent" : /follower/.test(row.state) ? "good" : "bad"}>${row.state}</${Badge}></td>${hasPlaces && html`<td class="number" data-label="Synced up to">${count(row.synced)}</td><td class="number" data-label="Behind"><${Figure} n=${row.synced === undefined ? undefined : Math.max(0, head - row.synced)} /></td>`}<td class="number" data-label="Term">${count(row.term)}</td></tr>`)}</tbody></table></div></${Card}>`;
 }
 
 function Actions({ queue }) {
