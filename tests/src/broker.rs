@@ -218,6 +218,22 @@ impl Broker {
         self.owned_mut().environment.push((name.to_owned(), value.to_owned()));
     }
 
+    /// Takes away those arguments of the next starts that begin with `prefix`, each with its value;
+    /// gives back what there was before.
+    pub fn without_arguments(&mut self, prefix: &str) -> Vec<String> {
+        let own = self.owned_mut();
+        let before = own.arguments.clone();
+        while let Some(at) = own.arguments.iter().position(|argument| argument.starts_with(prefix)) {
+            own.arguments.drain(at..at + 2);
+        }
+        before
+    }
+
+    /// All arguments of the next starts.
+    pub fn set_arguments(&mut self, arguments: Vec<String>) {
+        self.owned_mut().arguments = arguments;
+    }
+
     /// Starts it on the data as it is, and waits until it answers. Panics with its log when it does
     /// not.
     pub fn start(&mut self) {

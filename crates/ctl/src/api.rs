@@ -77,18 +77,21 @@ pub(crate) fn path(parts: &[&str]) -> String {
 
 impl Api {
     /// `timeout` is for all that is asked together.
-    pub(crate) fn new(place: Place, operation: &str, timeout: Option<Duration>) -> Api {
-        let config = Agent::config_builder()
+    /// Errors: the files that are to be believed are of no use.
+    pub(crate) fn new(place: Place, operation: &str, timeout: Option<Duration>) -> Result<Api, Failure> {
+        let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             // The node is on this machine, whatever proxies the environment names for others.
             .proxy(None)
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .user_agent(concat!("leveret-ctl/", env!("CARGO_PKG_VERSION")))
-            .allow_non_standard_methods(true)
-            .build();
+            .allow_non_standard_methods(true);
+        if place.url.starts_with("https://") {
+            config = config.tls_config(place.trust.config()?);
+        }
         let until = timeout.map(|timeout| Instant::now() + timeout);
-        Api { agent: config.into(), place, operation: operation.to_owned(), timeout, until }
+        Ok(Api { agent: config.build().into(), place, operation: operation.to_owned(), timeout, until })
     }
 
     /// The node's name in messages.
@@ -209,7 +212,10 @@ impl Api {
             ),
             (_, _) => format!("{}: {error}", self.place.url),
         };
+        let is_tls = matches!(&error, Error::Rustls(_) | Error::Tls(_))
+            || matches!(&error, Error::Io(io) if io.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()));
         let what_to_do = match (is_refused, method) {
+            _ if is_tls => "name the host as its certificate does, and a file with its authority by --ssl-ca-cert-file",
             (true, _) | (false, "GET") => "start the node, or wait until it has started: leveret ctl await_startup",
             _ => "look whether the change was made: the node may have ended before it could answer",
         };

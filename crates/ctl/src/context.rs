@@ -33,7 +33,7 @@ impl<'a> Cx<'a> {
     /// for once.
     pub(crate) fn api(&self) -> Result<&Api, Failure> {
         let found = self.api.get_or_init(|| {
-            let api = Api::new(crate::place::find(self.options)?, self.verb.name, self.timeout());
+            let api = Api::new(crate::place::find(self.options)?, self.verb.name, self.timeout())?;
             api.get("whoami")?.good()?;
             Ok(api)
         });

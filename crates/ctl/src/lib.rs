@@ -26,6 +26,7 @@ mod term;
 mod tool;
 mod top;
 mod tree;
+mod trust;
 mod verb;
 mod verbs;
 

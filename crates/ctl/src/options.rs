@@ -61,6 +61,13 @@ pub(crate) const EVERYWHERE: &[Switch] = &[
     text("url", "the management API of a node that is not here, with --username and --password"),
     text("username", "log in as this user and not by the operator's token"),
     text("password", "that user's password; asked for without it"),
+    text(
+        "ssl-ca-cert-file",
+        "believe the authorities in this file of PEM, where --url is https; those of this machine without it",
+    ),
+    text("ssl-cert-file", "show this certificate, where the node asks for one"),
+    text("ssl-key-file", "its key; in the same file without it"),
+    flag("ssl-insecure", "believe whatever answers"),
 ];
 
 /// What was written, once read.

@@ -6,6 +6,7 @@
 
 use crate::failure::{Failure, UNAVAILABLE};
 use crate::options::Options;
+use crate::trust::Trust;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -33,6 +34,8 @@ pub(crate) struct Place {
     pub(crate) pid: Option<u32>,
     /// The file.
     pub(crate) file: Option<PathBuf>,
+    /// Whom to believe over HTTPS.
+    pub(crate) trust: Trust,
 }
 
 /// Who asks.
@@ -69,11 +72,18 @@ pub(crate) fn find(options: &Options) -> Result<Place, Failure> {
         };
         let login = Login::User(user, password(options)?);
         let url = url.trim_end_matches('/').to_owned();
-        if !url.starts_with("http://") {
-            let text = "--url is http://HOST:PORT: this tool speaks no TLS; forward a port for it, with ssh -L say";
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            let text = "--url is http://HOST:PORT or https://HOST:PORT";
             return Err(Failure::argument(crate::failure::USAGE, text));
         }
-        return Ok(Place { url, login, node: wanted_node(options), pid: None, file: None });
+        let file = |name| options.text(name).map(PathBuf::from);
+        let trust = Trust {
+            authorities: file("ssl-ca-cert-file"),
+            certificate: file("ssl-cert-file"),
+            key: file("ssl-key-file"),
+            anything: options.flag("ssl-insecure"),
+        };
+        return Ok(Place { url, login, node: wanted_node(options), pid: None, file: None, trust });
     }
     let mut place = find_file(options)?;
     if let Some(user) = user {
@@ -155,6 +165,7 @@ fn place(path: &Path, told: &Value) -> Result<Place, Failure> {
         node: Some(node),
         pid: told["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()),
         file: Some(path.to_owned()),
+        trust: Trust { anything: true, ..Trust::default() },
     })
 }
 

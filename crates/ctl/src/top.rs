@@ -83,7 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 
 fn look(options: &Options, before: &Look) -> Result<Look, Failure> {
     // Anew each time: the node may have come back with another token.
-    let api = Api::new(crate::place::find(options)?, "top", Some(LOOK_TIMEOUT));
+    let api = Api::new(crate::place::find(options)?, "top", Some(LOOK_TIMEOUT))?;
     let overview = api.get("overview")?.good()?;
     let columns = "columns=vhost,name,type,state,messages_ready,messages_unacknowledged,consumers";
     let at = match options.text("vhost") {

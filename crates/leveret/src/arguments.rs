@@ -14,6 +14,7 @@ use clap_complete::Shell;
 use server::config::{SETTINGS, Setting, Sources, nearest_setting, variable_name};
 use storage::inspect::Depth;
 
+use crate::certificates::{self, Certificates};
 use crate::inspect::{Inspection, Part};
 use crate::repair::{self, Repair};
 use crate::sizing::{self, Sizing};
@@ -39,6 +40,8 @@ pub(crate) enum Invocation {
     Bench(Vec<String>),
     /// Ask and change a running node; the words are those of RabbitMQ's tools.
     Control(Vec<String>),
+    /// Make certificates for the nodes of a cluster.
+    Certificates(Certificates),
     /// Print what a shell completes words with.
     Completions(Shell),
     /// Write manual pages into this folder.
@@ -62,6 +65,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocat
         Some((name, mut matches)) if name == "ctl" => {
             Ok(Invocation::Control(matches.remove_many("words").into_iter().flatten().collect()))
         }
+        Some((name, matches)) if name == "cluster" => cluster(matches),
         Some((name, mut matches)) if name == "completions" => {
             Ok(Invocation::Completions(matches.remove_one("shell").expect("clap requires it")))
         }
@@ -90,6 +94,7 @@ fn command() -> Command {
         .subcommand(sizing::command())
         .subcommand(bench_command())
         .subcommand(control_command())
+        .subcommand(cluster_command())
         .subcommand(completions_command())
         .subcommand(manual_command())
 }
@@ -107,6 +112,21 @@ fn control_command() -> Command {
         .disable_help_flag(true)
         .disable_version_flag(true)
         .arg(words)
+}
+
+fn cluster_command() -> Command {
+    Command::new("cluster")
+        .about("Prepare nodes to be one cluster")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(certificates::command())
+}
+
+fn cluster(mut matches: ArgMatches) -> Result<Invocation, String> {
+    match matches.remove_subcommand() {
+        Some((name, matches)) if name == "certificates" => Ok(Invocation::Certificates(certificates::asked(matches))),
+        other => unreachable!("clap accepts only the commands above, not {other:?}"),
+    }
 }
 
 fn completions_command() -> Command {
@@ -151,12 +171,22 @@ fn server_command() -> Command {
         .value_parser(ValueParser::path_buf())
         .help("Read settings from this TOML file")
         .long_help("Read settings from this TOML file. No file is read without being named.\n[env: LEVERET_CONFIG]");
+    let rabbitmq_config = Arg::new("rabbitmq-config")
+        .long("rabbitmq-config")
+        .value_name("FILE")
+        .value_parser(ValueParser::path_buf())
+        .help("Read settings from this rabbitmq.conf, or from a folder of such")
+        .long_help(
+            "Read settings from this rabbitmq.conf, or from all *.conf of this folder. Keys that have a meaning here become settings, others \
+             are told with their line. All other ways to say a setting go before it.\n[env: LEVERET_RABBITMQ_CONFIG]",
+        );
     let settings = SETTINGS.iter().map(setting_flag);
     Command::new("server")
         .about("Run a broker until SIGTERM or SIGINT")
         .long_about(SERVER_ABOUT)
         .after_long_help(AFTER_SERVER_HELP)
         .arg(config)
+        .arg(rabbitmq_config)
         .args(settings)
 }
 
@@ -184,12 +214,13 @@ fn first_words(help: &str) -> &str {
 
 fn sources(mut matches: ArgMatches) -> Sources {
     let config_file = matches.remove_one::<PathBuf>("config");
+    let rabbitmq_config = matches.remove_one::<PathBuf>("rabbitmq-config");
     let mut flags = Vec::new();
     for setting in &SETTINGS {
         let texts = matches.remove_many::<String>(setting.name).into_iter().flatten();
         flags.extend(texts.map(|text| (setting.key, text)));
     }
-    Sources { config_file, environment: std::env::vars_os().collect(), flags }
+    Sources { config_file, rabbitmq_config, environment: std::env::vars_os().collect(), flags }
 }
 
 fn inspect_command() -> Command {
@@ -321,6 +352,8 @@ Examples:
       Which cluster holds a load and what it costs, on the example that ships with this program.
   leveret bench --quorum-queue --queue qq --rate 10000 --confirm 3000 --size 1000 --time 20
       Load the broker on this machine, with PerfTest's options; `leveret bench --help` lists them.
+  leveret cluster certificates certs n1.example n2.example n3.example
+      An authority of your own and a certificate for each node, with which nodes encrypt what they say to each other.
   leveret ctl list_queues name messages consumers
       What RabbitMQ's tools tell and do, on the node of this machine; `leveret ctl help` lists all, `leveret ctl top` shows it live.
       Linked to under the names rabbitmqctl, rabbitmq-diagnostics, rabbitmq-queues, rabbitmq-plugins and rabbitmqadmin it is these.

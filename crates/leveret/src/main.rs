@@ -8,6 +8,7 @@
 mod allocator;
 mod arguments;
 mod bench;
+mod certificates;
 mod control;
 mod descriptors;
 mod exit;
@@ -15,6 +16,7 @@ mod inspect;
 mod logging;
 mod manual;
 mod node;
+mod notify;
 mod repair;
 mod signals;
 mod sizing;
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Sizing(sizing)) => sizing::run(&sizing),
         Ok(Invocation::Bench(words)) => bench::run(&words),
         Ok(Invocation::Control(words)) => return control::run(&words),
+        Ok(Invocation::Certificates(asked)) => certificates::run(&asked),
         Ok(Invocation::Completions(shell)) => manual::completions(shell),
         Ok(Invocation::Manual(folder)) => manual::write(&folder),
         Err(error) => exit::usage(&error),

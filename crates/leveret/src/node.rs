@@ -9,7 +9,7 @@ use server::config::{Config, Key, Machine, Sources};
 
 use crate::exit::{self, Exit};
 use crate::version::VERSION;
-use crate::{descriptors, logging, signals};
+use crate::{descriptors, logging, notify, signals};
 
 /// Runs a node until it is told to stop.
 pub(crate) fn serve(sources: &Sources) -> Exit {
@@ -58,6 +58,9 @@ fn log_start(config: &Config, machine: &Machine) {
     for (setting, value, origin) in config.chosen() {
         tracing::info!("setting {} = {} ({origin})", setting.name, value.shown(setting.kind));
     }
+    for sentence in &config.left_out {
+        tracing::warn!("{sentence}");
+    }
     if let Some(warning) = descriptors::warning(machine.descriptors, config.connections_max) {
         tracing::warn!("{warning}");
     }
@@ -84,13 +87,38 @@ fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), 
             }));
         }
     };
+    let management = match management.map(|management| management.bind_tls(&config.management_tls)).transpose() {
+        Ok(management) => management,
+        Err((address, source)) => {
+            return Err(server::run::RunError::Start(server::StartError::Listen {
+                setting: "management_tls",
+                address,
+                source,
+            }));
+        }
+    };
     server::run::run(
         &config,
         shutdown,
         crate::allocator::give_back_freed_pages,
         server::run::Asks { report: &signals::REPORT, reload: &signals::RELOAD, ends: &signals::ENDS },
-        |handle| attend(management, handle),
+        |handle| {
+            let attending = attend(management, handle);
+            notify::ready();
+            Attended { _attending: attending }
+        },
     )
+}
+
+/// A node that serves, until it begins to drain.
+struct Attended {
+    _attending: Option<Listening>,
+}
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        notify::stopping();
+    }
 }
 
 /// The node runs: whoever looks after it is let in.
@@ -99,8 +127,9 @@ fn attend(management: Option<Management>, handle: Handle) -> Option<Listening> {
     let addresses = management.addresses();
     match management.serve(handle) {
         Ok(listening) => {
-            for address in addresses {
-                tracing::info!(%address, "ready: management API and metrics over HTTP");
+            for (address, is_tls) in addresses {
+                let over = if is_tls { "HTTPS" } else { "HTTP" };
+                tracing::info!(%address, "ready: management API and metrics over {over}");
             }
             Some(listening)
         }

@@ -1,6 +1,7 @@
 //! One request: its path in parts, its query, its body as JSON.
 
 use crate::answer::Refused;
+use crate::encryption::Served;
 use crate::metrics::Pages;
 use crate::operator::Operator;
 use crate::page_session::Sessions;
@@ -25,7 +26,7 @@ pub(crate) struct Call<'a> {
     pub(crate) peer: SocketAddr,
     pub(crate) handle: &'a Handle,
     /// Where HTTP is served.
-    pub(crate) http: &'a [SocketAddr],
+    pub(crate) served: &'a [Served],
     /// The connection's.
     pub(crate) permit: &'a Permit,
     /// Its place among the requests under way.
@@ -75,6 +76,16 @@ pub(crate) fn is_metrics(head: &Parts) -> bool {
 }
 
 impl Call<'_> {
+    /// Where HTTP is served without encryption.
+    pub(crate) fn http(&self) -> impl Iterator<Item = SocketAddr> {
+        self.served.iter().filter(|served| !served.is_tls).map(|served| served.address)
+    }
+
+    /// Where HTTPS is served.
+    pub(crate) fn https(&self) -> impl Iterator<Item = SocketAddr> {
+        self.served.iter().filter(|served| served.is_tls).map(|served| served.address)
+    }
+
     /// The parts of the path behind `/api`, decoded; `None` for another path. A slash at the end
     /// says nothing.
     pub(crate) fn parts(&self) -> Option<Vec<Vec<u8>>> {

@@ -17,6 +17,7 @@ mod access;
 mod answer;
 mod body;
 mod call;
+mod encryption;
 mod json;
 mod listener;
 mod listing;

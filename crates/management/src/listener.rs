@@ -8,6 +8,7 @@
 use crate::answer::Answer;
 use crate::body::{Body, Turns};
 use crate::call::{self, Asker, Call};
+use crate::encryption::{self, Served};
 use crate::metrics::Pages;
 use crate::operator::Operator;
 use crate::page_session::Sessions;
@@ -31,6 +32,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, oneshot};
@@ -53,6 +55,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Management {
     listeners: Vec<TcpListener>,
+    /// Likewise, over HTTPS.
+    tls: Vec<TcpListener>,
 }
 
 /// A running listener; it ends when this is dropped.
@@ -67,33 +71,47 @@ pub struct Listening {
 impl Management {
     /// Listens on all of `addresses`. Errors: the first that does not work.
     pub fn bind(addresses: &[SocketAddr]) -> Result<Management, (SocketAddr, io::Error)> {
-        let bind = |address: &SocketAddr| server::bind(*address).map_err(|error| (*address, error));
-        Ok(Management { listeners: addresses.iter().map(bind).collect::<Result<_, _>>()? })
+        Ok(Management { listeners: bind(addresses)?, tls: Vec::new() })
     }
 
-    /// Where it listens; for port 0 the system chose.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    /// Listens on these too, over HTTPS. Errors: the first that does not work.
+    pub fn bind_tls(self, addresses: &[SocketAddr]) -> Result<Management, (SocketAddr, io::Error)> {
+        Ok(Management { tls: bind(addresses)?, ..self })
+    }
+
+    /// Where it listens, and whether that is over HTTPS; for port 0 the system chose.
+    pub fn addresses(&self) -> Vec<(SocketAddr, bool)> {
+        self.served().into_iter().map(|served| (served.address, served.is_tls)).collect()
+    }
+
+    fn served(&self) -> Vec<Served> {
+        let plain = self.listeners.iter().map(|listener| (listener, false));
+        let all = plain.chain(self.tls.iter().map(|listener| (listener, true)));
+        all.filter_map(|(listener, is_tls)| Some(Served { address: listener.local_addr().ok()?, is_tls })).collect()
     }
 
     /// Answers on a thread that it starts. Nothing to listen on starts nothing, and who runs this
     /// machine is told so in the file that `operator` writes.
     pub fn serve(self, handle: Handle) -> io::Result<Listening> {
-        let addresses = self.addresses();
-        let operator = Operator::begin(&handle, &addresses);
-        if self.listeners.is_empty() {
+        let served = self.served();
+        let operator = Operator::begin(&handle, &served);
+        if served.is_empty() {
             return Ok(Listening { end: None, thread: None, _idle: Some(operator) });
         }
         let (end, until) = oneshot::channel();
         let thread = std::thread::Builder::new().name("management".into()).spawn(move || {
             let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
             match runtime {
-                Ok(runtime) => runtime.block_on(run(self.listeners, handle, addresses, operator, until)),
+                Ok(runtime) => runtime.block_on(run(self, handle, served, operator, until)),
                 Err(error) => tracing::error!(%error, "the management API has no runtime"),
             }
         })?;
         Ok(Listening { end: Some(end), thread: Some(thread), _idle: None })
     }
+}
+
+fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, (SocketAddr, io::Error)> {
+    addresses.iter().map(|address| server::bind(*address).map_err(|error| (*address, error))).collect()
 }
 
 impl Drop for Listening {
@@ -110,7 +128,7 @@ impl Drop for Listening {
 /// What all connections share.
 struct Shared {
     handle: Handle,
-    addresses: Vec<SocketAddr>,
+    served: Vec<Served>,
     permits: Rc<Permits>,
     turns: Rc<Turns>,
     requests: Rc<Requests>,
@@ -123,16 +141,16 @@ struct Shared {
 }
 
 async fn run(
-    listeners: Vec<TcpListener>,
+    management: Management,
     handle: Handle,
-    addresses: Vec<SocketAddr>,
+    served: Vec<Served>,
     operator: Operator,
     until: oneshot::Receiver<()>,
 ) {
     let shared = Rc::new(Shared {
         sessions: Sessions::new(&handle),
         handle,
-        addresses,
+        served,
         permits: Rc::default(),
         turns: Rc::new(Turns::new()),
         requests: Rc::default(),
@@ -144,9 +162,10 @@ async fn run(
     });
     // It ends with this thread's runtime.
     drop(tokio::task::spawn_local(shared.statistics.clone().run(shared.handle.clone())));
-    for listener in listeners {
+    let plain = management.listeners.into_iter().map(|listener| (listener, false));
+    for (listener, is_tls) in plain.chain(management.tls.into_iter().map(|listener| (listener, true))) {
         match tokio::net::TcpListener::from_std(listener) {
-            Ok(listener) => drop(tokio::task::spawn_local(accept(listener, shared.clone()))),
+            Ok(listener) => drop(tokio::task::spawn_local(accept(listener, is_tls, shared.clone()))),
             Err(error) => tracing::error!(%error, "the management API is not served"),
         }
     }
@@ -156,10 +175,10 @@ async fn run(
     shared.operator.end();
 }
 
-async fn accept(listener: tokio::net::TcpListener, shared: Rc<Shared>) {
+async fn accept(listener: tokio::net::TcpListener, is_tls: bool, shared: Rc<Shared>) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => drop(tokio::task::spawn_local(serve(stream, peer, shared.clone()))),
+            Ok((stream, peer)) => drop(tokio::task::spawn_local(serve(stream, peer, is_tls, shared.clone()))),
             Err(error) => {
                 tracing::debug!(%error, "an HTTP connection could not be accepted");
                 tokio::time::sleep(ACCEPT_RETRY).await;
@@ -169,12 +188,43 @@ async fn accept(listener: tokio::net::TcpListener, shared: Rc<Shared>) {
 }
 
 /// One connection, to its end.
-async fn serve(stream: TcpStream, peer: SocketAddr, shared: Rc<Shared>) {
+async fn serve(stream: TcpStream, peer: SocketAddr, is_tls: bool, shared: Rc<Shared>) {
     let permit = Rc::new(shared.permits.take(peer));
+    if !is_tls {
+        return speak(stream, peer, is_tls, permit, shared).await;
+    }
+    let Some(config) = shared.handle.management_tls() else { return };
+    let begun = tokio::select! {
+        begun = encryption::begin(stream, config) => begun,
+        () = permit.end.notified() => return tracing::debug!(%peer, "an HTTPS connection made room for another"),
+        () = tokio::time::sleep(FIRST_HEAD_TIMEOUT) => return,
+    };
+    match begun {
+        Ok(Some(stream)) => speak(stream, peer, is_tls, permit, shared).await,
+        Ok(None) => {}
+        // Whoever connects may do this as often as it likes, so it is no warning.
+        Err(error) => tracing::debug!(%peer, %error, "an HTTPS connection did not come about"),
+    }
+}
+
+async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    peer: SocketAddr,
+    is_tls: bool,
+    permit: Rc<Permit>,
+    shared: Rc<Shared>,
+) {
     let asked = Rc::new(Cell::new(false));
     let service = service_fn(|request| {
         asked.set(true);
-        respond(request, peer, permit.clone(), shared.clone())
+        let responding = respond(request, peer, permit.clone(), shared.clone());
+        let hsts_s = if is_tls { shared.handle.facts().config.management_hsts_s } else { 0 };
+        async move {
+            responding.await.map(|mut response| {
+                encryption::stay(response.headers_mut(), hsts_s);
+                response
+            })
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -234,7 +284,7 @@ async fn answer(
         head: &head,
         peer,
         handle: &shared.handle,
-        http: &shared.addresses,
+        served: &shared.served,
         permit,
         asking: &asking,
         asker,

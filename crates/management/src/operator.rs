@@ -10,6 +10,7 @@
 //! Invariant: a token is made at each start and dies with the process, so a copy of a data folder
 //! opens nothing. It is in no log and in no answer.
 
+use crate::encryption::Served;
 use serde_json::{Value, json};
 use server::Handle;
 use std::cell::Cell;
@@ -55,12 +56,12 @@ pub(crate) struct Operator {
 impl Operator {
     /// Makes a token and writes the file over that of an earlier start. Without a file nobody can
     /// name a token, so there is none.
-    pub(crate) fn begin(handle: &Handle, addresses: &[SocketAddr]) -> Operator {
+    pub(crate) fn begin(handle: &Handle, served: &[Served]) -> Operator {
         let folder = &handle.facts().config.data_dir;
         let path = folder.join(FILE_NAME);
         let token = format!("{:032x}", handle.secret());
         let mut told = json!({ "node": handle.facts().node_name, "pid": std::process::id() });
-        match url(addresses) {
+        match url(served) {
             Some(url) => {
                 told["url"] = Value::from(url);
                 told["token"] = Value::from(token.as_str());
@@ -68,7 +69,7 @@ impl Operator {
             None => {
                 told["url"] = Value::Null;
                 told["token"] = Value::Null;
-                told["why"] = Value::from(why_not(addresses));
+                told["why"] = Value::from(why_not(served));
             }
         }
         let is_served = !told["token"].is_null();
@@ -123,18 +124,21 @@ fn write(folder: &Path, told: &Value) -> io::Result<()> {
 }
 
 /// Where this machine reaches the API on an address of its own alone.
-fn url(addresses: &[SocketAddr]) -> Option<String> {
-    let reached = addresses.iter().find_map(|address| match address.ip() {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port())),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Some(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port())),
-        ip if ip.to_canonical().is_loopback() => Some(*address),
-        _ => None,
-    });
-    reached.map(|address| format!("http://{address}"))
+fn url(served: &[Served]) -> Option<String> {
+    served.iter().find_map(|Served { address, is_tls }| {
+        let address = match address.ip() {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port()),
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port()),
+            ip if ip.to_canonical().is_loopback() => *address,
+            _ => return None,
+        };
+        let scheme = if *is_tls { "https" } else { "http" };
+        Some(format!("{scheme}://{address}"))
+    })
 }
 
-fn why_not(addresses: &[SocketAddr]) -> &'static str {
-    match addresses {
+fn why_not(served: &[Served]) -> &'static str {
+    match served {
         [] => "it serves no management API: start it with --management 127.0.0.1:15672, or another port",
         _ => "its management API is on no loopback address: add 127.0.0.1:15672 to its --management",
     }
@@ -156,10 +160,15 @@ mod tests {
 
     #[test]
     fn the_api_is_reached_on_a_loopback_address_or_not_at_all() {
-        let of = |texts: &[&str]| url(&texts.iter().map(|text| text.parse().expect("an address")).collect::<Vec<_>>());
+        let of = |texts: &[&str]| {
+            let served =
+                |(at, text): (usize, &&str)| Served { address: text.parse().expect("an address"), is_tls: at == 2 };
+            url(&texts.iter().enumerate().map(served).collect::<Vec<_>>())
+        };
         assert_eq!(of(&["10.0.0.1:1", "127.0.0.2:2"]).as_deref(), Some("http://127.0.0.2:2"));
         assert_eq!(of(&["0.0.0.0:3"]).as_deref(), Some("http://127.0.0.1:3"));
         assert_eq!(of(&["[::]:4"]).as_deref(), Some("http://[::1]:4"));
+        assert_eq!(of(&["10.0.0.1:1", "10.0.0.1:2", "[::]:3"]).as_deref(), Some("https://[::1]:3"));
         assert_eq!(of(&["10.0.0.1:1"]), None);
         assert_eq!(of(&[]), None);
     }

@@ -5,6 +5,7 @@
 //! them and one answer from each; a change goes the way of every client's, through the same checks
 //! and the same log.
 
+use crate::cluster::Links;
 use crate::config::Config;
 use crate::definitions::{ImportError, Imported};
 use crate::engine::{EngineGauges, SyncTimes};
@@ -21,6 +22,7 @@ use broker::topology::{
 use broker::{PartitionId, QueueId, VhostId};
 use partition::{QueueFigures, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustls::ServerConfig;
 use session::report::{ConnectionNumber, ConnectionReport};
 use session::{Asker, Deletion};
 pub use session::{ChannelTraffic, Counted, LoginOver, QueueTraffic, Traffic};
@@ -28,6 +30,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockReadGuard};
 use std::time::{Instant, SystemTime};
@@ -134,6 +137,28 @@ struct Inner {
     facts: NodeFacts,
 }
 
+/// To whom a certificate is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShownTo {
+    /// Clients that speak AMQP.
+    Clients,
+    /// Whoever uses the management API.
+    Management,
+    /// Other nodes.
+    Nodes,
+}
+
+/// A certificate of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownCertificate {
+    /// To whom it is shown.
+    pub to: ShownTo,
+    /// The file that it is from.
+    pub file: PathBuf,
+    /// When it ends, or one between it and its authority.
+    pub ends: SystemTime,
+}
+
 /// See the module. Clones are of the same node.
 #[derive(Clone)]
 pub struct Handle {
@@ -188,9 +213,26 @@ impl Handle {
         login
     }
 
-    /// When the first of the certificates ends that are shown to clients; `None` without TLS.
-    pub fn certificate_ends(&self) -> Option<SystemTime> {
-        self.shared().certificates.end()
+    /// The certificates that this node shows.
+    pub fn certificates(&self) -> Vec<ShownCertificate> {
+        let (shared, config) = (self.shared(), &self.facts().config);
+        let links = shared.links.get().and_then(Links::certificate_end);
+        let of = |to, file: Option<PathBuf>, ends: Option<SystemTime>| {
+            Some(ShownCertificate { to, file: file?, ends: ends? })
+        };
+        let to_clients = config.tls_files().map(|files| files.certificate);
+        let to_managers = config.management_tls_files().map(|files| files.certificate);
+        let all = [
+            of(ShownTo::Clients, to_clients, shared.certificates.end()),
+            of(ShownTo::Management, to_managers, shared.management_certificates.end()),
+            of(ShownTo::Nodes, config.cluster_tls_certificate.clone(), links),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
+    /// What the management API is encrypted with, as it was last read.
+    pub fn management_tls(&self) -> Option<Arc<ServerConfig>> {
+        self.shared().management_certificates.get()
     }
 
     /// How many logins were right and how many were wrong since the start, or since they were last

@@ -229,6 +229,13 @@ impl Node {
         Ok(())
     }
 
+    /// The same for the management API over HTTPS.
+    pub fn use_management_tls(&self, files: &TlsFiles) -> Result<(), TlsError> {
+        let (config, ends) = (tls::load_for_http(files)?, tls::ends(files)?);
+        self.shared.management_certificates.put(config, ends);
+        Ok(())
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

@@ -190,7 +190,7 @@ pub fn run<G>(
         started: begin,
     };
     let attendant = attend(Handle::new(node.shared().clone(), Some(engine.gauges().clone()), facts));
-    watch(config, &node, engine.gauges(), shutdown, asks);
+    watch(config, (&node, peers.as_ref()), engine.gauges(), shutdown, asks);
     drop(attendant);
     tracing::info!(connections = node.connections(), "draining: no new connections, clients are told to go");
     end(&node, peers, engine);
@@ -209,17 +209,25 @@ fn let_in(config: &Config, node: &Node) -> Result<(), RunError> {
     if let Some(files) = config.tls_files() {
         node.use_tls(&files)?;
     }
+    if let Some(files) = config.management_tls_files() {
+        node.use_management_tls(&files)?;
+    }
     if let Some(path) = &config.definitions {
-        import(path, node).map_err(|source| RunError::Definitions { path: path.clone(), source })?;
+        let skips = config.definitions_skip_if_unchanged;
+        import(path, skips, node).map_err(|source| RunError::Definitions { path: path.clone(), source })?;
     }
     node.make_event_exchange()?;
     node.listen()?;
     Ok(())
 }
 
-fn import(path: &Path, node: &Node) -> Result<(), ImportError> {
+/// Takes in definitions; those that were taken in before not again, if `skips_known`.
+fn import(path: &Path, skips_known: bool, node: &Node) -> Result<(), ImportError> {
     let begin = Instant::now();
-    let Imported { changes, different, left_out } = node.import_definitions_file(path)?;
+    let Some(Imported { changes, different, left_out }) = node.import_definitions_at(path, skips_known)? else {
+        tracing::info!(path = %path.display(), "definitions are those that were taken in before: passed over");
+        return Ok(());
+    };
     let ms = begin.elapsed().as_millis() as u64;
     let (different, left_out) = (different.len(), left_out.len());
     tracing::info!(path = %path.display(), changes, different, left_out, ms, "definitions taken in");
@@ -228,15 +236,26 @@ fn import(path: &Path, node: &Node) -> Result<(), ImportError> {
 
 /// Certificates and definitions are read again. What is wrong is told, and what was there before
 /// stays.
-fn reload(config: &Config, node: &Node) {
+fn reload(config: &Config, node: &Node, peers: Option<&Member>) {
+    match peers.map_or(Ok(false), Member::reload_certificates) {
+        Ok(true) => tracing::info!("certificates for other nodes read again; links that are up keep theirs"),
+        Ok(false) => {}
+        Err(error) => tracing::error!("certificates for other nodes not changed, those before stay in use: {error}"),
+    }
     if let Some(files) = config.tls_files() {
         match node.use_tls(&files) {
             Ok(()) => tracing::info!("certificates read again; open connections keep theirs"),
             Err(error) => tracing::error!("certificates not changed, those before stay in use: {error}"),
         }
     }
+    if let Some(files) = config.management_tls_files() {
+        match node.use_management_tls(&files) {
+            Ok(()) => tracing::info!("certificates of the management API read again"),
+            Err(error) => tracing::error!("certificates of the management API not changed: {error}"),
+        }
+    }
     if let Some(path) = &config.definitions
-        && let Err(error) = import(path, node)
+        && let Err(error) = import(path, config.definitions_skip_if_unchanged, node)
     {
         tracing::error!("definitions {}: {error}", path.display());
     }
@@ -245,7 +264,7 @@ fn reload(config: &Config, node: &Node) {
 /// Until `shutdown` is ready: publishers are blocked while the disk is low.
 fn watch(
     config: &Config,
-    node: &Node,
+    (node, peers): (&Node, Option<&Member>),
     engine: &EngineGauges,
     shutdown: impl Future<Output = ()> + Send,
     asks: Asks<'_>,
@@ -269,7 +288,7 @@ fn watch(
             }
             let free = engine.free_bytes().unwrap_or(u64::MAX);
             if asks.reload.swap(false, Ordering::Relaxed) {
-                reload(config, node);
+                reload(config, node, peers);
             }
             if asks.report.swap(false, Ordering::Relaxed) {
                 log_gauges(node, engine, free);

@@ -7,6 +7,7 @@ mod finished;
 
 pub(crate) use finished::take_output;
 
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -61,11 +62,11 @@ pub struct TlsError {
     pub what: String,
 }
 
-fn wrong(file: &Path, what: impl std::fmt::Display) -> TlsError {
+pub(crate) fn wrong(file: &Path, what: impl std::fmt::Display) -> TlsError {
     TlsError { file: file.to_owned(), what: what.to_string() }
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
     match read {
         Ok(found) if found.is_empty() => Err(wrong(file, "there is no certificate in it; PEM is expected")),
@@ -74,12 +75,26 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
+/// The first certificate out of a file of PEM, as its bytes.
+pub fn first_certificate(file: &Path) -> Result<Vec<u8>, TlsError> {
+    Ok(certificates(file)?.swap_remove(0).to_vec())
+}
+
 /// Reads certificates and keys: TLS 1.2 and 1.3. Errors: the file that is missing, unreadable or
 /// does not fit the others.
 pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+    load_with(files, finished::provider(), &[])
+}
+
+/// The same for HTTP.
+pub(crate) fn load_for_http(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+    load_with(files, rustls::crypto::ring::default_provider(), &[b"http/1.1"])
+}
+
+fn load_with(files: &TlsFiles, provider: CryptoProvider, speaks: &[&[u8]]) -> Result<Arc<ServerConfig>, TlsError> {
     let chain = certificates(&files.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| wrong(&files.key, error))?;
-    let provider = Arc::new(finished::provider());
+    let provider = Arc::new(provider);
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .expect("the provider has suites for both versions");
@@ -102,18 +117,24 @@ pub(crate) fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     // The NIO transport of RabbitMQ's Java client gives a connection up where a ticket comes behind
     // the handshake. RabbitMQ sends none either.
     config.send_tls13_tickets = 0;
+    config.alpn_protocols = speaks.iter().map(|name| name.to_vec()).collect();
     Ok(Arc::new(config))
 }
 
 /// When the first of the certificates that are shown to clients ends.
 pub(crate) fn ends(files: &TlsFiles) -> Result<SystemTime, TlsError> {
+    end_of(&files.certificate, &certificates(&files.certificate)?)
+}
+
+/// When the first of the certificates out of a file ends.
+pub(crate) fn end_of(file: &Path, chain: &[CertificateDer<'_>]) -> Result<SystemTime, TlsError> {
     let mut first = None;
-    for certificate in certificates(&files.certificate)? {
-        let read = x509_cert::Certificate::from_der(&certificate).map_err(|error| wrong(&files.certificate, error))?;
+    for certificate in chain {
+        let read = x509_cert::Certificate::from_der(certificate).map_err(|error| wrong(file, error))?;
         let ends = read.tbs_certificate.validity.not_after.to_system_time();
         first = Some(first.map_or(ends, |first: SystemTime| first.min(ends)));
     }
-    first.ok_or_else(|| wrong(&files.certificate, "there is no certificate in it"))
+    first.ok_or_else(|| wrong(file, "there is no certificate in it"))
 }
 
 /// The user that a verified certificate names. `None`: it has no such name.

@@ -120,7 +120,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or
 /// a flag.
-const OTHERS: [(Key, &str, &str); 51] = [
+const OTHERS: [(Key, &str, &str); 61] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -157,6 +157,16 @@ const OTHERS: [(Key, &str, &str); 51] = [
     (Key::cluster_peers, r#"["127.0.0.1:5680", "127.0.0.1:5681"]"#, "127.0.0.1:5680, 127.0.0.1:5681"),
     (Key::cluster_address, r#"["127.0.0.1:5681"]"#, "127.0.0.1:5681"),
     (Key::cluster_secret_file, r#""secret""#, "secret"),
+    (Key::cluster_tls_ca, r#""nodes-ca.pem""#, "nodes-ca.pem"),
+    (Key::cluster_tls_certificate, r#""node.pem""#, "node.pem"),
+    (Key::cluster_tls_key, r#""node.key""#, "node.key"),
+    (Key::management_tls, r#"["127.0.0.1:15671"]"#, "127.0.0.1:15671"),
+    (Key::management_tls_certificate, r#""https.pem""#, "https.pem"),
+    (Key::management_tls_key, r#""https.key""#, "https.key"),
+    (Key::management_tls_ca, r#""https-ca.pem""#, "https-ca.pem"),
+    (Key::management_tls_verify, r#""optional""#, "optional"),
+    (Key::management_hsts_s, "60", "60"),
+    (Key::definitions_skip_if_unchanged, r#""true""#, "true"),
     (Key::wal_file_bytes, r#""32MiB""#, "33_554_432"),
     (Key::wal_retained_bytes, "0", "0"),
     (Key::wal_sync_delay_ms, "100", "100"),
@@ -181,7 +191,11 @@ fn every_setting_can_be_given_in_the_file_the_environment_and_as_a_flag() {
     for (key, in_file, as_text) in OTHERS {
         let (setting, default) = (key.setting(), Config::for_machine(&machine()).value(key));
         // Some settings are nothing without others.
-        let needed = [Key::tls_certificate, Key::tls_key, Key::tls_ca].into_iter().filter(|needed| *needed != key);
+        let needed = match setting.name.starts_with("cluster_tls_") {
+            true => [Key::cluster_tls_ca, Key::cluster_tls_certificate, Key::cluster_tls_key].to_vec(),
+            false => [Key::tls_certificate, Key::tls_key, Key::tls_ca, Key::management_tls_ca].to_vec(),
+        };
+        let needed = needed.into_iter().filter(|needed| *needed != key);
         let said = || needed.clone().fold(said(), |said, needed| said.flag(needed, "needed.pem"));
         let from_file = said().file(&format!("# a comment\n{} = {in_file}\n", setting.name)).config();
         let from_variable = said().variable(&variable_name(setting), as_text).config();

@@ -2,13 +2,16 @@
 //!
 //! Invariant: the command line goes before the file, the file before what is usual.
 
+use crate::trust::Trust;
 use std::collections::HashMap;
 
 /// What was said.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Arguments {
     pub(super) host: String,
     pub(super) port: u16,
+    pub(super) ssl: bool,
+    pub(super) trust: Trust,
     pub(super) path_prefix: String,
     pub(super) vhost: Option<String>,
     pub(super) declare_vhost: String,
@@ -79,9 +82,18 @@ pub(super) fn read(words: &[String]) -> Result<Arguments, String> {
         (None, None) => {}
     }
     let is_set = |name: &str| said.get(name).is_some_and(|value| value != "False" && value != "false");
-    if is_set("ssl") {
-        return Err("this tool speaks no TLS: forward a port for it, with ssh -L say, or use curl".to_owned());
+    if is_set("ssl_disable_hostname_verification") {
+        return Err("--ssl-disable-hostname-verification is not there: name the host as its certificate does by --host, or believe \
+                    whatever answers by --ssl-insecure"
+            .to_owned());
     }
+    let file = |name: &str| said.get(name).map(std::path::PathBuf::from);
+    let trust = Trust {
+        authorities: file("ssl_ca_cert_file"),
+        certificate: file("ssl_cert_file"),
+        key: file("ssl_key_file"),
+        anything: is_set("ssl_insecure"),
+    };
     let text = |name: &str, default: &str| said.get(name).map_or_else(|| default.to_owned(), String::clone);
     let number = |name: &str, default: u64| match said.get(name) {
         None => Ok(default),
@@ -92,6 +104,8 @@ pub(super) fn read(words: &[String]) -> Result<Arguments, String> {
     Ok(Arguments {
         host: text("hostname", "localhost"),
         port: u16::try_from(number("port", 15_672)?).map_err(|_| "--port is below 65536".to_owned())?,
+        ssl: is_set("ssl"),
+        trust,
         path_prefix: text("path_prefix", ""),
         vhost: said.get("vhost").cloned(),
         declare_vhost: text("declare_vhost", "/"),
@@ -155,12 +169,17 @@ fn options(words: &[String]) -> Result<(Said, Vec<String>), String> {
 
 /// Host, port, name and password out of `http://user:password@host:port`.
 fn of_url(url: &str) -> Result<Vec<(String, String)>, String> {
-    let Some(rest) = url.strip_prefix("http://") else {
-        return Err("--base-uri is http://HOST:PORT: this tool speaks no TLS".to_owned());
+    let (rest, is_tls) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+        (Some(rest), _) => (rest, false),
+        (_, Some(rest)) => (rest, true),
+        _ => return Err("--base-uri is http://HOST:PORT or https://HOST:PORT".to_owned()),
     };
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
     let decode = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
     let mut found = Vec::new();
+    if is_tls {
+        found.push(("ssl".to_owned(), "True".to_owned()));
+    }
     let (login, address) = authority.rsplit_once('@').map_or((None, authority), |(login, rest)| (Some(login), rest));
     if let Some(login) = login {
         let (user, password) = login.split_once(':').map_or((login, None), |(user, word)| (user, Some(word)));
@@ -213,7 +232,12 @@ mod tests {
         let read = of("-qV v list --port=1 -ftsv queues name").expect("it is right");
         assert!(read.quiet && read.vhost.as_deref() == Some("v") && read.port == 1 && read.format == "tsv");
         assert_eq!(read.words, ["list", "queues", "name"]);
-        assert!(of("--nosuch").is_err() && of("-Z").is_err() && of("--port").is_err() && of("-s list").is_err());
+        assert!(
+            of("--nosuch").is_err()
+                && of("-Z").is_err()
+                && of("--port").is_err()
+                && of("-s list").expect("it is right").ssl
+        );
     }
 
     #[test]
@@ -222,7 +246,7 @@ mod tests {
         assert_eq!((read.username.as_str(), read.password.as_str()), ("a@b", "p"));
         assert_eq!((read.host.as_str(), read.port), ("host", 81));
         assert_eq!(of("-U http://[::1]:5 list").expect("it is right").host, "[::1]");
-        assert!(of("-U https://host list").is_err());
+        assert!(of("-U https://host list").expect("it is right").ssl && of("-U ftp://host list").is_err());
     }
 
     #[test]

@@ -94,13 +94,21 @@ fn asked(name: &str, words: &[String], version: &str) -> Result<(), End> {
 
 fn api(arguments: &Arguments) -> Result<Api, End> {
     let place = Place {
-        url: format!("http://{}:{}{}", arguments.host, arguments.port, arguments.path_prefix.trim_end_matches('/')),
+        url: format!(
+            "{}://{}:{}{}",
+            if arguments.ssl { "https" } else { "http" },
+            arguments.host,
+            arguments.port,
+            arguments.path_prefix.trim_end_matches('/')
+        ),
         login: Login::User(arguments.username.clone(), arguments.password.clone()),
         node: None,
         pid: None,
         file: None,
+        trust: arguments.trust.clone(),
     };
-    Ok(Api::new(place, "rabbitmqadmin", Some(std::time::Duration::from_secs(arguments.timeout_s))))
+    let timeout = std::time::Duration::from_secs(arguments.timeout_s);
+    Api::new(place, "rabbitmqadmin", Some(timeout)).map_err(|failure| End::Usage(failure.text))
 }
 
 struct Admin<'a> {

@@ -107,7 +107,7 @@ fn ping(cx: &Cx<'_>) -> Result<Shown, Failure> {
 
 /// A node that answers now, if there is one. Its file may appear, and change, at any time.
 fn look(cx: &Cx<'_>, left: Duration) -> Result<Api, Failure> {
-    let api = Api::new(crate::place::find(cx.options)?, cx.verb.name, Some(left.min(LOOK_TIMEOUT)));
+    let api = Api::new(crate::place::find(cx.options)?, cx.verb.name, Some(left.min(LOOK_TIMEOUT)))?;
     api.get("whoami")?.good()?;
     Ok(api)
 }

@@ -7,6 +7,7 @@ use super::Cx;
 use crate::answer::{Answer, Refused};
 use crate::json;
 use serde_json::{Value, json};
+use server::handle::{ShownCertificate, ShownTo};
 use std::time::{Duration, SystemTime};
 
 /// GET: no alarm is on.
@@ -72,23 +73,33 @@ pub(super) fn certificates(cx: Cx<'_>, within: &[u8], unit: &[u8]) -> Result<Ans
     };
     let facts = cx.handle().facts();
     let until = SystemTime::now() + Duration::from_secs(days * 24 * 60 * 60);
-    let Some(ends) = cx.handle().certificate_ends().filter(|ends| *ends <= until) else { return well() };
-    let seconds = ends.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let file = facts.config.tls_files().map(|files| files.certificate.display().to_string());
-    let listeners = &facts.amqp[facts.amqp.len() - facts.tls_count..];
-    let expired: Vec<Value> = listeners
-        .iter()
-        .map(|address| {
+    let mut expired = Vec::new();
+    for ShownCertificate { to, file, ends } in cx.handle().certificates().iter().filter(|shown| shown.ends <= until) {
+        let seconds = ends.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let (protocol, listeners) = match to {
+            ShownTo::Clients => ("amqp/ssl", facts.amqp[facts.amqp.len() - facts.tls_count..].to_vec()),
+            ShownTo::Management => ("https", cx.call.https().collect()),
+            ShownTo::Nodes => {
+                ("clustering", facts.config.cluster_address.iter().filter_map(|a| a.parse().ok()).collect())
+            }
+        };
+        let none = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
+        // Nodes may be called by names; what ends is told all the same.
+        let listeners = if listeners.is_empty() { vec![none] } else { listeners };
+        expired.extend(listeners.iter().map(|address| {
             json!({
                 "node": facts.node_name,
                 "interface": address.ip().to_string(),
                 "port": address.port().to_string(),
-                "protocol": "amqp/ssl",
-                "certfile": file,
+                "protocol": protocol,
+                "certfile": file.display().to_string(),
                 "certfile_expires_on": [day(seconds)],
             })
-        })
-        .collect();
+        }));
+    }
+    if expired.is_empty() {
+        return well();
+    }
     Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": "Certificates expiring", "expired": expired })))
 }
 
@@ -121,7 +132,15 @@ pub(super) fn connection_limit(cx: Cx<'_>) -> Result<Answer, Refused> {
 pub(super) fn port(cx: Cx<'_>, port: &[u8]) -> Result<Answer, Refused> {
     let wanted = std::str::from_utf8(port).ok().and_then(|port| port.parse::<u16>().ok());
     let wanted = wanted.ok_or_else(|| Refused::BadRequest("invalid port".to_owned()))?;
-    let ports: Vec<u16> = cx.handle().facts().amqp.iter().chain(cx.call.http).map(std::net::SocketAddr::port).collect();
+    let ports: Vec<u16> = cx
+        .handle()
+        .facts()
+        .amqp
+        .iter()
+        .copied()
+        .chain(cx.call.http().chain(cx.call.https()))
+        .map(|address| address.port())
+        .collect();
     if ports.contains(&wanted) {
         return Ok(Answer::json(&json!({ "status": "ok", "port": wanted })));
     }
@@ -140,7 +159,12 @@ pub(super) fn protocol(cx: Cx<'_>, protocol: &[u8]) -> Result<Answer, Refused> {
     if facts.tls_count > 0 {
         served.push("amqp/ssl");
     }
-    served.push("http");
+    if cx.call.http().next().is_some() {
+        served.push("http");
+    }
+    if cx.call.https().next().is_some() {
+        served.push("https");
+    }
     let same = match wanted.as_str() {
         "amqp091" | "amqp0.9.1" | "amqp-0-9-1" => "amqp",
         "amqps" | "amqp-ssl" => "amqp/ssl",

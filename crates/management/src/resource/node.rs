@@ -212,8 +212,11 @@ pub(super) fn listeners(cx: Cx<'_>) -> Vec<Value> {
     let facts = cx.handle().facts();
     let plain = facts.amqp.len() - facts.tls_count;
     let amqp =
-        facts.amqp.iter().enumerate().map(|(at, address)| (if at < plain { "amqp" } else { "amqp/ssl" }, address));
-    amqp.chain(cx.call.http.iter().map(|address| ("http", address)))
+        facts.amqp.iter().enumerate().map(|(at, address)| (if at < plain { "amqp" } else { "amqp/ssl" }, *address));
+    let http = cx.call.http().map(|address| ("http", address));
+    let https = cx.call.https().map(|address| ("https", address));
+    amqp.chain(http)
+        .chain(https)
         .map(|(protocol, address)| {
             json!({
                 "node": facts.node_name,

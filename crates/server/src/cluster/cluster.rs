@@ -3,6 +3,7 @@
 //! Invariant: clients are let in once the node has all that was decided about the topology before it
 //! started: it has something decided itself, and waits until that is applied here.
 
+use super::encryption::LinkTls;
 use super::formation::form;
 use super::handshake::Secret;
 use super::links::{Links, LinksParts};
@@ -11,12 +12,14 @@ use crate::config::Config;
 use crate::engine::OpenError;
 use crate::node::Node;
 use crate::run::RunError;
+use crate::tls::TlsError;
 use crate::topology_log::Answer;
 use broker::topology::{
     ClusterMember, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, Refusal, Topology,
 };
 use broker::{NodeLife, NodeNumber};
 use partition::machine::MACHINE_VERSION as QUEUES_MACHINE_VERSION;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
@@ -32,6 +35,7 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 pub(crate) struct Cluster {
     peers: Peers,
     secret: Secret,
+    tls: Option<Arc<LinkTls>>,
 }
 
 /// A node of a founded cluster, before it runs.
@@ -46,6 +50,7 @@ pub(crate) struct Founded {
 pub(crate) struct Member {
     links: Links,
     thread: JoinHandle<()>,
+    tls: Option<Arc<LinkTls>>,
     record: ClusterRecord,
     number: NodeNumber,
 }
@@ -70,7 +75,8 @@ impl Cluster {
         let secret = Secret::read(file).map_err(wrong)?;
         let own = config.cluster_address.first().map(String::as_str);
         let peers = Peers::new(&config.cluster_peers, own).map_err(|error| wrong(error.to_string()))?;
-        Ok(Some(Cluster { peers, secret }))
+        let tls = config.cluster_tls_files().map(LinkTls::load).transpose()?.map(Arc::new);
+        Ok(Some(Cluster { peers, secret, tls }))
     }
 
     /// The cluster's number: that of these nodes with this secret.
@@ -99,7 +105,7 @@ impl Cluster {
             }
             None => {
                 let store = |record: &ClusterRecord| folder.store_cluster_record(record);
-                form(&self.peers, &self.secret, (id, folder_id), config.partitions, store, ends)
+                form(&self.peers, (&self.secret, self.tls.clone()), (id, folder_id), config.partitions, store, ends)
                     .map_err(|error| RunError::Cluster(error.to_string()))?
             }
         };
@@ -111,12 +117,12 @@ impl Cluster {
 impl Founded {
     /// Starts the links of a node.
     pub(crate) fn start(self, own: NodeLife, node: &Node) -> std::io::Result<Member> {
-        let Founded { cluster: Cluster { peers, secret }, id, folder, record } = self;
-        let parts = LinksParts { peers, secret, cluster: id, folder, record: record.clone(), own };
+        let Founded { cluster: Cluster { peers, secret, tls }, id, folder, record } = self;
+        let parts = LinksParts { peers, secret, tls: tls.clone(), cluster: id, folder, record: record.clone(), own };
         let shared = node.shared();
         let (links, thread) = Links::start(parts, shared.directory.clone(), shared.mailboxes.clone())?;
         assert!(shared.links.set(links.clone()).is_ok(), "links are started once");
-        Ok(Member { links, thread, record, number: NodeNumber(own.node) })
+        Ok(Member { links, thread, tls, record, number: NodeNumber(own.node) })
     }
 }
 
@@ -191,6 +197,12 @@ impl Member {
                 }
             }
         }
+    }
+
+    /// Reads the certificates that nodes show each other again, for links to come. False where there
+    /// are none.
+    pub(crate) fn reload_certificates(&self) -> Result<bool, TlsError> {
+        self.tls.as_ref().map_or(Ok(false), |tls| tls.reload().map(|()| true))
     }
 
     /// Ends the links.

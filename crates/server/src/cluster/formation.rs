@@ -8,12 +8,14 @@
 //! durable at each node before that founds its groups. A node whose folder is not named in it founds
 //! nothing.
 
-use super::handshake::{Hello, Secret, Verdict, shake};
+use super::encryption::{LinkTls, Wire, objection};
+use super::handshake::{Hello, PATIENCE, Refused, Secret, Verdict, shake};
 use super::peers::Peers;
 use crate::random;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use storage::{ClusterRecord, Founder, StorageError};
@@ -56,6 +58,7 @@ pub(super) enum FormationError {
 struct Search {
     peers: Peers,
     secret: Secret,
+    tls: Option<Arc<LinkTls>>,
     cluster: u128,
     folder: u128,
     partitions: u32,
@@ -71,7 +74,7 @@ struct Search {
 /// What this node decides itself it gives to `store`, and goes on once that has returned.
 pub(super) fn form(
     peers: &Peers,
-    secret: &Secret,
+    (secret, tls): (&Secret, Option<Arc<LinkTls>>),
     (cluster, folder): (u128, u128),
     partitions: u32,
     store: impl FnOnce(&ClusterRecord) -> Result<(), StorageError>,
@@ -84,6 +87,7 @@ pub(super) fn form(
         let search = Rc::new(Search {
             peers: peers.try_clone()?,
             secret: secret.clone(),
+            tls,
             cluster,
             folder,
             partitions,
@@ -125,9 +129,9 @@ impl Search {
     async fn answer(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((mut stream, _)) => {
+                Ok((stream, _)) => {
                     let search = self.clone();
-                    tokio::task::spawn_local(async move { search.meet(&mut stream, false, None).await });
+                    tokio::task::spawn_local(async move { search.meet(stream, None).await });
                 }
                 Err(error) => {
                     *self.found.borrow_mut() = Some(Err(error.into()));
@@ -140,19 +144,44 @@ impl Search {
     /// Meets another node again and again.
     async fn call(self: Rc<Self>, peer: String) {
         loop {
-            if let Ok(Ok(mut stream)) = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&peer)).await {
-                self.meet(&mut stream, true, Some(&peer)).await;
+            if let Ok(Ok(stream)) = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&peer)).await {
+                self.meet(stream, Some(&peer)).await;
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
     /// Meets another node, and notes what it knows.
-    async fn meet(&self, stream: &mut TcpStream, is_connector: bool, address: Option<&String>) {
+    async fn meet(&self, stream: TcpStream, address: Option<&String>) {
+        let tls = self.tls.as_deref();
+        let encrypting = async {
+            match address {
+                Some(address) => Wire::connect(tls, stream, address).await,
+                None => Wire::accept(tls, stream).await,
+            }
+        };
+        let wire = tokio::time::timeout(PATIENCE, encrypting).await;
+        match wire.unwrap_or_else(|_| Err(Refused::Silent.to_string())) {
+            Ok(wire) => self.introduce(wire, address).await,
+            Err(why) => self.note_refusal(address, why),
+        }
+        self.news.notify_one();
+    }
+
+    fn note_refusal(&self, address: Option<&String>, why: String) {
+        let whom = address.cloned().unwrap_or_else(|| "somebody who connected".to_owned());
+        self.refused.borrow_mut().insert(whom, why);
+    }
+
+    async fn introduce(&self, mut wire: Wire, address: Option<&String>) {
         let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
         let own = Hello::new(self.cluster, self.folder, &self.peers.own, &self.peers.all, nonce);
-        let word = |peer: &Hello| Verdict { refused: self.word_about(peer), founding: None };
-        match shake(stream, is_connector, &self.secret, &own, word).await {
+        let certificate = wire.certificate();
+        let word = |peer: &Hello| Verdict {
+            refused: objection(certificate.as_ref(), &peer.address).or_else(|| self.word_about(peer)),
+            founding: None,
+        };
+        match shake(&mut wire, address.is_some(), &self.secret, &own, word).await {
             Ok((peer, founding)) => {
                 self.refused.borrow_mut().remove(&peer.address);
                 if let Some(text) = founding {
@@ -163,12 +192,8 @@ impl Search {
                     self.heard.borrow_mut().insert(peer.address, (folder, Instant::now()));
                 }
             }
-            Err(error) => {
-                let whom = address.cloned().unwrap_or_else(|| "somebody who connected".to_owned());
-                self.refused.borrow_mut().insert(whom, error.to_string());
-            }
+            Err(error) => self.note_refusal(address, error.to_string()),
         }
-        self.news.notify_one();
     }
 
     /// Why this node wants nothing to do with another.
@@ -235,7 +260,6 @@ impl Search {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::handshake::PATIENCE;
 
     #[test]
     fn a_node_that_is_called_and_does_not_answer_is_heard_when_it_calls_itself() {
@@ -250,7 +274,8 @@ mod tests {
         let secret = || Secret::of(b"a secret of two nodes");
         let begin = Instant::now();
         let forming = std::thread::spawn(move || {
-            form(&peers, &secret(), (7, 1), 4, |_| Ok(()), &AtomicBool::new(false)).map_err(|error| error.to_string())
+            form(&peers, (&secret(), None), (7, 1), 4, |_| Ok(()), &AtomicBool::new(false))
+                .map_err(|error| error.to_string())
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {

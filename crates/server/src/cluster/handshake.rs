@@ -14,6 +14,7 @@
 //! nothing before the connector has; a proof serves for one connection, one side and these two
 //! hellos; a message is at most [`MESSAGE_BYTES_MAX`], and all of it takes [`PATIENCE`] at most.
 
+use super::encryption;
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -129,8 +130,11 @@ pub(super) struct Verdict {
 #[derive(Debug, Error)]
 pub(super) enum Refused {
     /// The connection ended.
-    #[error("the connection to a peer ended: {0}")]
+    #[error("{}", encryption::told(.0, "the peer"))]
     Io(#[from] io::Error),
+    /// The other side encrypts, and this one does not.
+    #[error("{}", encryption::ENCRYPTED)]
+    Encrypted,
     /// It took too long.
     #[error("the peer did not introduce itself within five seconds")]
     Silent,
@@ -215,6 +219,9 @@ async fn send<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Result<(),
 async fn receive<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, Refused> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).await?;
+    if encryption::is_tls(length) {
+        return Err(Refused::Encrypted);
+    }
     let length = u32::from_le_bytes(length) as usize;
     if length > MESSAGE_BYTES_MAX {
         return Err(Refused::Stranger(format!("it sends a message of {length} bytes")));

@@ -10,9 +10,11 @@
 //! [`SILENT_TICKS_MAX`] is gone: each side says something at least every [`LIFE_SIGN_EVERY`].
 
 use super::links::Outbox;
+use super::sealed::Sealed;
 use broker::PartitionId;
 use bytes::{Buf, Bytes, BytesMut};
 use partition::peer::packet::{self, Frame, HEAD_BYTES, Head, PACKET_BYTES};
+use rustls::Connection;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
@@ -40,6 +42,8 @@ pub(super) type Incoming = Vec<(PartitionId, Frame)>;
 pub(crate) struct LinkOut {
     outbox: Arc<Outbox>,
     writer: OwnedWriteHalf,
+    /// Where nodes encrypt.
+    sealed: Option<Sealed>,
     /// What the socket did not take yet.
     pieces: RefCell<Pieces>,
     frames: RefCell<Vec<(PartitionId, Frame)>>,
@@ -49,11 +53,17 @@ pub(crate) struct LinkOut {
 }
 
 /// A link over a connection whose sides know each other, and the end that is read from.
-pub(super) fn link(stream: TcpStream, outbox: Arc<Outbox>) -> (LinkOut, OwnedReadHalf) {
+/// `session` encrypts over it, where nodes do.
+pub(super) fn link(
+    stream: TcpStream,
+    session: Option<Box<Connection>>,
+    outbox: Arc<Outbox>,
+) -> (LinkOut, OwnedReadHalf) {
     let (reader, writer) = stream.into_split();
+    let sealed = session.map(Sealed::new);
     let (pieces, frames) = (RefCell::default(), RefCell::default());
     let (has_spoken, has_heard) = (Cell::new(false), Cell::new(false));
-    (LinkOut { outbox, writer, pieces, frames, has_spoken, has_heard }, reader)
+    (LinkOut { outbox, writer, sealed, pieces, frames, has_spoken, has_heard }, reader)
 }
 
 impl LinkOut {
@@ -71,11 +81,15 @@ impl LinkOut {
                 self.encode(&mut pieces);
             }
             if !pieces.has_remaining() {
-                return Ok(true);
+                return self.flush_sealed();
             }
             let mut slices = [IoSlice::new(&[]); PIECES_MAX];
             let count = pieces.chunks_vectored(&mut slices);
-            match self.writer.try_write_vectored(&slices[..count]) {
+            let written = match &self.sealed {
+                None => self.writer.try_write_vectored(&slices[..count]),
+                Some(sealed) => sealed.try_write_vectored(self.writer.as_ref(), &slices[..count]),
+            };
+            match written {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     self.has_spoken.set(true);
@@ -84,6 +98,15 @@ impl LinkOut {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Writes what is sealed and not yet with the socket; true if all of it left.
+    fn flush_sealed(&self) -> std::io::Result<bool> {
+        match self.sealed.as_ref().map_or(Ok(()), |sealed| sealed.flush(self.writer.as_ref())) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -116,10 +139,14 @@ impl LinkOut {
     }
 
     async fn read(&self, mut reader: OwnedReadHalf, mut deliver: impl FnMut(Incoming)) -> String {
-        let mut buffer = BytesMut::new();
+        let (mut buffer, mut unopened) = (BytesMut::new(), BytesMut::new());
         loop {
             buffer.reserve(READ_BYTES);
-            match reader.read_buf(&mut buffer).await {
+            let read = match &self.sealed {
+                None => reader.read_buf(&mut buffer).await,
+                Some(sealed) => sealed.read(&mut reader, &mut unopened, READ_BYTES, &mut buffer).await,
+            };
+            match read {
                 Err(error) => return error.to_string(),
                 Ok(0) => return "the other side closed it".to_owned(),
                 Ok(_) => self.has_heard.set(true),

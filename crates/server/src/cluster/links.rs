@@ -8,7 +8,8 @@
 //! makes. Shards hear that a link is up before anything comes over it, and that it is gone before
 //! the next one is up; what a shard sends over a link that it does not know to be gone is dropped.
 
-use super::handshake::{Hello, Secret, Verdict, shake};
+use super::encryption::{LinkTls, Wire, objection};
+use super::handshake::{Hello, PATIENCE, Refused, Secret, Verdict, shake};
 use super::link::{self, Incoming, LinkOut};
 use super::peers::Peers;
 use super::strangers::Strangers;
@@ -19,13 +20,14 @@ use node::NodeId;
 use partition::PeerFrame;
 use partition::peer::forward::Forward;
 use partition::peer::packet::Frame;
+use rustls::Connection;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use storage::ClusterRecord;
 use switch::{Directory, Frames, LinkUp};
 use tokio::net::{TcpListener, TcpStream};
@@ -76,6 +78,7 @@ struct Common {
     folder: u128,
     peers: Vec<String>,
     secret: Secret,
+    tls: Option<Arc<LinkTls>>,
     record: ClusterRecord,
     directory: Directory,
     mailboxes: Vec<Mailbox>,
@@ -94,6 +97,7 @@ pub(crate) struct Links {
 pub(super) struct LinksParts {
     pub(super) peers: Peers,
     pub(super) secret: Secret,
+    pub(super) tls: Option<Arc<LinkTls>>,
     pub(super) cluster: u128,
     pub(super) folder: u128,
     pub(super) record: ClusterRecord,
@@ -107,7 +111,7 @@ impl Links {
         directory: Directory,
         mailboxes: Vec<Mailbox>,
     ) -> std::io::Result<(Links, JoinHandle<()>)> {
-        let LinksParts { peers, secret, cluster, folder, record, own } = parts;
+        let LinksParts { peers, secret, tls, cluster, folder, record, own } = parts;
         let others = record.founders.iter().map(|founder| founder.number).filter(|number| *number != own.node);
         let common = Arc::new(Common {
             outboxes: others.map(|number| (number, Arc::default())).collect(),
@@ -117,6 +121,7 @@ impl Links {
             folder,
             peers: peers.all,
             secret,
+            tls,
             record,
             directory,
             mailboxes,
@@ -132,6 +137,11 @@ impl Links {
     pub(super) fn stop(&self) {
         self.common.ends.store(true, Ordering::Release);
         self.common.end.notify_one();
+    }
+
+    /// When the certificate ends that this node shows to others.
+    pub(crate) fn certificate_end(&self) -> Option<SystemTime> {
+        self.common.tls.as_ref().map(|tls| tls.end())
     }
 
     /// The nodes that are linked with this one now.
@@ -172,6 +182,8 @@ impl Links {
 /// A connection whose sides know each other, on its way to the shard that has the link.
 pub(crate) struct LinkArrival {
     stream: std::net::TcpStream,
+    /// What encrypts over it, where nodes do.
+    session: Option<Box<Connection>>,
     up: LinkUp,
     address: String,
     common: Arc<Common>,
@@ -183,7 +195,7 @@ impl LinkArrival {
     /// Has the link on this shard from now on; `links` are those that it has. To be called on the
     /// shard's thread.
     pub(crate) fn begin(self, links: &Rc<RefCell<Vec<Rc<LinkOut>>>>) {
-        let LinkArrival { stream, up, address, common, gone } = self;
+        let LinkArrival { stream, session, up, address, common, gone } = self;
         let node = up.peer.node;
         let outbox = common.outboxes[&node].clone();
         tracing::info!(node, address = %address, "linked with another node");
@@ -192,7 +204,7 @@ impl LinkArrival {
         tokio::task::spawn_local(async move {
             let why = match TcpStream::from_std(stream) {
                 Ok(stream) => {
-                    let (out, reader) = link::link(stream, outbox.clone());
+                    let (out, reader) = link::link(stream, session, outbox.clone());
                     let out = Rc::new(out);
                     links.borrow_mut().push(out.clone());
                     let why = out.run(reader, |incoming| common.deliver(up.peer, incoming)).await;
@@ -250,7 +262,7 @@ fn run(common: Arc<Common>, listener: std::net::TcpListener) {
                     Ok((stream, _)) if strangers.enter() => {
                         let (common, strangers) = (common.clone(), strangers.clone());
                         tokio::task::spawn_local(async move {
-                            let met = introduce(&common, stream, false, None).await;
+                            let met = introduce(&common, stream, None).await;
                             strangers.leave();
                             match met {
                                 Ok(known) => have_link(&common, known).await,
@@ -284,8 +296,11 @@ async fn connect(common: Arc<Common>, number: u32, address: String) {
     loop {
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address)).await;
         if let Ok(Ok(stream)) = stream {
-            match introduce(&common, stream, true, Some(number)).await {
-                Ok(known) => have_link(&common, known).await,
+            match introduce(&common, stream, Some((number, &address))).await {
+                Ok(known) => {
+                    told.clear();
+                    have_link(&common, known).await;
+                }
                 Err(why) if told != why => {
                     tracing::warn!(peer = %address, "no link: {why}");
                     told = why;
@@ -298,32 +313,40 @@ async fn connect(common: Arc<Common>, number: u32, address: String) {
 }
 
 /// Introduces itself over a connection. Errors: why there is no link over it.
-async fn introduce(
-    common: &Common,
-    mut stream: TcpStream,
-    is_connector: bool,
-    expected: Option<u32>,
-) -> Result<(Hello, TcpStream), String> {
+async fn introduce(common: &Common, stream: TcpStream, expected: Option<(u32, &str)>) -> Result<(Hello, Wire), String> {
     let _ = stream.set_nodelay(true);
+    let tls = common.tls.as_deref();
+    let encrypting = async {
+        match expected {
+            Some((_, address)) => Wire::connect(tls, stream, address).await,
+            None => Wire::accept(tls, stream).await,
+        }
+    };
+    let wire = tokio::time::timeout(PATIENCE, encrypting).await;
+    let mut wire = wire.map_err(|_| Refused::Silent.to_string())??;
     let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
     let mut own = Hello::new(common.cluster, common.folder, &common.address, &common.peers, nonce);
     (own.node, own.start) = (common.own.node, common.own.start);
-    let word = |peer: &Hello| common.word_about(peer, expected);
-    let met = shake(&mut stream, is_connector, &common.secret, &own, word).await;
-    met.map(|(peer, _)| (peer, stream)).map_err(|error| error.to_string())
+    let certificate = wire.certificate();
+    let word = |peer: &Hello| match objection(certificate.as_ref(), &peer.address) {
+        Some(why) => Verdict { refused: Some(why), founding: None },
+        None => common.word_about(peer, expected.map(|(number, _)| number)),
+    };
+    let met = shake(&mut wire, expected.is_some(), &common.secret, &own, word).await;
+    met.map(|(peer, _)| (peer, wire)).map_err(|error| error.to_string())
 }
 
 /// Has the link over a connection, until it is gone.
-async fn have_link(common: &Arc<Common>, (peer, stream): (Hello, TcpStream)) {
+async fn have_link(common: &Arc<Common>, (peer, wire): (Hello, Wire)) {
     if peer.node == 0 {
         return tracing::info!(peer = %peer.address, "a node was told which cluster it founded with others");
     }
     let life = NodeLife { node: peer.node, start: peer.start };
-    let Ok(stream) = stream.into_std() else { return };
+    let Ok((stream, session)) = wire.into_parts() else { return };
     let Some(epoch) = common.outboxes.get(&peer.node).and_then(|outbox| common.raise(outbox)) else { return };
     let (gone, wait) = oneshot::channel();
     let up = LinkUp { peer: life, epoch };
-    let arrival = LinkArrival { stream, up, address: peer.address, common: common.clone(), gone };
+    let arrival = LinkArrival { stream, session, up, address: peer.address, common: common.clone(), gone };
     common.mailboxes[common.shard_of(peer.node)].send(Parcel::Linked(Box::new(arrival)));
     let _ = wait.await;
 }

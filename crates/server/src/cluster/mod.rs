@@ -7,13 +7,16 @@
 
 #[allow(clippy::module_inception)]
 mod cluster;
+mod encryption;
 mod formation;
 mod handshake;
 mod link;
 mod links;
 mod peers;
+mod sealed;
 mod strangers;
 
 pub(crate) use cluster::{Cluster, Member};
+pub use encryption::LinkFiles;
 pub(crate) use link::LinkOut;
 pub(crate) use links::{LinkArrival, Links};

@@ -66,6 +66,10 @@ Leveret runs without any configuration. Every setting can be given in three ways
 2. an environment variable: `LEVERET_HEARTBEAT_S=30`
 3. a line of the TOML file that `--config FILE` or `LEVERET_CONFIG` names: `heartbeat_s = 30`
 
+Behind these three comes RabbitMQ's own `rabbitmq.conf`, where `--rabbitmq-config FILE` or `LEVERET_RABBITMQ_CONFIG` names one (or a folder
+of them): keys that mean something here become settings, each of the others is told with its line, and what would be open or lost without it
+is an error. `advanced.config` is not read.
+
 There is no file that is read without being named. Settings stand at the top level of the file, without tables.
 
 An unknown name, a wrong type or a value out of range is an error that names the setting and what is allowed, whichever way it came;

@@ -1,6 +1,6 @@
 //! Settings from the environment: `LEVERET_` and the setting's name in capitals.
 //!
-//! Invariant: every variable with our prefix is a setting, `LEVERET_CONFIG`, `LEVERET_BIN` of our
+//! Invariant: every variable with our prefix is a setting, `LEVERET_CONFIG`, `LEVERET_RABBITMQ_CONFIG`, `LEVERET_BIN` of our
 //! own tests, or one that an orchestrator makes for a service of our name; anything else is an
 //! error, because a variable that nobody reads is a setting that somebody believes in.
 
@@ -18,6 +18,8 @@ const PREFIX: &str = "LEVERET_";
 const BINARY_VARIABLE: &str = "LEVERET_BIN";
 /// Names the configuration file; the flag `--config` goes before it.
 pub(super) const CONFIG_VARIABLE: &str = "LEVERET_CONFIG";
+/// Names one in RabbitMQ's form; the flag `--rabbitmq-config` goes before it.
+pub(super) const RABBITMQ_CONFIG_VARIABLE: &str = "LEVERET_RABBITMQ_CONFIG";
 
 /// The environment variable of a setting.
 pub fn variable_name(setting: &Setting) -> String {
@@ -33,7 +35,11 @@ pub(super) fn read(
     for (name, value) in variables {
         let name = name.to_string_lossy();
         let Some(short) = name.strip_prefix(PREFIX) else { continue };
-        if name == CONFIG_VARIABLE || name == BINARY_VARIABLE || is_service_link(short, &value.to_string_lossy()) {
+        if name == CONFIG_VARIABLE
+            || name == RABBITMQ_CONFIG_VARIABLE
+            || name == BINARY_VARIABLE
+            || is_service_link(short, &value.to_string_lossy())
+        {
             continue;
         }
         let lower = short.to_ascii_lowercase();
@@ -54,7 +60,7 @@ pub(super) fn read(
 }
 
 fn unknown(name: &str, lower: &str) -> ConfigError {
-    let near = nearest(lower, ["config"]).or_else(|| nearest_setting(lower));
+    let near = nearest(lower, ["config", "rabbitmq_config"]).or_else(|| nearest_setting(lower));
     let advice =
         near.map_or_else(|| LISTED.to_owned(), |near| format!("did you mean {PREFIX}{}?", near.to_ascii_uppercase()));
     ConfigError::Unknown { place: "environment".to_owned(), name: one_line(name), advice }

@@ -80,6 +80,24 @@ pub enum ConfigError {
         /// What the parser said.
         reason: String,
     },
+    /// A file in RabbitMQ's form is of no use.
+    #[error("{path}: {reason}")]
+    RabbitmqFile {
+        /// As it was given.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A line of it is.
+    #[error("{place}: {key}: {why}")]
+    RabbitmqLine {
+        /// The file and line.
+        place: String,
+        /// As it was written.
+        key: String,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
     /// No setting has this name.
     #[error("{place}: unknown setting {name}; {advice}")]
     Unknown {

@@ -26,7 +26,8 @@ pub(super) fn read(path: &Path, said: &mut Vec<(Key, Value, Origin)>, errors: &m
     }
 }
 
-fn contents(path: &Path) -> Result<String, String> {
+/// The text of a file of settings. Errors: why there is none.
+pub(super) fn contents(path: &Path) -> Result<String, String> {
     let file = fs::File::open(path).map_err(|error| reason(&error))?;
     if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
         return Err("it is a folder".to_owned());
@@ -122,7 +123,7 @@ fn given(value: &DeValue<'_>) -> Given {
             texts.map_or_else(|| Given::Other("a list of other things than texts".to_owned()), Given::List)
         }
         DeValue::Float(number) => Given::Other(number.as_str().to_owned()),
-        DeValue::Boolean(truth) => Given::Other(truth.to_string()),
+        DeValue::Boolean(truth) => Given::Truth(*truth),
         DeValue::Datetime(time) => Given::Other(quoted(&time.to_string())),
         DeValue::Table(_) => Given::Other("a table".to_owned()),
     }

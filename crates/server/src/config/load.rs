@@ -7,10 +7,11 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::environment::{self, CONFIG_VARIABLE};
+use super::environment::{self, CONFIG_VARIABLE, RABBITMQ_CONFIG_VARIABLE};
 use super::error::{ConfigError, Origin};
 use super::file;
 use super::machine::Machine;
+use super::rabbitmq;
 use super::settings::{Config, Key, SETTINGS};
 use super::value::{Given, Value};
 
@@ -22,6 +23,9 @@ pub(super) const LISTED: &str = "leveret server --help lists all settings";
 pub struct Sources {
     /// The file, as given by the flag `--config`; else the variable `LEVERET_CONFIG` may name one.
     pub config_file: Option<PathBuf>,
+    /// A file in RabbitMQ's form, or a folder of such, as given by the flag `--rabbitmq-config`; else the
+    /// variable `LEVERET_RABBITMQ_CONFIG` may name one.
+    pub rabbitmq_config: Option<PathBuf>,
     /// All variables of the environment, ours and others.
     pub environment: Vec<(OsString, OsString)>,
     /// The flags that were given, in order; a list may come several times.
@@ -30,14 +34,21 @@ pub struct Sources {
 
 /// Makes the configuration.
 ///
-/// - Precedence: flag, environment, file, default.
+/// - Precedence: flag, environment, file, RabbitMQ's file, default.
 /// - Errors: all that are wrong, file first, each of them one line; never empty. Settings that
 ///   contradict each other are only looked for when each is right by itself.
 /// - Cost: reads one small file.
 pub fn load(sources: &Sources, machine: &Machine) -> Result<Config, Vec<ConfigError>> {
     let mut said = Vec::new();
     let mut errors = Vec::new();
-    if let Some(path) = config_file(sources) {
+    let mut left_out = Vec::new();
+    if let Some(path) = named(sources, &sources.rabbitmq_config, RABBITMQ_CONFIG_VARIABLE) {
+        let read = rabbitmq::read(&path, machine);
+        said.extend(read.said);
+        errors.extend(read.errors);
+        left_out = read.left_out;
+    }
+    if let Some(path) = named(sources, &sources.config_file, CONFIG_VARIABLE) {
         file::read(&path, &mut said, &mut errors);
     }
     environment::read(&sources.environment, &mut said, &mut errors);
@@ -45,16 +56,17 @@ pub fn load(sources: &Sources, machine: &Machine) -> Result<Config, Vec<ConfigEr
     if !errors.is_empty() {
         return Err(errors);
     }
-    let config = Config::for_machine(machine).with(said);
+    let mut config = Config::for_machine(machine).with(said);
+    config.left_out = left_out;
     match config.contradictions() {
         errors if errors.is_empty() => Ok(config),
         errors => Err(errors),
     }
 }
 
-fn config_file(sources: &Sources) -> Option<PathBuf> {
-    sources.config_file.clone().or_else(|| {
-        let variable = sources.environment.iter().find(|(name, _)| name == CONFIG_VARIABLE);
+fn named(sources: &Sources, flag: &Option<PathBuf>, variable: &str) -> Option<PathBuf> {
+    flag.clone().or_else(|| {
+        let variable = sources.environment.iter().find(|(name, _)| name == variable);
         variable.map(|(_, value)| Path::new(value).to_owned())
     })
 }

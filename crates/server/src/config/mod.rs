@@ -17,6 +17,8 @@ mod file;
 mod levels;
 mod load;
 mod machine;
+mod rabbitmq;
+mod rabbitmq_left_out;
 mod setting;
 mod settings;
 mod suggest;

@@ -12,6 +12,7 @@ use super::levels::{LogFormat, LogLevels};
 use super::machine::Machine;
 use super::setting::{DefaultValue, Kind, Section, Setting, bytes_text};
 use super::value::{Field, Given, Value};
+use crate::cluster::LinkFiles;
 use crate::tls::{LoginFrom, TlsFiles, VerifyClients};
 use broker::topology::Redeclaration;
 use session::Stamp;
@@ -80,6 +81,8 @@ macro_rules! settings {
         pub struct Config {
             $(#[doc = $help] pub $name: $field,)*
             origins: [Origin; SETTING_COUNT],
+            /// Sentences about lines of RabbitMQ's file that are no settings here.
+            pub left_out: Vec<String>,
         }
 
         impl Config {
@@ -88,6 +91,7 @@ macro_rules! settings {
                 Config {
                     $($name: <$field as Field>::from_value(values.next().expect("a value for each row")),)*
                     origins,
+                    left_out: Vec::new(),
                 }
             }
 
@@ -142,6 +146,24 @@ settings! {
         "A file with the secret of the cluster, 16 to 4096 bytes, the same on every node: who has it is believed to be a node.",
         elsewhere ["erlang_cookie", "RABBITMQ_ERLANG_COOKIE", "cookie", "cluster_secret"]
     }
+    cluster_tls_ca: Option<PathBuf> {
+        Node, Kind::File, Fixed("none"),
+        "Certificates in PEM of the authorities whose nodes are believed. With cluster_tls_certificate and cluster_tls_key all that nodes \
+         say to each other is encrypted (TLS 1.3), and both sides show a certificate that names their host; `leveret cluster certificates` \
+         makes all three. Set all of them on all nodes, or none. Read again on SIGHUP.",
+        elsewhere ["inter_node_tls", "ssl_dist_optfile", "cluster_ca", "cluster_tls_authority"]
+    }
+    cluster_tls_certificate: Option<PathBuf> {
+        Node, Kind::File, Fixed("none"),
+        "This node's certificate for other nodes in PEM, those between it and its authority behind it. It names the host of the node's \
+         address in cluster_peers. Read again on SIGHUP.",
+        elsewhere ["cluster_tls_cert", "cluster_certificate", "cluster_tls_certfile"]
+    }
+    cluster_tls_key: Option<PathBuf> {
+        Node, Kind::File, Fixed("none"),
+        "The key of cluster_tls_certificate in PEM, without a password. Read again on SIGHUP.",
+        elsewhere ["cluster_key", "cluster_tls_keyfile"]
+    }
     shard_threads: usize {
         Node, Kind::count(1, SHARD_THREADS_MAX),
         OfMachine {
@@ -153,7 +175,7 @@ settings! {
     }
 
     amqp: Vec<SocketAddr> {
-        Connections, Kind::Addresses { count_min: 1, count_max: 16 },
+        Connections, Kind::Addresses { count_min: 0, count_max: 16 },
         OfMachine {
             says: "0.0.0.0:5672 and [::]:5672, without the one whose family this machine does not have",
             of: |machine| match (machine.ipv4, machine.ipv6) {
@@ -162,7 +184,7 @@ settings! {
                 (_, false) => "0.0.0.0:5672".to_owned(),
             },
         },
-        "Addresses that serve AMQP 0-9-1; each of them must work. `[::]` serves IPv6 only.",
+        "Addresses that serve AMQP 0-9-1; each of them must work. `[::]` serves IPv6 only. Without any, amqps has one.",
         elsewhere ["listeners.tcp", "listeners.tcp.default", "tcp_listeners", "port", "listen", "amqp_port", "bind", "amqp_bind"]
     }
     amqps: Vec<SocketAddr> {
@@ -215,9 +237,16 @@ settings! {
     }
     definitions: Option<PathBuf> {
         Connections, Kind::File, Fixed("none"),
-        "A definitions file as RabbitMQ exports it: users, virtual hosts, permissions, policies, limits, exchanges, queues, bindings. Taken in \
-         at every start before clients are let in, and again on SIGHUP; a file that is wrong changes nothing.",
+        "A definitions file as RabbitMQ exports it: users, virtual hosts, permissions, policies, limits, exchanges, queues, bindings; or a \
+         folder, whose files that end in .json are taken in by the order of their names. Taken in at every start before clients are let in, \
+         and again on SIGHUP; a file that is wrong changes nothing.",
         elsewhere ["load_definitions", "definitions.local.path", "management.load_definitions", "definitions.import_backend"]
+    }
+    definitions_skip_if_unchanged: bool {
+        Connections, Kind::Choice(&["false", "true"]), Fixed("false"),
+        "Whether definitions that were taken in before are passed over at a start until their contents change. What was deleted or changed \
+         meanwhile then stays so.",
+        elsewhere ["definitions.skip_if_unchanged"]
     }
     loopback_users: Vec<String> {
         Connections, Kind::Names { count_max: 64, bytes_max: 255 }, Fixed("guest"),
@@ -331,6 +360,40 @@ settings! {
          ask for nothing: whoever reaches the address reads them. An address that was not asked for and is taken is done without.",
         elsewhere ["management.tcp.port", "management.tcp.ip", "management.listener.port", "prometheus.tcp.port", "management_port",
             "http_port", "metrics_port", "http"]
+    }
+    management_tls: Vec<SocketAddr> {
+        Management, Kind::Addresses { count_min: 0, count_max: 16 }, Fixed("none"),
+        "Addresses that serve the same over HTTPS (TLS 1.2 and 1.3); usually port 15671. Those of the setting management go on without: set \
+         it to none, or to this machine's own address, where nobody should send a password in the clear.",
+        elsewhere ["management.ssl.port", "management.ssl.ip", "management.listener.ssl", "https", "https_port"]
+    }
+    management_tls_certificate: Option<PathBuf> {
+        Management, Kind::File, Fixed("none"),
+        "The certificate of HTTPS in PEM, those between it and its root behind it; tls_certificate and tls_key where neither this nor its \
+         key is set. Read again on SIGHUP.",
+        elsewhere ["management.ssl.certfile", "management.listener.ssl_opts.certfile", "https_certificate"]
+    }
+    management_tls_key: Option<PathBuf> {
+        Management, Kind::File, Fixed("none"),
+        "The key of management_tls_certificate in PEM, without a password. Read again on SIGHUP.",
+        elsewhere ["management.ssl.keyfile", "management.listener.ssl_opts.keyfile", "https_key"]
+    }
+    management_tls_ca: Option<PathBuf> {
+        Management, Kind::File, Fixed("none"),
+        "Certificates in PEM of the authorities whose clients are believed over HTTPS; see management_tls_verify. Read again on SIGHUP.",
+        elsewhere ["management.ssl.cacertfile", "management.listener.ssl_opts.cacertfile"]
+    }
+    management_tls_verify: VerifyClients {
+        Management, Kind::Choice(&["none", "optional", "required"]), Fixed("none"),
+        "Whether clients of HTTPS show a certificate of an authority in management_tls_ca. It lets them connect and is no login: that is \
+         by name and password all the same.",
+        elsewhere ["management.ssl.verify", "management.ssl.fail_if_no_peer_cert"]
+    }
+    management_hsts_s: u64 {
+        Management, Kind::seconds(0, 63_072_000), Fixed("0"),
+        "How long browsers that were here by HTTPS use nothing else (Strict-Transport-Security). It holds for all ports of this host, \
+         those of other programs too, so 0, which says nothing, is the default.",
+        elsewhere ["management.hsts.policy"]
     }
 
     wal_file_bytes: u64 {
@@ -539,6 +602,7 @@ impl Config {
                 ),
             ]));
         }
+        errors.extend(self.cluster_contradictions());
         errors.extend(self.access_contradictions());
         let free_bytes_needed = self.wal_file_bytes * SPARE_WAL_FILES;
         if self.disk_free_min_bytes < free_bytes_needed {
@@ -564,6 +628,21 @@ impl Config {
         errors
     }
 
+    /// Likewise, of those about other nodes.
+    fn cluster_contradictions(&self) -> Vec<ConfigError> {
+        let files = [
+            (Key::cluster_tls_ca, &self.cluster_tls_ca),
+            (Key::cluster_tls_certificate, &self.cluster_tls_certificate),
+            (Key::cluster_tls_key, &self.cluster_tls_key),
+        ];
+        let missing = files.iter().find(|(_, file)| file.is_none()).map(|(key, _)| key.setting().name);
+        let found = files.iter().find(|(_, file)| file.is_some()).map(|(key, _)| *key);
+        let (Some(missing), Some(key)) = (missing, found) else { return Vec::new() };
+        let setting = key.setting();
+        let rule = format!("it needs {missing}, which is not set: nodes encrypt with all three or none");
+        vec![ConfigError::relation(setting, self.origin(key), self.value(key).shown(setting.kind), rule)]
+    }
+
     /// Likewise, of those about who comes in.
     fn access_contradictions(&self) -> Vec<ConfigError> {
         let wrong = |key: Key, rule: String| {
@@ -579,11 +658,26 @@ impl Config {
         if self.tls_verify != VerifyClients::Never && self.tls_ca.is_none() {
             errors.push(wrong(Key::tls_verify, "it needs tls_ca, which is not set".to_owned()));
         }
+        if !self.management_tls.is_empty() && self.management_tls_files().is_none() {
+            let rule = "it needs management_tls_certificate and management_tls_key, or tls_certificate and tls_key";
+            errors.push(wrong(Key::management_tls, rule.to_owned()));
+        }
+        if self.management_tls_verify != VerifyClients::Never && self.management_tls_ca.is_none() {
+            errors.push(wrong(Key::management_tls_verify, "it needs management_tls_ca, which is not set".to_owned()));
+        }
+        let both = self.management_tls.iter().find(|address| self.management.contains(address) && address.port() != 0);
+        if let Some(twice) = both {
+            let rule = format!("{twice} is in management already; one port speaks one of the two");
+            errors.push(wrong(Key::management_tls, rule));
+        }
         if let Some(twice) = self.amqps.iter().find(|address| self.amqp.contains(address) && address.port() != 0) {
             errors.push(wrong(Key::amqps, format!("{twice} is in amqp already; one port speaks one of the two")));
         }
         if let Some(other) = self.proxy_protocol.iter().find(|a| !self.amqp.contains(a) && !self.amqps.contains(a)) {
             errors.push(wrong(Key::proxy_protocol, format!("{other} is in neither amqp nor amqps")));
+        }
+        if self.amqp.is_empty() && self.amqps.is_empty() {
+            errors.push(wrong(Key::amqp, "without it amqps needs an address".to_owned()));
         }
         let known = amqp::ConnectionConfig::CAPABILITIES;
         if self.capabilities.iter().any(|name| !known.contains(&name.as_str())) {
@@ -613,6 +707,25 @@ impl Config {
         let (certificate, key) = (self.tls_certificate.clone()?, self.tls_key.clone()?);
         let files = TlsFiles { certificate, key, authorities: self.tls_ca.clone(), verify: self.tls_verify };
         (!self.amqps.is_empty()).then_some(files)
+    }
+
+    /// The files that the management API needs for HTTPS; `None` without `management_tls`.
+    pub fn management_tls_files(&self) -> Option<TlsFiles> {
+        let (certificate, key) = match (&self.management_tls_certificate, &self.management_tls_key) {
+            (None, None) => (self.tls_certificate.clone()?, self.tls_key.clone()?),
+            (certificate, key) => (certificate.clone()?, key.clone()?),
+        };
+        let (authorities, verify) = (self.management_tls_ca.clone(), self.management_tls_verify);
+        (!self.management_tls.is_empty()).then_some(TlsFiles { certificate, key, authorities, verify })
+    }
+
+    /// The files that links between nodes need; `None` where nothing is encrypted between them.
+    pub fn cluster_tls_files(&self) -> Option<LinkFiles> {
+        Some(LinkFiles {
+            authorities: self.cluster_tls_ca.clone()?,
+            certificate: self.cluster_tls_certificate.clone()?,
+            key: self.cluster_tls_key.clone()?,
+        })
     }
 
     /// Blames the first of two settings that somebody has said: an error about a default would name

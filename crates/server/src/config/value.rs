@@ -28,6 +28,8 @@ pub(super) enum Given {
     Integer(i128),
     /// A list of texts in the file.
     List(Vec<String>),
+    /// A truth value in the file.
+    Truth(bool),
     /// Something that no setting is, as it should be shown.
     Other(String),
 }
@@ -40,6 +42,7 @@ impl Given {
             Given::Plain(text) | Given::Other(text) => one_line(text),
             Given::Text(text) => quoted(text),
             Given::Integer(number) => number.to_string(),
+            Given::Truth(truth) => truth.to_string(),
             Given::List(items) => one_line(&format!("{items:?}")),
         }
     }
@@ -129,7 +132,11 @@ impl Value {
             }
             Kind::Levels => given.single()?.parse().ok().map(Value::Levels),
             Kind::Choice(words) => {
-                let text = given.single()?;
+                let truth = |truth: bool| if truth { "true" } else { "false" };
+                let text = match given {
+                    Given::Truth(is_true) => truth(*is_true),
+                    _ => given.single()?,
+                };
                 words.iter().position(|word| *word == text).map(Value::Choice)
             }
         }
@@ -179,7 +186,7 @@ impl Given {
                 Some(text.split(',').map(|item| item.trim().to_owned()).collect())
             }
             Given::List(items) => Some(items.clone()),
-            Given::Integer(_) | Given::Other(_) => None,
+            Given::Integer(_) | Given::Truth(_) | Given::Other(_) => None,
         }
     }
 
@@ -318,4 +325,5 @@ choice_field! {
     LoginFrom: LoginFrom::DistinguishedName, LoginFrom::CommonName;
     Stamp: Stamp::None, Stamp::Fill, Stamp::Overwrite;
     Redeclaration: Redeclaration::Strict, Redeclaration::Relaxed;
+    bool: false, true;
 }

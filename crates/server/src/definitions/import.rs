@@ -9,10 +9,11 @@ use crate::node::{Node, Shared};
 use crate::random;
 use crate::topology_log::Answer;
 use broker::PartitionId;
-use broker::topology::{Command, CommandReply, Refusal};
+use broker::topology::{Command, CommandReply, Name, Refusal};
+use sha2::{Digest as _, Sha256};
 use std::cell::Cell;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -28,6 +29,14 @@ pub enum ImportError {
     /// It is too large.
     #[error("it has more than {DEFINITIONS_BYTES_MAX} bytes")]
     TooLarge,
+    /// One file of a folder was not. Those before it were.
+    #[error("{file}: {source}")]
+    Within {
+        /// The file.
+        file: String,
+        /// Why.
+        source: Box<ImportError>,
+    },
     /// It is not what RabbitMQ writes, or asks for what this version has not. Nothing was changed.
     #[error("{0}")]
     Wrong(#[from] WrongDefinitions),
@@ -54,23 +63,82 @@ pub enum ImportError {
 /// made.
 const PLANS_MAX: usize = 8;
 
+/// The global parameter that remembers what was taken in last, as RabbitMQ calls it.
+const HASH_PARAMETER: &str = "imported_definition_hash_value";
+
 impl Node {
-    /// Takes in the definitions file at `path`; see the module. Blocks until every change is
-    /// decided.
-    pub fn import_definitions_file(&self, path: &Path) -> Result<Imported, ImportError> {
-        let file = std::fs::File::open(path).map_err(ImportError::Read)?;
-        let mut text = String::new();
-        file.take(DEFINITIONS_BYTES_MAX + 1).read_to_string(&mut text).map_err(ImportError::Read)?;
-        if text.len() as u64 > DEFINITIONS_BYTES_MAX {
-            return Err(ImportError::TooLarge);
+    /// Takes in the definitions file at `path`, or all `*.json` of that folder by the order of their
+    /// names; see the module. `None`: it is what was taken in last, and `skips_known`. Blocks until
+    /// every change is decided.
+    pub fn import_definitions_at(&self, path: &Path, skips_known: bool) -> Result<Option<Imported>, ImportError> {
+        let files = files(path)?;
+        let texts: Vec<String> = files.iter().map(|file| read(file)).collect::<Result<_, _>>()?;
+        let value = hash_of(&texts);
+        let shared = self.shared();
+        let is_known = shared.topology().global_parameter(HASH_PARAMETER.as_bytes()) == Some(value.as_str());
+        if skips_known && is_known {
+            return Ok(None);
         }
-        self.import_definitions(&text)
+        let mut all = Imported::default();
+        for (file, text) in files.iter().zip(&texts) {
+            let within = |source| match files.len() {
+                1 => source,
+                _ => ImportError::Within { file: file.display().to_string(), source: Box::new(source) },
+            };
+            let Imported { changes, different, left_out } = self.import_definitions(text).map_err(within)?;
+            all.changes += changes;
+            all.different.extend(different);
+            all.left_out.extend(left_out);
+        }
+        // Behind all that it stands for: a node that ends before takes the files in again.
+        if skips_known {
+            let (sender, decided) = mpsc::channel();
+            let name = Name::from(HASH_PARAMETER);
+            shared.propose(Command::PutGlobalParameter { name, value }, Answer::to_waiter(sender));
+            let done = all.changes;
+            let outcome = decided.recv_timeout(DECIDED_WITHIN).map_err(|_| ImportError::Undecided { done })?;
+            outcome.map_err(|refusal| ImportError::Refused { done, refusal })?;
+        }
+        Ok(Some(all))
     }
 
     /// Takes in definitions. Blocks until every change is decided.
     pub fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
         self.shared().import_definitions(text)
     }
+}
+
+/// A file itself; of a folder those that end in `.json`, sorted.
+fn files(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries: Vec<_> = std::fs::read_dir(path).and_then(Iterator::collect).map_err(ImportError::Read)?;
+    let paths = entries.iter().map(std::fs::DirEntry::path);
+    let mut files: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
+    files.sort();
+    Ok(files)
+}
+
+fn read(path: &Path) -> Result<String, ImportError> {
+    let file = std::fs::File::open(path).map_err(ImportError::Read)?;
+    let mut text = String::new();
+    file.take(DEFINITIONS_BYTES_MAX + 1).read_to_string(&mut text).map_err(ImportError::Read)?;
+    if text.len() as u64 > DEFINITIONS_BYTES_MAX {
+        return Err(ImportError::TooLarge);
+    }
+    Ok(text)
+}
+
+/// What stands for these texts, as JSON.
+fn hash_of(texts: &[String]) -> String {
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("\"{digits}\"")
 }
 
 impl Shared {

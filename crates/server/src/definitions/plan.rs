@@ -377,7 +377,14 @@ impl Planner<'_> {
         for (key, value) in definition_node.fields()?.rest() {
             if is_unsupported_key(key.as_bytes()) {
                 // The policy itself stays, and so its place before those of lower priority.
-                self.leave_out(&value, "this key of the policy needs what this version has not".to_owned());
+                let why = match key.starts_with("ha-") {
+                    true => {
+                        "mirrored queues are not there, and nothing is lost by it: in a cluster every durable queue, whatever its type, is \
+                         replicated by Raft and has a copy on every node"
+                    }
+                    false => "this key of the policy needs what this version has not",
+                };
+                self.leave_out(&value, why.to_owned());
                 continue;
             }
             let mut single = amqp::Table::new();

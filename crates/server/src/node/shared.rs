@@ -52,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) memory: MemoryBudget,
     pub(crate) offers: Offers,
     pub(crate) certificates: Certificates,
+    pub(crate) management_certificates: Certificates,
     pub(crate) traced: Traced,
     /// Which shard each partition runs on.
     pub(crate) directory: Directory,
@@ -113,6 +114,7 @@ impl Shared {
             memory: MemoryBudget::new(config.transient_bytes_max),
             offers: Offers::new(&config.amqp),
             certificates: Certificates::default(),
+            management_certificates: Certificates::default(),
             traced: Traced::default(),
             mailboxes: (0..config.shards).map(|_| Mailbox::default()).collect(),
             gauges: (0..config.shards).map(|_| Gauge::default()).collect(),
