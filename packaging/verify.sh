@@ -17,12 +17,12 @@ else
 fi
 helm=${HELM:-helm}
 if command -v "$helm" > /dev/null; then
-  lint() { "$helm" lint --strict helm/leveret "$@" > /dev/null; }
-  manifest() { "$helm" template broker helm/leveret "$@"; }
+  lint() { "$helm" lint --strict --kube-version 1.30.0 helm/leveret "$@" > /dev/null; }
+  manifest() { "$helm" template --kube-version 1.30.0 broker helm/leveret "$@"; }
   check "the chart is sound" lint
   check "with everything on" lint --set replicas=5,tls.secretName=a,cluster.tls.secretName=b,definitionsSecret=c,serviceMonitor.enabled=true
   check "one node alone" lint --set replicas=1,persistence.enabled=false
-  refused() { ! "$helm" template broker helm/leveret "$@" > /dev/null 2>&1; }
+  refused() { ! "$helm" template --kube-version 1.30.0 broker helm/leveret "$@" > /dev/null 2>&1; }
   check "an even number of nodes is refused" refused --set replicas=2
   check "a value that is misspelt is refused" refused --set replica=3
   has() { manifest | grep -qF -- "$1"; }

@@ -1,5 +1,7 @@
 {{- define "leveret.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name }}{{ end | trunc 52 | trimSuffix "-" }}
+{{- $name := .Release.Name }}
+{{- if not (contains .Chart.Name .Release.Name) }}{{ $name = printf "%s-%s" .Release.Name .Chart.Name }}{{ end }}
+{{- $name | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "leveret.selector" -}}
