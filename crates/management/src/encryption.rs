@@ -78,8 +78,13 @@ fn elsewhere(head: &str) -> String {
     )
 }
 
-/// Has browsers come by HTTPS from now on, if that is wanted.
-pub(crate) fn stay(headers: &mut HeaderMap, seconds: u64) {
+/// Has browsers keep to HTTPS: cookies go by nothing else, and nothing at all for so long, if that is
+/// wanted.
+pub(crate) fn secure(headers: &mut HeaderMap, seconds: u64) {
+    let cookie = headers.get(header::SET_COOKIE).and_then(|value| value.to_str().ok());
+    if let Some(Ok(cookie)) = cookie.map(|cookie| HeaderValue::from_str(&format!("{cookie}; Secure"))) {
+        headers.insert(header::SET_COOKIE, cookie);
+    }
     if seconds > 0
         && let Ok(value) = HeaderValue::from_str(&format!("max-age={seconds}"))
     {

@@ -218,12 +218,13 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
     let service = service_fn(|request| {
         asked.set(true);
         let responding = respond(request, peer, permit.clone(), shared.clone());
-        let hsts_s = if is_tls { shared.handle.facts().config.management_hsts_s } else { 0 };
+        let hsts_s = is_tls.then_some(shared.handle.facts().config.management_hsts_s);
         async move {
-            responding.await.map(|mut response| {
-                encryption::stay(response.headers_mut(), hsts_s);
-                response
-            })
+            let mut responded = responding.await;
+            if let (Ok(response), Some(hsts_s)) = (&mut responded, hsts_s) {
+                encryption::secure(response.headers_mut(), hsts_s);
+            }
+            responded
         }
     });
     let connection = http1::Builder::new()
