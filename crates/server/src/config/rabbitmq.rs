@@ -200,8 +200,7 @@ impl Translation<'_> {
     /// A line that says something by itself.
     fn one(&mut self, line: &Line, lines: &[&Line]) {
         let (key, value) = (line.key.as_str(), line.value.as_str());
-        if let Some(rest) = value.strip_prefix("encrypted:") {
-            let _ = rest;
+        if value.starts_with("encrypted:") {
             return self.wrong(&line.origin(), key, "encrypted values are not read".to_owned());
         }
         if let Some((_, ours)) = SAME.iter().find(|(known, _)| *known == key) {
