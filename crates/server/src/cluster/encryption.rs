@@ -239,7 +239,8 @@ pub(super) fn told(error: &io::Error, whom: &str) -> String {
         Some(Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         )) => wrong_name(whom),
-        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => format!(
+        // Two authorities that our own command made have one name, and are told apart by their signature.
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => format!(
             "the certificate of {whom} is of an authority that cluster_tls_ca does not have: give all nodes certificates of one \
              authority, or all authorities in cluster_tls_ca"
         ),
@@ -253,7 +254,7 @@ pub(super) fn told(error: &io::Error, whom: &str) -> String {
         Some(Error::AlertReceived(Alert::CertificateExpired)) => "the peer says that this node's certificate has ended: make a new \
              one with `leveret cluster certificates DIR NAME --renew` and send this node SIGHUP; if it has not, compare the clocks"
             .to_owned(),
-        Some(Error::AlertReceived(Alert::UnknownCA)) => "the peer does not believe the authority of this node's certificate: give all \
+        Some(Error::AlertReceived(Alert::UnknownCA | Alert::DecryptError)) => "the peer does not believe the authority of this node's certificate: give all \
              nodes certificates of one authority, or all authorities in cluster_tls_ca"
             .to_owned(),
         Some(Error::AlertReceived(Alert::BadCertificate)) => "the peer does not take this node's certificate: it does not name the host \
