@@ -302,11 +302,7 @@ fn a_wrong_value_says_what_is_allowed_in_the_words_of_its_source() {
             "5672",
             "--amqp = 5672 is not allowed; it must be at most 16 different addresses of the form 0.0.0.0:5671 or [::]:5671, or \"none\"",
         ),
-        (
-            Key::amqp,
-            "none",
-            "--amqp = [] is not allowed; without it amqps needs an address",
-        ),
+        (Key::amqp, "none", "--amqp = [] is not allowed; without it amqps needs an address"),
         (
             Key::amqp,
             "0.0.0.0:1,0.0.0.0:1",
