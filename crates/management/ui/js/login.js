@@ -1,6 +1,6 @@
 // Who are you? Name and password go to the broker once; what is kept is a cookie that no script
 // can read and that ends.
-import { html, useEffect, useRef, useState } from "./lib.js";
+import { html, useLayoutEffect, useRef, useState } from "./lib.js";
 import { login } from "./api.js";
 import { Icon, Logo } from "./icons.js";
 
@@ -8,7 +8,7 @@ export function Login() {
   const [failure, setFailure] = useState();
   const [isBusy, setBusy] = useState(false);
   const form = useRef();
-  useEffect(() => form.current.elements.name.focus(), []);
+  useLayoutEffect(() => form.current.elements.name.focus(), []);
   const submit = async (event) => {
     event.preventDefault();
     const { name, password } = event.target.elements;

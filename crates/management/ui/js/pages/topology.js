@@ -227,13 +227,14 @@ function Drawing({ graph, vhost, flip }) {
   }, [graph]);
   const most = Math.max(1, ...graph.links.map((edge) => edge.flow));
   const events = (id) => ({ onPointerEnter: () => setAt(id), onPointerLeave: () => setAt(undefined), onFocus: () => setAt(id), onBlur: () => setAt(undefined) });
-  const Node = ({ node }) => {
+  // No component of its own: it would be another one at each drawing, and lose the focus.
+  const draw = (node) => {
     const faded = on && !on.has(node.id) ? "is-faded" : "";
     const feeds = graph.links.filter((edge) => edge.from === node.id && edge.keys).map((edge) => graph.names.get(edge.to));
     const inner = html`<span class="topo-name">${node.kind === "exchange" ? node.name || "(AMQP default)" : node.name}</span>
       <span class="topo-facts">${node.isGroup && html`<b>${plural(node.size, "queue")}</b> `}${node.type && html`<span class="faint">${node.type}</span> `}${node.kind === "queue" && html`<b class=${node.messages > 0 && !node.consumers ? "warn" : ""}>${short(node.messages)}</b>${node.consumers === 0 && node.messages > 0 ? html` <span class="unseen">messages and no consumer</span>` : ""} `}${node.rate > 0 && html`<span class="faint">${rate(node.rate)}</span>`}${node.kind === "consumer" && html`<span class="faint">${plural(node.queues, "queue")}</span>`}</span>
       ${feeds.length > 0 && html`<span class="only-list faint">to ${feeds.slice(0, 6).join(", ")}${feeds.length > 6 ? ` and ${feeds.length - 6} more` : ""}</span>`}`;
-    const shared = { "data-id": node.id, class: `topo-node ${node.kind} ${node.isGroup ? "group" : ""} ${faded} ${node.kind === "queue" && node.messages > 0 && node.consumers === 0 ? "is-stuck" : ""}`, ...events(node.id) };
+    const shared = { key: node.id, "data-id": node.id, class: `topo-node ${node.kind} ${node.isGroup ? "group" : ""} ${faded} ${node.kind === "queue" && node.messages > 0 && node.consumers === 0 ? "is-stuck" : ""}`, ...events(node.id) };
     if (node.isGroup) return html`<button type="button" ...${shared} aria-expanded=${node.isOpen} onClick=${() => flip(node.id)}>${inner}</button>`;
     const to = node.kind === "queue" ? href("queues", vhost, node.name) : node.kind === "exchange" ? href("exchanges", vhost, node.name || "amq.default") : node.place ? href("connections", node.place) : undefined;
     return html`<a ...${shared} href=${to}>${inner}</a>`;
@@ -241,5 +242,5 @@ function Drawing({ graph, vhost, flip }) {
   return html`<div class="topology" ref=${box}>
     <svg class="topo-lines" width=${lines.width} height=${lines.height} aria-hidden="true">${lines.paths.map(({ edge, d }) => html`<path key=${`${edge.from} ${edge.to}`} d=${d} class="${edge.flow > 0 ? "is-flowing" : ""} ${on ? (on.has(edge.from) && on.has(edge.to) ? "is-on" : "is-faded") : ""}" style=${{ strokeWidth: 1.2 + (edge.flow > 0 ? 3 * Math.sqrt(edge.flow / most) : 0) }} />`)}</svg>
     ${["Publishers", "Exchanges", "Queues", "Consumers"].map((title, index) => html`<section class="topo-column" key=${title}><h2>${title} <span class="faint">${count(graph.columns[index].length)}</span></h2>
-      ${graph.columns[index].map((node) => html`<${Node} key=${node.id} node=${node} />`)}${graph.columns[index].length === 0 && html`<p class="faint">${["Nobody published lately.", "None is bound.", "None.", "Nobody consumes."][index]}</p>`}</section>`)}</div>`;
+      ${graph.columns[index].map(draw)}${graph.columns[index].length === 0 && html`<p class="faint">${["Nobody published lately.", "None is bound.", "None.", "Nobody consumes."][index]}</p>`}</section>`)}</div>`;
 }
