@@ -375,6 +375,8 @@ impl Scrape {
         })?;
         let help = "What the value at risk never passes, of queues in use";
         out.queues("leveret_value_at_risk_cap", help, self, |queue| queue.value_cap)?;
+        let help = "Partitions led here without a member to spare: written is confirmed as synced";
+        out.gauge("leveret_partitions_without_spare", help, self.figures.partitions_without_spare)?;
         let help = "Messages dropped since the start, because the queue had taken in one of the same key";
         out.queue_counter("leveret_repeats_dropped", help, self, |queue| queue.repeats_dropped)?;
         out.gauge("leveret_connections_blocked", "Publishers held back by an alarm", self.blocked_connections)?;

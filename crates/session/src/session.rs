@@ -303,7 +303,7 @@ impl Session {
                 let confirmed = self.channels[at].confirm(first, count, false, cx.client);
                 cx.host.count(Count::Confirmed, confirmed);
             }
-            Effect::Refuse { first, count, .. } => {
+            Effect::Refuse { first, count, .. } | Effect::SendAgain { first, count, .. } => {
                 self.channels[at].confirm(first, count, true, cx.client);
             }
             Effect::Reply { request, reply, .. } => self.handle_reply(at, request, reply, cx),
@@ -314,8 +314,12 @@ impl Session {
             Effect::GrantReturned { consumer, count } => {
                 self.channels[at].grant_returned(consumer.number, count, cx.host);
             }
-            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => {
-                unreachable!("the shard keeps what concerns no channel")
+            Effect::Unused { .. }
+            | Effect::DeadLetter(_)
+            | Effect::Lapsed { .. }
+            | Effect::Resumed { .. }
+            | Effect::Marked { .. } => {
+                unreachable!("the shard keeps what concerns no channel, or itself")
             }
         }
     }

@@ -405,6 +405,7 @@ impl Client {
                 }
                 _ => self.close(false, n),
             },
+            Effect::SendAgain { .. } => self.close(false, n),
             Effect::Reply { reply: Reply::NotLeader | Reply::Unavailable, .. } => {
                 let ended = matches!(self.part, Part::Reader(_));
                 self.close(ended, n);
@@ -431,7 +432,12 @@ impl Client {
                     r.consumers.remove(&number);
                 }
             }
-            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } | Effect::GrantReturned { .. } => {}
+            Effect::Unused { .. }
+            | Effect::DeadLetter(_)
+            | Effect::Lapsed { .. }
+            | Effect::GrantReturned { .. }
+            | Effect::Resumed { .. }
+            | Effect::Marked { .. } => {}
         }
     }
 
