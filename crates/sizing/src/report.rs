@@ -252,6 +252,7 @@ impl Report {
                 shown(self.requirement.backlog_rate.is_some(), outcome.holds_backlog),
             ]);
         }
+        table.leave_out_if_unknown("why p99");
         table
     }
 

@@ -19,6 +19,9 @@ pub enum Align {
 /// words.
 const LONG_CHARS: usize = 40;
 
+/// The cell of what is not known.
+const UNKNOWN: &str = "-";
+
 /// A table under construction.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -37,6 +40,15 @@ impl Table {
     pub fn row(&mut self, cells: Vec<String>) {
         assert_eq!(cells.len(), self.columns.len(), "a row has a cell for each column");
         self.rows.push(cells);
+    }
+
+    /// Takes a column out of which no cell is known.
+    pub fn leave_out_if_unknown(&mut self, name: &str) {
+        let Some(at) = self.columns.iter().position(|(column, _)| column == name) else { return };
+        if self.rows.iter().all(|row| row[at] == UNKNOWN) {
+            self.columns.remove(at);
+            self.rows.iter_mut().for_each(|row| drop(row.remove(at)));
+        }
     }
 
     /// True without rows.
@@ -133,6 +145,10 @@ mod tests {
             .unwrap();
         assert!(shown.contains(">a<") && !shown.contains(">c<") && rest.contains(">c<"));
         table.rows.pop();
+        table.columns.push(("why".to_owned(), Align::Left));
+        table.rows.iter_mut().for_each(|row| row.push("-".to_owned()));
+        table.leave_out_if_unknown("rate");
+        table.leave_out_if_unknown("why");
         assert_eq!(table.text(""), "who         rate\n--------  ------\na         65,000\nlong one   3,000\n");
     }
 }
