@@ -170,7 +170,7 @@ pub fn run<G>(
     }
     let engine = engine.expect("it was started, or the start failed");
     let peers = links.map(|parts| parts.start(life, &node)).transpose().map_err(RunError::Thread)?;
-    if !peers.as_ref().is_none_or(|peers| peers.catch_up(&node, config, &node_name, asks.ends)) {
+    if !peers.as_ref().is_none_or(|peers| peers.catch_up(&node, config, &node_name, asks)) {
         end(&node, peers, engine);
         return Ok(());
     }
@@ -237,11 +237,7 @@ fn import(path: &Path, skips_known: bool, node: &Node) -> Result<(), ImportError
 /// Certificates and definitions are read again. What is wrong is told, and what was there before
 /// stays.
 fn reload(config: &Config, node: &Node, peers: Option<&Member>) {
-    match peers.map_or(Ok(false), Member::reload_certificates) {
-        Ok(true) => tracing::info!("certificates for other nodes read again; links that are up keep theirs"),
-        Ok(false) => {}
-        Err(error) => tracing::error!("certificates for other nodes not changed, those before stay in use: {error}"),
-    }
+    peers.into_iter().for_each(Member::reload_certificates);
     if let Some(files) = config.tls_files() {
         match node.use_tls(&files) {
             Ok(()) => tracing::info!("certificates read again; open connections keep theirs"),

@@ -11,8 +11,7 @@ use super::peers::Peers;
 use crate::config::Config;
 use crate::engine::OpenError;
 use crate::node::Node;
-use crate::run::RunError;
-use crate::tls::TlsError;
+use crate::run::{Asks, RunError};
 use crate::topology_log::Answer;
 use broker::topology::{
     ClusterMember, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, Refusal, Topology,
@@ -129,7 +128,7 @@ impl Founded {
 impl Member {
     /// Has the topology know this node, and waits until all that was decided before is known here.
     /// Blocks; false if the process is to end instead.
-    pub(crate) fn catch_up(&self, node: &Node, config: &Config, name: &str, ends: &AtomicBool) -> bool {
+    pub(crate) fn catch_up(&self, node: &Node, config: &Config, name: &str, asks: Asks<'_>) -> bool {
         let begin = Instant::now();
         let mut tell_at = begin + TELL_EVERY;
         let can = MachineVersions { topology: MACHINE_VERSION, queues: QUEUES_MACHINE_VERSION };
@@ -144,7 +143,7 @@ impl Member {
         let first = announce(&node.shared().topology());
         let mut next = Some(first);
         while let Some(change) = next {
-            match self.decide(node, change, ends, &mut tell_at) {
+            match self.decide(node, change, asks, &mut tell_at) {
                 None => return false,
                 Some(Ok(_)) => {}
                 Some(Err(refusal)) => tracing::warn!(%refusal, "the topology refuses what a founder has to say"),
@@ -156,7 +155,7 @@ impl Member {
         // What it had in memory before it started is gone, and nobody finds it any more.
         let home = node.shared().topology().own_home();
         if let Some(home) = home
-            && self.decide(node, Change::EndHome(home), ends, &mut tell_at).is_none()
+            && self.decide(node, Change::EndHome(home), asks, &mut tell_at).is_none()
         {
             return false;
         }
@@ -174,7 +173,7 @@ impl Member {
         &self,
         node: &Node,
         change: Change,
-        ends: &AtomicBool,
+        asks: Asks<'_>,
         tell_at: &mut Instant,
     ) -> Option<Result<CommandReply, Refusal>> {
         loop {
@@ -186,8 +185,12 @@ impl Member {
                     Err(RecvTimeoutError::Disconnected) => break,
                     Err(RecvTimeoutError::Timeout) => {}
                 }
-                if ends.load(Ordering::Relaxed) {
+                if asks.ends.load(Ordering::Relaxed) {
                     return None;
+                }
+                // It may be for want of a right one that nobody is linked.
+                if asks.reload.swap(false, Ordering::Relaxed) {
+                    self.reload_certificates();
                 }
                 if Instant::now() >= *tell_at {
                     *tell_at = Instant::now() + TELL_EVERY;
@@ -199,10 +202,9 @@ impl Member {
         }
     }
 
-    /// Reads the certificates that nodes show each other again, for links to come. False where there
-    /// are none.
-    pub(crate) fn reload_certificates(&self) -> Result<bool, TlsError> {
-        self.tls.as_ref().map_or(Ok(false), |tls| tls.reload().map(|()| true))
+    /// Reads the certificates that nodes show each other again, for links to come.
+    pub(crate) fn reload_certificates(&self) {
+        self.tls.iter().for_each(|tls| tls.reload_and_tell());
     }
 
     /// Ends the links.

@@ -60,11 +60,17 @@ impl LinkTls {
         Ok(LinkTls { files, used })
     }
 
-    /// Reads the files again, for links to come. What is wrong changes nothing.
-    pub(super) fn reload(&self) -> Result<(), TlsError> {
-        let used = read(&self.files)?;
-        *self.used.write().unwrap_or_else(PoisonError::into_inner) = used;
-        Ok(())
+    /// Reads the files again, for links to come. What is wrong is told and changes nothing.
+    pub(super) fn reload_and_tell(&self) {
+        match read(&self.files) {
+            Ok(used) => {
+                *self.used.write().unwrap_or_else(PoisonError::into_inner) = used;
+                tracing::info!("certificates for other nodes read again; links that are up keep theirs");
+            }
+            Err(error) => {
+                tracing::error!("certificates for other nodes not changed, those before stay in use: {error}");
+            }
+        }
     }
 
     /// When this node's certificate ends, or one between it and its authority.
