@@ -37,6 +37,10 @@ async function over(what, seconds) {
 try {
   for (;;) if (await api("overview").then(() => true, () => wait(0.2))) break;
   const queues = Array.from({ length: count }, (_, at) => ({ name: `orders.${String(at).padStart(5, "0")}`, vhost: "/", durable: true, auto_delete: false, arguments: { "x-queue-type": at % 2 ? "quorum" : "classic" } }));
+  // A fresh broker has its user guest only until definitions come in.
+  const everything = { configure: ".*", write: ".*", read: ".*" };
+  await api("users/guest", { method: "PUT", body: JSON.stringify({ password: "guest", tags: "administrator" }) });
+  await api("permissions/%2F/guest", { method: "PUT", body: JSON.stringify(everything) });
   await api("definitions", { method: "POST", body: JSON.stringify({ queues }) });
   await over("no page", SECONDS);
   const browser = await puppeteer.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu"] });
