@@ -740,7 +740,10 @@ fn metrics_count_what_clients_did() {
         let is_there = global("received") == Some(4.0)
             && global("confirmed") == Some(4.0)
             && global("unroutable_dropped") == Some(1.0)
-            && global("delivered") == Some(1.0)
+            && value(
+                &text,
+                "rabbitmq_global_messages_delivered_total{protocol=\"amqp091\",queue_type=\"rabbit_classic_queue\"}",
+            ) == Some(1.0)
             && value(&text, "rabbitmq_queue_messages_ready") == Some(2.0)
             && value(&text, "rabbitmq_queue_messages_unacked") == Some(1.0)
             && value(&text, "rabbitmq_connections") == Some(1.0)

@@ -97,6 +97,11 @@ fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), 
             }));
         }
     };
+    let listen = |(address, source)| {
+        server::run::RunError::Start(server::StartError::Listen { setting: "prometheus", address, source })
+    };
+    let management =
+        management.map(|management| management.with_metrics(&config.prometheus)).transpose().map_err(listen)?;
     server::run::run(
         &config,
         shutdown,
@@ -124,12 +129,15 @@ impl Drop for Attended {
 /// The node runs: whoever looks after it is let in.
 fn attend(management: Option<Management>, handle: Handle) -> Option<Listening> {
     let management = management?;
-    let addresses = management.addresses();
+    let (addresses, metrics) = (management.addresses(), management.metrics_addresses());
     match management.serve(handle) {
         Ok(listening) => {
             for (address, is_tls) in addresses {
                 let over = if is_tls { "HTTPS" } else { "HTTP" };
                 tracing::info!(%address, "ready: management API and metrics over {over}");
+            }
+            for address in metrics {
+                tracing::info!(%address, "ready: metrics over HTTP");
             }
             Some(listening)
         }

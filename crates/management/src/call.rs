@@ -15,7 +15,7 @@ use hyper::http::request::Parts;
 use percent_encoding::percent_decode;
 use serde_json::Value;
 use server::Handle;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use tokio::sync::Semaphore;
@@ -45,6 +45,8 @@ pub(crate) struct Call<'a> {
     pub(crate) pages: &'a Rc<Pages>,
     /// Rates and histories.
     pub(crate) statistics: &'a Rc<Statistics>,
+    /// While a list is sorted: the only columns that are looked at.
+    pub(crate) narrow: RefCell<Option<String>>,
 }
 
 /// Whether somebody waits for an answer. A request that changes something goes on without.
@@ -104,6 +106,28 @@ impl Call<'_> {
         })?;
         let spaced = found.replace('+', " ");
         Some(percent_decode(spaced.as_bytes()).decode_utf8_lossy().into_owned())
+    }
+
+    /// All values of a parameter that may be said several times, decoded.
+    pub(crate) fn queries(&self, name: &str) -> impl Iterator<Item = String> {
+        let pairs = self.head.uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        pairs.filter(move |(key, _)| *key == name).map(|(_, value)| {
+            let spaced = value.replace('+', " ");
+            percent_decode(spaced.as_bytes()).decode_utf8_lossy().into_owned()
+        })
+    }
+
+    /// Whether a column is looked at, or something in it: a list of thousands need not make what
+    /// nobody is told.
+    pub(crate) fn wants(&self, column: &str) -> bool {
+        let columns = match &*self.narrow.borrow() {
+            Some(narrow) => narrow.clone(),
+            None => match self.query("columns").filter(|columns| !columns.is_empty()) {
+                Some(columns) => format!("{columns},{}", self.query("sort").unwrap_or_default()),
+                None => return true,
+            },
+        };
+        columns.split(',').any(|wanted| wanted.split('.').next() == Some(column))
     }
 
     /// Whether a parameter of the query says yes.

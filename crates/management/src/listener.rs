@@ -25,7 +25,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use server::Handle;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -57,6 +57,16 @@ pub struct Management {
     listeners: Vec<TcpListener>,
     /// Likewise, over HTTPS.
     tls: Vec<TcpListener>,
+    /// Where metrics are served and nothing else.
+    metrics: Vec<TcpListener>,
+}
+
+/// How an address is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
+    is_tls: bool,
+    /// Metrics and nothing else.
+    is_metrics: bool,
 }
 
 /// A running listener; it ends when this is dropped.
@@ -71,12 +81,22 @@ pub struct Listening {
 impl Management {
     /// Listens on all of `addresses`. Errors: the first that does not work.
     pub fn bind(addresses: &[SocketAddr]) -> Result<Management, (SocketAddr, io::Error)> {
-        Ok(Management { listeners: bind(addresses)?, tls: Vec::new() })
+        Ok(Management { listeners: bind(addresses)?, tls: Vec::new(), metrics: Vec::new() })
     }
 
     /// Listens on these too, over HTTPS. Errors: the first that does not work.
     pub fn bind_tls(self, addresses: &[SocketAddr]) -> Result<Management, (SocketAddr, io::Error)> {
         Ok(Management { tls: bind(addresses)?, ..self })
+    }
+
+    /// Serves metrics alone on these too. Errors: the first that does not work.
+    pub fn with_metrics(self, addresses: &[SocketAddr]) -> Result<Management, (SocketAddr, io::Error)> {
+        Ok(Management { metrics: bind(addresses)?, ..self })
+    }
+
+    /// Where it listens for those who want metrics alone.
+    pub fn metrics_addresses(&self) -> Vec<SocketAddr> {
+        self.metrics.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
     /// Where it listens, and whether that is over HTTPS; for port 0 the system chose.
@@ -95,7 +115,7 @@ impl Management {
     pub fn serve(self, handle: Handle) -> io::Result<Listening> {
         let served = self.served();
         let operator = Operator::begin(&handle, &served);
-        if served.is_empty() {
+        if served.is_empty() && self.metrics.is_empty() {
             return Ok(Listening { end: None, thread: None, _idle: Some(operator) });
         }
         let (end, until) = oneshot::channel();
@@ -162,10 +182,12 @@ async fn run(
     });
     // It ends with this thread's runtime.
     drop(tokio::task::spawn_local(shared.statistics.clone().run(shared.handle.clone())));
-    let plain = management.listeners.into_iter().map(|listener| (listener, false));
-    for (listener, is_tls) in plain.chain(management.tls.into_iter().map(|listener| (listener, true))) {
+    let by = |is_tls, is_metrics| move |listener| (listener, Way { is_tls, is_metrics });
+    let plain = management.listeners.into_iter().map(by(false, false));
+    let tls = management.tls.into_iter().map(by(true, false));
+    for (listener, way) in plain.chain(tls).chain(management.metrics.into_iter().map(by(false, true))) {
         match tokio::net::TcpListener::from_std(listener) {
-            Ok(listener) => drop(tokio::task::spawn_local(accept(listener, is_tls, shared.clone()))),
+            Ok(listener) => drop(tokio::task::spawn_local(accept(listener, way, shared.clone()))),
             Err(error) => tracing::error!(%error, "the management API is not served"),
         }
     }
@@ -175,10 +197,10 @@ async fn run(
     shared.operator.end();
 }
 
-async fn accept(listener: tokio::net::TcpListener, is_tls: bool, shared: Rc<Shared>) {
+async fn accept(listener: tokio::net::TcpListener, way: Way, shared: Rc<Shared>) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => drop(tokio::task::spawn_local(serve(stream, peer, is_tls, shared.clone()))),
+            Ok((stream, peer)) => drop(tokio::task::spawn_local(serve(stream, peer, way, shared.clone()))),
             Err(error) => {
                 tracing::debug!(%error, "an HTTP connection could not be accepted");
                 tokio::time::sleep(ACCEPT_RETRY).await;
@@ -188,10 +210,10 @@ async fn accept(listener: tokio::net::TcpListener, is_tls: bool, shared: Rc<Shar
 }
 
 /// One connection, to its end.
-async fn serve(stream: TcpStream, peer: SocketAddr, is_tls: bool, shared: Rc<Shared>) {
+async fn serve(stream: TcpStream, peer: SocketAddr, way: Way, shared: Rc<Shared>) {
     let permit = Rc::new(shared.permits.take(peer));
-    if !is_tls {
-        return speak(stream, peer, is_tls, permit, shared).await;
+    if !way.is_tls {
+        return speak(stream, peer, way, permit, shared).await;
     }
     let Some(config) = shared.handle.management_tls() else { return };
     let begun = tokio::select! {
@@ -200,7 +222,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, is_tls: bool, shared: Rc<Sha
         () = tokio::time::sleep(FIRST_HEAD_TIMEOUT) => return,
     };
     match begun {
-        Ok(Some(stream)) => speak(stream, peer, is_tls, permit, shared).await,
+        Ok(Some(stream)) => speak(stream, peer, way, permit, shared).await,
         Ok(None) => {}
         // Whoever connects may do this as often as it likes, so it is no warning.
         Err(error) => tracing::debug!(%peer, %error, "an HTTPS connection did not come about"),
@@ -210,15 +232,15 @@ async fn serve(stream: TcpStream, peer: SocketAddr, is_tls: bool, shared: Rc<Sha
 async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     peer: SocketAddr,
-    is_tls: bool,
+    way: Way,
     permit: Rc<Permit>,
     shared: Rc<Shared>,
 ) {
     let asked = Rc::new(Cell::new(false));
     let service = service_fn(|request| {
         asked.set(true);
-        let responding = respond(request, peer, permit.clone(), shared.clone());
-        let hsts_s = is_tls.then_some(shared.handle.facts().config.management_hsts_s);
+        let responding = respond(request, (peer, way), permit.clone(), shared.clone());
+        let hsts_s = way.is_tls.then_some(shared.handle.facts().config.management_hsts_s);
         async move {
             let mut responded = responding.await;
             if let (Ok(response), Some(hsts_s)) = (&mut responded, hsts_s) {
@@ -252,15 +274,20 @@ type Responded = Result<Response<http_body_util::Full<bytes::Bytes>>, Infallible
 /// Answers a request. One that may change something is a task of its own, which the connection only
 /// waits for: what was begun is finished, whoever listens. It keeps the connection's place as long
 /// as it lasts, so that hanging up brings nobody more.
-async fn respond(request: Request<Incoming>, peer: SocketAddr, permit: Rc<Permit>, shared: Rc<Shared>) -> Responded {
+async fn respond(
+    request: Request<Incoming>,
+    from: (SocketAddr, Way),
+    permit: Rc<Permit>,
+    shared: Rc<Shared>,
+) -> Responded {
     permit.asks();
     let asker = Rc::new(Asker::default());
     if matches!(*request.method(), hyper::Method::GET | hyper::Method::HEAD) {
-        return answer(request, peer, &permit, &shared, &asker).await;
+        return answer(request, from, &permit, &shared, &asker).await;
     }
     // Dropped with this when the connection ends.
     let _listener = call::Listener(asker.clone());
-    let change = tokio::task::spawn_local(async move { answer(request, peer, &permit, &shared, &asker).await });
+    let change = tokio::task::spawn_local(async move { answer(request, from, &permit, &shared, &asker).await });
     match change.await {
         Ok(answered) => answered,
         Err(error) => {
@@ -272,7 +299,7 @@ async fn respond(request: Request<Incoming>, peer: SocketAddr, permit: Rc<Permit
 
 async fn answer(
     request: Request<Incoming>,
-    peer: SocketAddr,
+    (peer, way): (SocketAddr, Way),
     permit: &Permit,
     shared: &Shared,
     asker: &Asker,
@@ -295,10 +322,12 @@ async fn answer(
         sessions: &shared.sessions,
         pages: &shared.pages,
         statistics: &shared.statistics,
+        narrow: RefCell::default(),
     };
     let answer = waiting::watch(&call, async {
         match call::is_metrics(&head) {
             true => crate::metrics::answer(&call).await,
+            false if way.is_metrics => Err(crate::answer::Refused::NotFound),
             false if ui::is_page(&head) => ui::answer(&head),
             false => resource::answer(&call, body).await,
         }

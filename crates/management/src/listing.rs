@@ -58,6 +58,9 @@ pub(crate) async fn answer<T>(
         text.push(b']');
         return Ok(Answer::text(text.into(), JSON));
     }
+    if let (Some(sort), Some(_)) = (says("sort"), says("page")) {
+        return sorted_page(call, all, &sort, describe).await;
+    }
     let (page, mut items) = (page(call), Vec::with_capacity(all.len()));
     for (number, part) in all.chunks(PART).enumerate() {
         let first = number * PART;
@@ -72,8 +75,54 @@ pub(crate) async fn answer<T>(
     Ok(Answer::json(&list(call, items)?))
 }
 
+/// One page of a list in some order. All of it is described as far as the order needs, and what is
+/// on the page as a whole.
+async fn sorted_page<T>(
+    call: &Call<'_>,
+    all: &[T],
+    sort: &str,
+    describe: impl Fn(&[T]) -> Vec<Value>,
+) -> Result<Answer, Refused> {
+    let mut items = Vec::with_capacity(all.len());
+    for (number, part) in all.chunks(PART).enumerate() {
+        *call.narrow.borrow_mut() = Some(format!("{sort},name"));
+        for (place, one) in part.iter().enumerate() {
+            // What has gone meanwhile is not described.
+            let described = describe(std::slice::from_ref(one)).into_iter().next();
+            items.extend(described.map(|item| keyed(&item, sort, number * PART + place)));
+        }
+        *call.narrow.borrow_mut() = None;
+        tokio::task::yield_now().await;
+    }
+    let mut paged = arranged(call, items, None)?;
+    if let Some(shown) = paged.get_mut("items").and_then(Value::as_array_mut) {
+        let columns = call.query("columns").filter(|columns| !columns.is_empty());
+        let places: Vec<u64> = shown.iter().filter_map(|item| item[PLACE].as_u64()).collect();
+        let found = places.into_iter().flat_map(|place| describe(std::slice::from_ref(&all[place as usize])));
+        *shown = found.map(|item| chosen(item, columns.as_deref())).collect();
+        paged["item_count"] = paged["items"].as_array().map_or(0, Vec::len).into();
+    }
+    Ok(Answer::json(&paged))
+}
+
+/// Where an item that stands for another has the place of it.
+const PLACE: &str = "\0place";
+
+/// What of an item its order and its name decide.
+fn keyed(item: &Value, sort: &str, place: usize) -> Value {
+    let mut kept = chosen(item.clone(), Some(&format!("name,{sort}")));
+    kept[PLACE] = place.into();
+    kept
+}
+
 /// The list as the query of `call` wants it.
-pub(crate) fn list(call: &Call<'_>, mut items: Vec<Value>) -> Result<Value, Refused> {
+pub(crate) fn list(call: &Call<'_>, items: Vec<Value>) -> Result<Value, Refused> {
+    let columns = call.query("columns").filter(|columns| !columns.is_empty());
+    arranged(call, items, columns.as_deref())
+}
+
+/// Those that the query of `call` wants, in its order and on its page, with these columns.
+fn arranged(call: &Call<'_>, mut items: Vec<Value>, columns: Option<&str>) -> Result<Value, Refused> {
     let total = items.len();
     if let Some(name) = call.query("name").filter(|name| !name.is_empty()) {
         let pattern = match call.flag("use_regex") {
@@ -115,9 +164,8 @@ pub(crate) fn list(call: &Call<'_>, mut items: Vec<Value>) -> Result<Value, Refu
             items.reverse();
         }
     }
-    let columns = call.query("columns").filter(|columns| !columns.is_empty());
     let paged = match call.query("page") {
-        None => Value::Array(items.into_iter().map(|item| chosen(item, columns.as_deref())).collect()),
+        None => Value::Array(items.into_iter().map(|item| chosen(item, columns)).collect()),
         Some(page) => {
             let number = |text: &str| text.parse::<usize>().ok().filter(|number| *number > 0);
             let wrong = |what: &str| Refused::BadRequest(format!("{what} should be a positive whole number"));
@@ -134,7 +182,7 @@ pub(crate) fn list(call: &Call<'_>, mut items: Vec<Value>) -> Result<Value, Refu
             json!({
                 "filtered_count": filtered,
                 "item_count": shown.len(),
-                "items": shown.into_iter().map(|item| chosen(item, columns.as_deref())).collect::<Vec<_>>(),
+                "items": shown.into_iter().map(|item| chosen(item, columns)).collect::<Vec<_>>(),
                 "page": page,
                 "page_count": page_count,
                 "page_size": size,

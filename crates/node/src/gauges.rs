@@ -21,6 +21,8 @@ pub struct LogGauges {
     pub sync_times: SyncClock,
     /// Partitions led here whose group has no member to spare, so that *written* is *synced* there.
     pub without_spare: AtomicU64,
+    /// How long writes took.
+    pub write_times: SyncClock,
     /// The disk is full and writes wait.
     pub is_full: AtomicU32,
 }

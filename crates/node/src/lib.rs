@@ -13,6 +13,7 @@
 
 mod batch;
 mod completions;
+mod durations;
 mod ending_member;
 mod gauges;
 mod heard;
@@ -38,6 +39,7 @@ pub use batch::Batch;
 pub use completions::{Completion, Completions};
 /// A node as the groups know it.
 pub use consensus::{LogIndex, NodeId};
+pub use durations::{BOUNDS_US, BUCKETS, Durations, Stage, StageClock};
 pub use ending_member::EndingMember;
 pub use gauges::LogGauges;
 pub use log_queue::{LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MAX};

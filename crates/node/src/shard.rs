@@ -14,7 +14,7 @@ use crate::waits::{Intake, Waiting};
 use crate::{Millis, NEVER};
 use broker::queue::KeyMeter;
 use broker::{NodeNumber, PartitionId, QueueId};
-use partition::{Command, Effect, Outlets, QueueFigures, QueuePartition, TransientQueues};
+use partition::{Command, Effect, Outlets, PartitionFigures, QueueFigures, QueuePartition, TransientQueues};
 
 /// What time it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -383,6 +383,34 @@ impl<M: Proposer> Shard<M> {
     /// Appends what is in the queues of all partitions.
     pub fn survey(&self, figures: &mut Vec<QueueFigures>) {
         self.members.iter().for_each(|seated| seated.member.survey(figures));
+    }
+
+    /// The groups of queues that this shard has a member of.
+    pub fn group_figures(&self) -> Vec<PartitionFigures> {
+        self.queue_members().map(|member| member.partition().group_figures()).collect()
+    }
+
+    /// A group that this shard leads and that has proposed what is not committed: up to which index.
+    pub fn proposed(&self) -> Option<(PartitionId, u64)> {
+        self.queue_members().find_map(|member| {
+            let status = member.partition().replica().group().status();
+            let is_proposed = status.role == consensus::Role::Leader && status.last.index > status.commit;
+            is_proposed.then_some((member.partition().id(), status.last.index.0))
+        })
+    }
+
+    /// Up to which index a group is committed, if this shard leads it.
+    pub fn committed(&self, partition: PartitionId) -> Option<u64> {
+        let member = self.queue_members().find(|member| member.partition().id() == partition)?;
+        let status = member.partition().replica().group().status();
+        (status.role == consensus::Role::Leader).then_some(status.commit.0)
+    }
+
+    fn queue_members(&self) -> impl Iterator<Item = &QueueMember> {
+        self.members.iter().filter_map(|seated| match &seated.member {
+            Member::Queues(member) => Some(&**member),
+            _ => None,
+        })
     }
 
     /// Gives the memory of a burst back; for when nothing is going on.

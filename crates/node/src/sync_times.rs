@@ -4,20 +4,28 @@
 //! Invariant: whoever holds the writer of the log notes, any thread reads; a reader may miss the
 //! sync that is being noted, and nothing else.
 
+use crate::durations::{BOUNDS_US, BUCKETS, Durations, bucket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The upper ends of the buckets in microseconds: from a good NVMe disk to one that hangs.
-const BOUNDS_US: [u64; 12] = [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 2_000_000];
-
 /// Where syncs of the log are noted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SyncClock {
     /// One for each bound, and one for what is above all of them.
-    counts: [AtomicU64; BOUNDS_US.len() + 1],
+    counts: [AtomicU64; BUCKETS],
     total_us: AtomicU64,
     /// The average of the last few.
     recent_us: AtomicU64,
+}
+
+impl Default for SyncClock {
+    fn default() -> SyncClock {
+        SyncClock {
+            counts: [const { AtomicU64::new(0) }; BUCKETS],
+            total_us: AtomicU64::new(0),
+            recent_us: AtomicU64::new(0),
+        }
+    }
 }
 
 /// The newest sync counts for one part in so many of the average.
@@ -27,8 +35,7 @@ impl SyncClock {
     /// Notes one sync.
     pub fn note(&self, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let at = BOUNDS_US.partition_point(|bound| *bound < us);
-        self.counts[at].fetch_add(1, Ordering::Relaxed);
+        self.counts[bucket(us)].fetch_add(1, Ordering::Relaxed);
         self.total_us.fetch_add(us, Ordering::Relaxed);
         let recent = self.recent_us.load(Ordering::Relaxed);
         self.recent_us.store(recent - recent / RECENT_SYNCS + us / RECENT_SYNCS, Ordering::Relaxed);
@@ -43,6 +50,14 @@ impl SyncClock {
     /// From now on it is as if the disk had always been quick.
     pub fn forget(&self) {
         self.recent_us.store(0, Ordering::Relaxed);
+    }
+
+    /// The same, to be added up and subtracted.
+    pub fn durations(&self) -> Durations {
+        Durations {
+            counts: std::array::from_fn(|at| self.counts[at].load(Ordering::Relaxed)),
+            total_us: self.total_us.load(Ordering::Relaxed),
+        }
     }
 
     /// What was noted so far.
@@ -72,11 +87,12 @@ mod tests {
     #[test]
     fn a_sync_counts_in_the_first_bucket_that_holds_it() {
         let clock = SyncClock::default();
-        [100, 101, 3_000_000].into_iter().for_each(|us| clock.note(Duration::from_micros(us)));
+        [100, 101, 9_000_000].into_iter().for_each(|us| clock.note(Duration::from_micros(us)));
         let times = clock.read();
         assert_eq!(times.buckets.iter().map(|(_, count)| *count).sum::<u64>(), 3);
-        assert_eq!((times.buckets[0], times.buckets[1]), ((0.0001, 1), (0.00025, 1)));
-        assert_eq!(times.buckets.last(), Some(&(f64::INFINITY, 1)));
-        assert!((times.total_s - 3.000_201).abs() < 1e-9);
+        let counted: Vec<(f64, u64)> = times.buckets.iter().copied().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [(0.0001, 1), (0.00015, 1), (10.0, 1)]);
+        assert_eq!(times.buckets.last(), Some(&(f64::INFINITY, 0)));
+        assert!((times.total_s - 9.000_201).abs() < 1e-9);
     }
 }

@@ -70,6 +70,6 @@ pub use partition::{Context, QueuePartition};
 pub use peer::PeerFrame;
 pub use peer::forward::Forward;
 pub use recovery::{Recovery, founding_checkpoint, founding_log_checkpoint, joining_checkpoint};
-pub use survey::QueueFigures;
+pub use survey::{CopyFigures, PartitionFigures, QueueFigures};
 pub use tail::Tail;
 pub use transient::TransientQueues;

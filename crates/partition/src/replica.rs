@@ -82,6 +82,8 @@ pub struct Replica {
     written_term: Term,
     /// Body bytes appended since the last checkpoint.
     appended_bytes: u64,
+    /// The same since the start.
+    appended_in_all: u64,
     /// Snapshots that followers need, to be made.
     wanted: Vec<SnapshotWanted>,
     /// A snapshot that the leader offers, kept from the group until its contents are here.
@@ -142,6 +144,7 @@ impl Replica {
             written: BTreeMap::new(),
             written_term: Term(0),
             appended_bytes: 0,
+            appended_in_all: 0,
             wanted: Vec::new(),
             offered: None,
             installing: None,
@@ -201,6 +204,11 @@ impl Replica {
     /// Bytes appended since the last checkpoint.
     pub fn appended_bytes(&self) -> u64 {
         self.appended_bytes
+    }
+
+    /// Bytes appended since the start.
+    pub fn appended_in_all(&self) -> u64 {
+        self.appended_in_all
     }
 
     /// Whether this member leads.
@@ -418,6 +426,7 @@ impl Replica {
             awaited |= is_write_awaited(&entry.data);
             let body = body_of(&entry);
             self.appended_bytes += body.len() as u64;
+            self.appended_in_all += body.len() as u64;
             entries.push((entry.index, entry.term));
             records.push(Record { group, kind: RecordKind::Entry, term: entry.term.0, index: entry.index.0, body });
         }

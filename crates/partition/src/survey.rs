@@ -6,7 +6,8 @@
 
 use crate::machine::{schedule_of, scheduled_for};
 use crate::partition::QueuePartition;
-use broker::QueueId;
+use broker::{NodeNumber, PartitionId, QueueId};
+use consensus::NodeId;
 
 /// One queue, as its leader sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,49 @@ pub struct QueueFigures {
     pub repeats_dropped: u64,
 }
 
+/// One group of queues, as its member on this node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionFigures {
+    /// The group.
+    pub partition: PartitionId,
+    /// Whether this node leads it.
+    pub leads: bool,
+    /// Who does, as far as is known.
+    pub leader: Option<NodeNumber>,
+    /// The term.
+    pub term: u64,
+    /// The end of the log on this node, and up to where it is synced here, committed and applied.
+    pub last: u64,
+    /// See `last`.
+    pub synced: u64,
+    /// See `last`.
+    pub committed: u64,
+    /// See `last`.
+    pub applied: u64,
+    /// All copies, in the order of their nodes; of those on other nodes only the leader knows how
+    /// far they are.
+    pub copies: Vec<CopyFigures>,
+    /// Bytes of entries that this node appended since its start.
+    pub appended_bytes: u64,
+    /// Bytes of its extents: what was copied out of the log.
+    pub extent_bytes: u64,
+    /// Messages in its extents, and those of them that are live.
+    pub extent_messages: (u64, u64),
+}
+
+/// One copy of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyFigures {
+    /// Its node.
+    pub node: NodeNumber,
+    /// Up to where its log is synced and equal to the leader's; `None` if this node does not know.
+    pub synced: Option<u64>,
+    /// Whether it was heard of within an election's time; itself always.
+    pub is_heard: bool,
+    /// It has no vote.
+    pub is_learner: bool,
+}
+
 impl QueueFigures {
     /// A queue that nobody uses.
     pub fn empty(queue: QueueId) -> QueueFigures {
@@ -49,6 +93,43 @@ impl QueueFigures {
 }
 
 impl QueuePartition {
+    /// The group as a whole. Looking changes nothing.
+    pub fn group_figures(&self) -> PartitionFigures {
+        let replica = self.replica();
+        let group = replica.group();
+        let (status, progress, members) = (group.status(), group.progress(), group.membership());
+        let own = replica.node();
+        let number = |node: NodeId| NodeNumber(u32::try_from(node.0).expect("numbers of nodes have 32 bits"));
+        let copy = |node: NodeId, is_learner: bool| {
+            let known = progress.iter().find(|progress| progress.node == node);
+            let (synced, is_heard) = match node == own {
+                true => (Some(status.persisted.0), true),
+                false => (known.map(|known| known.matched.0), known.is_some_and(|known| known.is_recently_active)),
+            };
+            CopyFigures { node: number(node), synced, is_heard, is_learner }
+        };
+        let voters = members.voters.iter().map(|node| copy(*node, false));
+        let mut copies: Vec<CopyFigures> =
+            voters.chain(members.learners.iter().map(|node| copy(*node, true))).collect();
+        copies.sort_unstable_by_key(|copy| copy.node);
+        let extents = self.queues().extents().values();
+        let sum = |pick: fn(&crate::machine::ExtentUse) -> u64| extents.clone().map(pick).sum::<u64>();
+        PartitionFigures {
+            partition: self.id(),
+            leads: replica.is_leader(),
+            leader: status.leader.map(number),
+            term: status.term.0,
+            last: status.last.index.0,
+            synced: status.persisted.0,
+            committed: status.commit.0,
+            applied: status.applied.0,
+            copies,
+            appended_bytes: replica.appended_in_all(),
+            extent_bytes: sum(|extent| extent.bytes),
+            extent_messages: (sum(|extent| extent.messages), sum(|extent| extent.live)),
+        }
+    }
+
     /// Appends every queue that something is known of here; one that is missing is empty and
     /// unused.
     pub fn survey(&self, figures: &mut Vec<QueueFigures>) {

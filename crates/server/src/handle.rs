@@ -8,7 +8,7 @@
 use crate::cluster::Links;
 use crate::config::Config;
 use crate::definitions::{ImportError, Imported};
-use crate::engine::{EngineGauges, SyncTimes};
+use crate::engine::{Durations, EngineGauges, SyncTimes};
 use crate::listener;
 use crate::node::{Alarm, Alarms, Shared};
 use crate::patterns;
@@ -25,7 +25,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::ServerConfig;
 use session::report::{ConnectionNumber, ConnectionReport};
 use session::{Asker, Deletion};
-pub use session::{ChannelTraffic, Counted, LoginOver, QueueTraffic, Traffic};
+pub use session::{ChannelTraffic, Counted, LoginOver, MessageSizes, QueueTraffic, Traffic};
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -60,6 +60,8 @@ pub struct NodeFigures {
     pub connections: u64,
     /// Messages and acks since the start.
     pub traffic: Traffic,
+    /// How large published messages were.
+    pub message_sizes: MessageSizes,
     /// Queues that came since the start, of those that this node led then.
     pub queues_created: u64,
     /// Queues that went since the start, of those that this node led then.
@@ -94,6 +96,8 @@ pub struct NodeFigures {
     pub log_syncs: u64,
     /// How long they took.
     pub sync_times: Option<SyncTimes>,
+    /// How long writes and syncs of the log took.
+    pub log_times: (Durations, Durations),
     /// Bytes free on the disk of the data folder.
     pub disk_free_bytes: Option<u64>,
 }
@@ -271,6 +275,7 @@ impl Handle {
             figures.transient_bytes += gauge.memory_bytes.load(Ordering::Relaxed);
             figures.unwritten_bytes += gauge.unwritten_bytes.load(Ordering::Relaxed);
             gauge.traffic.add_to(&mut figures.traffic);
+            gauge.traffic.add_sizes_to(&mut figures.message_sizes);
         }
         if let Some(engine) = &self.inner.engine {
             figures.value_at_risk = engine.value_at_risk();
@@ -279,6 +284,7 @@ impl Handle {
             figures.partitions_quarantined = shared.config.quarantined.len() as u64;
             (figures.log_bytes, figures.log_syncs) = engine.log_written();
             figures.sync_times = Some(engine.sync_times());
+            figures.log_times = engine.log_times();
             figures.disk_free_bytes = engine.free_bytes();
         }
         figures

@@ -9,6 +9,7 @@ use crate::engine::wall_ms;
 use crate::random;
 use crate::shard::thread::{Here, Local};
 use crate::topology_log::Answer;
+use ::node::Stage;
 use amqp::{Millis, Table};
 use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
 use broker::{ChannelKey, PartitionId, VhostId};
@@ -134,6 +135,26 @@ impl Host for Turn<'_> {
     #[inline]
     fn count(&self, what: Count, count: u64) {
         self.local.tally.add(what, count);
+    }
+
+    fn elapsed_us(&self) -> u64 {
+        self.local.shared.elapsed_us()
+    }
+
+    fn note_routed(&self, begin_us: u64) {
+        let now_us = self.local.shared.elapsed_us();
+        self.local.stages.note(Stage::Route, now_us.saturating_sub(begin_us));
+        self.local.queued_us.set(now_us);
+    }
+
+    fn note_confirmed(&self, begin_us: u64) {
+        let took_us = self.local.shared.elapsed_us().saturating_sub(begin_us);
+        self.local.stages.note(Stage::Confirm, took_us);
+    }
+
+    #[inline]
+    fn count_size(&self, bytes: usize) {
+        self.local.tally.add_size(bytes);
     }
 
     #[inline]

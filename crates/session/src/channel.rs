@@ -67,8 +67,8 @@ pub(super) struct Consumer {
     pub(super) unacked: u64,
     /// What it was given and acked since that was taken down.
     pub(super) counts: ConsumerCounts,
-    /// Redeliveries tell their count in a header.
-    pub(super) tells_counts: bool,
+    /// Its queue is a quorum queue: redeliveries tell their count in a header.
+    pub(super) is_quorum: bool,
     /// How long it has held what it holds; absent without a timeout.
     pub(super) aging: Option<Box<Aging>>,
     /// What the event exchange was told of it; absent where nobody is.
@@ -95,7 +95,7 @@ impl Consumer {
             granted: 0,
             unacked: 0,
             counts: ConsumerCounts::default(),
-            tells_counts: false,
+            is_quorum: false,
             aging: None,
             told: None,
         }

@@ -30,7 +30,7 @@ pub(super) struct Wanted {
     pub(super) no_ack: bool,
     pub(super) exclusive: bool,
     pub(super) priority: i32,
-    pub(super) tells_counts: bool,
+    pub(super) is_quorum: bool,
     /// How long it may hold a message; `None` is for ever.
     pub(super) timeout_ms: Option<Millis>,
 }
@@ -53,11 +53,11 @@ impl Session {
         let topology = cx.host.topology();
         let found = topology.check_read(self.actor(), self.vhost, &name).and_then(|queue| {
             let asked = topology.check_consume_arguments(queue, arguments)?;
-            let tells_counts = queue.shape.queue_type == QueueType::Quorum;
+            let is_quorum = queue.shape.queue_type == QueueType::Quorum;
             let default = Some(cx.host.common().settings.consumer_timeout_ms);
             let timeout_ms = asked.timeout_ms.or(queue.rules.consumer_timeout_ms).or(default).filter(|ms| *ms > 0);
             let (queue, partition, priority) = (queue.id, queue.partition, asked.priority);
-            Ok(Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts, timeout_ms })
+            Ok(Wanted { queue, partition, tag, no_ack, exclusive, priority, is_quorum, timeout_ms })
         });
         drop(topology);
         match found {
@@ -71,7 +71,7 @@ impl Session {
     /// Has a partition attach a consumer; returns the consumer's number. `name` is its queue's for
     /// a refusal.
     pub(super) fn attach(&mut self, at: usize, wanted: Wanted, name: Bytes, cx: &mut Cx<'_, impl Host>) -> u32 {
-        let Wanted { queue, partition, tag, no_ack, exclusive, priority, tells_counts, timeout_ms } = wanted;
+        let Wanted { queue, partition, tag, no_ack, exclusive, priority, is_quorum, timeout_ms } = wanted;
         let aging = timeout_ms.filter(|_| !no_ack).map(|timeout_ms| Box::new(Aging::new(timeout_ms)));
         if let Some(aging) = &aging {
             self.watch(aging, cx.host.now());
@@ -98,7 +98,7 @@ impl Session {
             granted: 0,
             unacked: 0,
             counts: super::counts::ConsumerCounts::default(),
-            tells_counts,
+            is_quorum,
             aging,
             told: None,
         };
@@ -203,7 +203,8 @@ impl Session {
             (Pending::Get { of, .. }, Reply::Empty) => {
                 cx.host.count(Count::GotEmpty, 1);
                 let traffic = QueueTraffic { got_empty: 1, ..QueueTraffic::default() };
-                channel.counts.pass(of.queue, &traffic, cx.host.ledger());
+                let is_quorum = is_quorum(of.queue, cx.host);
+                channel.counts.pass(of.queue, is_quorum, &traffic, cx.host.ledger());
                 cx.client.get_empty(channel.id);
             }
             (Pending::Purge(Found { name, .. }), Reply::Counted(ready)) => {
@@ -266,7 +267,8 @@ impl Session {
         let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");
         let counted;
         let mut properties = view.properties();
-        if delivery.counts.acquired > 0 && self.is_quorum(queue, cx) {
+        let is_quorum = is_quorum(queue, cx.host);
+        if delivery.counts.acquired > 0 && is_quorum {
             counted = super::publish::with_counts(properties, delivery.counts);
             properties = &counted;
         }
@@ -294,12 +296,13 @@ impl Session {
         cx.host.count(Count::GotNoAck, without);
         cx.host.count(Count::Redelivered, redelivered);
         let traffic = QueueTraffic { got: with_ack, got_no_ack: without, redelivered, ..QueueTraffic::default() };
-        channel.counts.pass(queue, &traffic, cx.host.ledger());
+        consumer.is_quorum = is_quorum;
+        channel.counts.pass(queue, is_quorum, &traffic, cx.host.ledger());
         let _tag = cx.client.get_ok(channel.id, &got);
     }
+}
 
-    fn is_quorum(&self, queue: QueueId, cx: &Cx<'_, impl Host>) -> bool {
-        let topology = cx.host.topology();
-        topology.queue(queue).is_some_and(|queue| queue.shape.queue_type == QueueType::Quorum)
-    }
+fn is_quorum(queue: QueueId, host: &impl Host) -> bool {
+    let topology = host.topology();
+    topology.queue(queue).is_some_and(|queue| queue.shape.queue_type == QueueType::Quorum)
 }

@@ -70,9 +70,9 @@ impl ChannelCounts {
     }
 
     /// Takes down what came out of a queue.
-    pub(super) fn pass(&mut self, queue: QueueId, traffic: &QueueTraffic, ledger: &Ledger) {
+    pub(super) fn pass(&mut self, queue: QueueId, is_quorum: bool, traffic: &QueueTraffic, ledger: &Ledger) {
         self.traffic.out.add(traffic);
-        ledger.pass(queue, traffic);
+        ledger.pass(queue, is_quorum, traffic);
         match self.queues.iter().position(|(known, _)| *known == queue) {
             Some(at) => self.queues[at].1.add(traffic),
             None if self.queues.len() < TOLD_APART_MAX => self.queues.push((queue, *traffic)),
@@ -82,13 +82,16 @@ impl ChannelCounts {
 
     /// Takes down what is about no queue.
     fn tell(&mut self, vhost: VhostId, ledger: &Ledger) {
-        let ChannelTraffic { confirmed, returned, dropped, .. } = self.traffic;
-        let now = VhostCounted { confirmed, returned, dropped };
+        let ChannelTraffic { published, confirmed, returned, dropped, .. } = self.traffic;
+        // What was confirmed once says that the channel confirms.
+        let published_to_confirm = if confirmed > 0 { published } else { 0 };
+        let now = VhostCounted { confirmed, published_to_confirm, returned, dropped };
         let told = std::mem::replace(&mut self.told, now);
         if told != now {
             let confirmed = confirmed - told.confirmed;
             let (returned, dropped) = (returned - told.returned, dropped - told.dropped);
-            ledger.note(vhost, VhostCounted { confirmed, returned, dropped });
+            let published_to_confirm = published_to_confirm - told.published_to_confirm;
+            ledger.note(vhost, VhostCounted { confirmed, published_to_confirm, returned, dropped });
         }
     }
 
@@ -116,9 +119,9 @@ impl Channel {
     /// Takes down what a consumer counted.
     pub(super) fn take_consumer(&mut self, at: usize, ledger: &Ledger) {
         let consumer = &mut self.consumers[at];
-        let (queue, traffic) = (consumer.queue, consumer.take_counts());
+        let (queue, is_quorum, traffic) = (consumer.queue, consumer.is_quorum, consumer.take_counts());
         if !traffic.is_empty() {
-            self.counts.pass(queue, &traffic, ledger);
+            self.counts.pass(queue, is_quorum, &traffic, ledger);
         }
     }
 

@@ -151,6 +151,19 @@ pub trait Host {
     /// Counts `count` more.
     fn count(&self, what: Count, count: u64);
 
+    /// Microseconds since the node started.
+    fn elapsed_us(&self) -> u64;
+
+    /// A publish that was begun to be handled at `begin_us` has been handed to its partitions. One of
+    /// some is told of.
+    fn note_routed(&self, begin_us: u64);
+
+    /// It was confirmed.
+    fn note_confirmed(&self, begin_us: u64);
+
+    /// Counts the size of a published body.
+    fn count_size(&self, bytes: usize);
+
     /// What is counted by exchange and queue, of the sessions of this thread.
     fn ledger(&self) -> &Ledger;
 

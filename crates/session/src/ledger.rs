@@ -71,6 +71,8 @@ pub struct ExchangeCounted {
 pub struct VhostCounted {
     /// Messages confirmed.
     pub confirmed: u64,
+    /// Messages published on channels that confirm.
+    pub published_to_confirm: u64,
     /// Messages without a route that went back.
     pub returned: u64,
     /// Messages without a route that were dropped.
@@ -88,6 +90,8 @@ pub struct Counted {
     pub queues: Vec<(QueueId, QueueTraffic)>,
     /// By virtual host.
     pub vhosts: Vec<(VhostId, VhostCounted)>,
+    /// By type of queue, those that are gone meanwhile too: classic and quorum.
+    pub types: [QueueTraffic; 2],
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +101,7 @@ struct Kept {
     routed: Map<(u32, QueueId), u64>,
     queues: Map<QueueId, QueueTraffic>,
     vhosts: Map<VhostId, VhostCounted>,
+    types: [QueueTraffic; 2],
     /// How many there may be before it is looked which of them are gone.
     kept_max: usize,
 }
@@ -133,13 +138,16 @@ impl Ledger {
         let kept = &mut *self.0.borrow_mut();
         let sum = kept.vhosts.entry(vhost).or_default();
         sum.confirmed += counted.confirmed;
+        sum.published_to_confirm += counted.published_to_confirm;
         sum.returned += counted.returned;
         sum.dropped += counted.dropped;
     }
 
     /// Takes down what went out of a queue.
-    pub(crate) fn pass(&self, queue: QueueId, traffic: &QueueTraffic) {
-        self.0.borrow_mut().queues.entry(queue).or_default().add(traffic);
+    pub(crate) fn pass(&self, queue: QueueId, is_quorum: bool, traffic: &QueueTraffic) {
+        let kept = &mut *self.0.borrow_mut();
+        kept.types[usize::from(is_quorum)].add(traffic);
+        kept.queues.entry(queue).or_default().add(traffic);
     }
 
     /// Forgets queues that are gone, if there is much: nobody has looked for long. To be called now
@@ -163,6 +171,7 @@ impl Ledger {
             routed: kept.routed.into_iter().map(|((place, queue), count)| (place, queue, count)).collect(),
             queues: kept.queues.into_iter().collect(),
             vhosts: kept.vhosts.into_iter().collect(),
+            types: kept.types,
         }
     }
 }
@@ -179,8 +188,8 @@ mod tests {
         ledger.publish(VhostId(0), b"", [QueueId(1)].into_iter(), 2);
         ledger.publish(VhostId(0), b"x", [QueueId(1)].into_iter(), 1);
         ledger.publish(VhostId(7), b"x", [].into_iter(), 5);
-        ledger.pass(QueueId(1), &QueueTraffic { delivered: 2, acked: 1, ..QueueTraffic::default() });
-        ledger.pass(QueueId(1), &QueueTraffic { acked: 1, ..QueueTraffic::default() });
+        ledger.pass(QueueId(1), true, &QueueTraffic { delivered: 2, acked: 1, ..QueueTraffic::default() });
+        ledger.pass(QueueId(1), true, &QueueTraffic { acked: 1, ..QueueTraffic::default() });
         let mut counted = ledger.take();
         counted.routed.sort_unstable();
         let of: Vec<_> =
@@ -189,6 +198,7 @@ mod tests {
         assert_eq!(counted.routed, [(0, QueueId(1), 4), (0, QueueId(2), 3), (1, QueueId(1), 2)]);
         let traffic = QueueTraffic { delivered: 2, acked: 2, ..QueueTraffic::default() };
         assert_eq!(counted.queues, [(QueueId(1), traffic)]);
+        assert_eq!(counted.types, [QueueTraffic::default(), traffic]);
         assert_eq!(ledger.take(), Counted::default());
     }
 
@@ -196,7 +206,7 @@ mod tests {
     fn queues_that_came_and_went_take_no_memory_where_nobody_looks() {
         let (ledger, topology) = (Ledger::default(), Topology::new());
         for queue in 0..3 * KEPT_MAX as u64 {
-            ledger.pass(QueueId(queue), &QueueTraffic { acked: 1, ..QueueTraffic::default() });
+            ledger.pass(QueueId(queue), false, &QueueTraffic { acked: 1, ..QueueTraffic::default() });
             ledger.make_room(|| &topology);
         }
         assert!(ledger.take().queues.len() <= KEPT_MAX);

@@ -39,6 +39,7 @@ mod ledger;
 mod logins;
 mod names;
 mod occupancy;
+mod probe;
 mod publish;
 mod reattach;
 mod refusal;
@@ -67,7 +68,7 @@ pub use occupancy::Occupancy;
 pub use publish::SYNC_EXCHANGE;
 pub use session::{Cx, Peer, Session};
 pub use stamps::{Stamp, Stamps};
-pub use tally::{Count, Published, Tally, Traffic};
+pub use tally::{Count, MessageSizes, Published, Tally, Traffic};
 pub use unfinished::{Limits, Sums};
 
 pub(crate) use session::NEVER;

@@ -85,6 +85,7 @@ impl Session {
         copies: &Copies,
         cx: &mut Cx<'_, impl Host>,
     ) {
+        let begin_us = if std::mem::take(&mut self.probe.is_armed) { cx.host.elapsed_us() } else { 0 };
         let version = cx.host.topology_version();
         let kept = match copies.keys.is_empty() {
             true => self.channels[at].routes.find(version, &publish.exchange, &publish.routing_key),
@@ -116,6 +117,7 @@ impl Session {
         }
         route.published += 1;
         cx.host.count(Count::Published, 1);
+        cx.host.count_size(publish.body.len());
         if route.groups.is_empty() {
             let (is_sync, is_away) = (route.is_sync, route.away > 0);
             return match is_away {
@@ -130,6 +132,12 @@ impl Session {
         let (partitions, away) = (route.groups.len() + route.away, route.away);
         if let Err(error) = send(route, channel.key, &publish, cx) {
             return self.fail(at, error, cx);
+        }
+        if begin_us != 0 {
+            cx.host.note_routed(begin_us);
+            if partitions == 1 {
+                self.probe.sent(channel.key, publish.publish_seq, begin_us);
+            }
         }
         if partitions > 1 && publish.publish_seq != 0 {
             channel.await_confirms(publish.publish_seq, partitions);
@@ -326,7 +334,7 @@ impl Session {
         let body = view.body_of(&delivery.message);
         let counted;
         let mut properties = view.properties();
-        if delivery.counts.acquired > 0 && consumer.tells_counts {
+        if delivery.counts.acquired > 0 && consumer.is_quorum {
             counted = with_counts(properties, delivery.counts);
             properties = &counted;
         }

@@ -10,6 +10,7 @@ use crate::history::Replay;
 use crate::host::{DeleteQueue, Host};
 use crate::logins::LoginOver;
 use crate::occupancy::Place;
+use crate::probe::Probe;
 use crate::refusal;
 use crate::report::ConnectionNumber;
 use crate::tally::Count;
@@ -77,6 +78,8 @@ pub struct Session {
     pub(crate) route_targets: usize,
     /// What was done in this turn.
     pub(crate) work: Work,
+    /// How long publishes take.
+    pub(crate) probe: Probe,
     /// A commit that goes on with the next turn.
     pub(crate) committing: Option<Box<Commit>>,
     /// Histories on their way to new bindings; likewise.
@@ -135,6 +138,7 @@ impl Session {
             targets: Vec::new(),
             route_targets: 0,
             work: Work::default(),
+            probe: Probe::default(),
             committing: None,
             replays: VecDeque::new(),
         }
@@ -238,6 +242,7 @@ impl Session {
     /// A turn begins: what is left of the last one comes first.
     pub fn begin_turn(&mut self, cx: &mut Cx<'_, impl Host>) {
         self.work = Work::default();
+        self.probe.begin_turn();
         self.go_on_committing(cx);
         if !self.replays.is_empty() {
             self.go_on_replaying(cx);
@@ -302,8 +307,12 @@ impl Session {
             Effect::Confirm { first, count, .. } => {
                 let confirmed = self.channels[at].confirm(first, count, false, cx.client);
                 cx.host.count(Count::Confirmed, confirmed);
+                if let Some(begin_us) = self.probe.answered(key, first, count) {
+                    cx.host.note_confirmed(begin_us);
+                }
             }
             Effect::Refuse { first, count, .. } | Effect::SendAgain { first, count, .. } => {
+                self.probe.answered(key, first, count);
                 self.channels[at].confirm(first, count, true, cx.client);
             }
             Effect::Reply { request, reply, .. } => self.handle_reply(at, request, reply, cx),
@@ -407,6 +416,7 @@ impl Session {
     fn end_channel(&mut self, channel: ChannelId, host: &impl Host) {
         let mut gone = self.channels.remove(self.at(channel));
         gone.take_counts(self.vhost, host.ledger());
+        self.probe.forget(gone.key);
         host.ledger().make_room(|| host.topology());
         self.route_targets -= gone.routes.targets();
         self.transaction_bytes -= gone.transaction.as_ref().map_or(0, |transaction| transaction.bytes());

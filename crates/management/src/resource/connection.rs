@@ -14,7 +14,7 @@ const REASON_DEFAULT: &str = "Closed via management plugin";
 const REASON_BYTES_MAX: usize = 220;
 
 /// A connection as RabbitMQ names it: both ends.
-pub(super) fn name(report: &ConnectionReport) -> String {
+pub(crate) fn name(report: &ConnectionReport) -> String {
     match report.seen.local_address {
         Some(local) => format!("{} -> {local}", report.peer),
         None => format!("{} -> ?", report.peer),

@@ -10,6 +10,7 @@ mod cluster;
 mod connection;
 mod definitions;
 mod exchange;
+mod guarantee;
 mod health;
 mod limit;
 mod message;
@@ -35,7 +36,9 @@ use crate::unsent::Owner;
 use binding::End;
 use broker::VhostId;
 use broker::topology::{Kind, Topology};
+pub(crate) use connection::name as connection_name;
 pub(crate) use message::AT_A_TIME as MESSAGES_AT_A_TIME;
+pub(crate) use node::memory_parts;
 use permission::Of;
 use server::Handle;
 
@@ -154,6 +157,11 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"leveret", b"queues", vhost, name, b"move"] => {
             on!(method; "POST" => transfer::transfer(cx, vhost, name, body).await)
         }
+        [b"leveret", b"latencies"] => on!(method; "GET" => guarantee::latencies(cx).await),
+        [b"leveret", b"disk"] => on!(method; "GET" => guarantee::disk(cx).await),
+        [b"leveret", b"queues"] => on!(method; "GET" => guarantee::queues(cx, None).await),
+        [b"leveret", b"queues", vhost] => on!(method; "GET" => guarantee::queues(cx, Some(vhost)).await),
+        [b"leveret", b"queues", vhost, name] => on!(method; "GET" => guarantee::queue(cx, vhost, name).await),
         [b"leveret", b"settings"] => on!(method; "GET" => operator::settings(cx)),
         [b"leveret", b"stop"] => on!(method; "POST" => operator::stop(cx)),
         [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),
@@ -240,6 +248,7 @@ fn is_long(parts: &[&[u8]]) -> bool {
             true
         }
         [b"vhosts"] | [b"vhosts", _, _] | [b"users"] => true,
+        [b"leveret", b"queues"] | [b"leveret", b"queues", _] => true,
         _ => false,
     }
 }

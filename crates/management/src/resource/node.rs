@@ -196,6 +196,12 @@ impl MemoryPart {
     }
 }
 
+/// The parts of the node's memory by RabbitMQ's names, in bytes.
+pub(crate) fn memory_parts(figures: &NodeFigures) -> Vec<(&'static str, u64)> {
+    let resident = Process::look().resident_bytes.unwrap_or_default();
+    MemoryPart::of(figures, resident).into_iter().map(|part| (part.name, part.bytes)).collect()
+}
+
 /// PUT and DELETE of what holds publishers, as an alarm does: for an operator who wants queues
 /// drained.
 pub(super) fn hold_publishers(cx: Cx<'_>, name: &[u8], hold: bool) -> Result<Answer, Refused> {

@@ -196,8 +196,15 @@ fn describe(
     let Some(ranges) = rates else { return without_stats(cx, described) };
     let store = cx.call.statistics.store();
     if let (Some(history), Some(fields)) = (store.queue(queue.id), described.as_object_mut()) {
-        lengths(&[history], &store, ranges, fields);
-        if let Some(stats) = message_stats(&[history], &store, ranges) {
+        if ["messages_details", "messages_ready_details", "messages_unacknowledged_details"]
+            .iter()
+            .any(|one| cx.call.wants(one))
+        {
+            lengths(&[history], &store, ranges, fields);
+        }
+        if cx.call.wants("message_stats")
+            && let Some(stats) = message_stats(&[history], &store, ranges)
+        {
             fields.insert("message_stats".to_owned(), stats);
         }
     }

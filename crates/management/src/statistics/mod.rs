@@ -10,10 +10,12 @@ pub(crate) mod column;
 mod details;
 mod messages;
 mod series;
+mod stages;
 mod store;
 
 pub(crate) use details::{Figure, Kind, Ranges};
 pub(crate) use messages::{lengths, message_stats, out_of_queue, rates_of};
+pub(crate) use stages::{NAMES as STAGE_NAMES, Stages};
 pub(crate) use store::{History, Store};
 
 use crate::process::Process;
@@ -85,6 +87,11 @@ impl Statistics {
         if self.looked.replace(Instant::now()).elapsed() >= LOOKED_AT {
             self.begins.notify_one();
         }
+        self.count(handle).await;
+    }
+
+    /// The same for somebody who wants counts and no rates: that is not to look.
+    pub(crate) async fn count(&self, handle: &Handle) {
         if self.updated.get().is_none_or(|updated| updated.elapsed() >= YOUNG) {
             self.look(handle, false).await;
         }

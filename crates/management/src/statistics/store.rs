@@ -5,9 +5,11 @@
 
 use super::column::{self, CHANNEL_WIDTH, NODE_WIDTH, QUEUE_WIDTH, VHOST_WIDTH};
 use super::series::{Series, Timeline};
+use super::stages::{self, StageHistory};
 use crate::process::Process;
 use broker::topology::{Name, Topology};
-use broker::{QueueId, VhostId};
+use broker::{PartitionId, QueueId, VhostId};
+use partition::PartitionFigures;
 use server::handle::{ChannelTraffic, NodeFigures, QueueTraffic, ShardStatistics};
 use server::report::{ChannelFigures, ConnectionNumber};
 use std::collections::{BTreeMap, HashMap};
@@ -130,6 +132,14 @@ pub(crate) struct Store {
     exchanges: HashMap<(VhostId, Name), Exchange>,
     connections: HashMap<ConnectionNumber, ConnectionHistory>,
     node: Option<History>,
+    stages: StageHistory,
+    partitions: HashMap<PartitionId, PartitionFigures>,
+    /// What came out of classic and of quorum queues.
+    types: [QueueTraffic; 2],
+    /// Copies that went into queues.
+    routed: u64,
+    /// Messages published on channels that confirm.
+    published_to_confirm: u64,
 }
 
 /// An exchange, and what went from it into each queue.
@@ -145,7 +155,7 @@ impl Store {
     }
 
     /// When it was last brought up to date, in milliseconds since the epoch.
-    pub(super) fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         self.now_ms
     }
 
@@ -184,6 +194,26 @@ impl Store {
         self.connections.get(&connection)?.channels.iter().find(|channel| channel.number == number)
     }
 
+    /// How long things take.
+    pub(crate) fn stages(&self) -> &StageHistory {
+        &self.stages
+    }
+
+    /// The groups of queues that have a copy on this node.
+    pub(crate) fn partitions(&self) -> &HashMap<PartitionId, PartitionFigures> {
+        &self.partitions
+    }
+
+    /// What came out of classic and of quorum queues, those too that are gone.
+    pub(crate) fn types(&self) -> [QueueTraffic; 2] {
+        self.types
+    }
+
+    /// Copies of messages that went into queues, and messages published on channels that confirm.
+    pub(crate) fn routed(&self) -> (u64, u64) {
+        (self.routed, self.published_to_confirm)
+    }
+
     pub(crate) fn node(&self) -> Option<&History> {
         self.node.as_ref()
     }
@@ -211,7 +241,10 @@ impl Store {
         self.now_ms = now_ms;
         let mut lengths: HashMap<QueueId, (u64, u64)> = HashMap::new();
         let mut connected = Vec::new();
-        for ShardStatistics { connections, queues, counted } in shards {
+        self.stages.update(stages::gather(&shards, figures));
+        self.partitions.clear();
+        for ShardStatistics { connections, queues, counted, partitions, .. } in shards {
+            self.partitions.extend(partitions.into_iter().map(|group| (group.partition, group)));
             self.add_exchanges(&counted, topology);
             for (queue, traffic) in &counted.queues {
                 if let Some(known) = topology.queue(*queue) {
@@ -219,7 +252,9 @@ impl Store {
                     add_traffic(&mut self.queue_mut(*queue).now, traffic);
                 }
             }
+            self.types.iter_mut().zip(&counted.types).for_each(|(sum, traffic)| sum.add(traffic));
             for (vhost, counted) in counted.vhosts {
+                self.published_to_confirm += counted.published_to_confirm;
                 let now = &mut self.vhost_mut(vhost).now;
                 now[column::CONFIRM] += counted.confirmed;
                 now[column::RETURN] += counted.returned;
@@ -240,6 +275,7 @@ impl Store {
     fn add_exchanges(&mut self, counted: &server::handle::Counted, topology: &Topology) {
         let keys: Vec<(VhostId, Name)> = counted.exchanges.iter().map(|one| (one.vhost, one.name.clone())).collect();
         for (one, key) in counted.exchanges.iter().zip(&keys) {
+            self.routed += one.published_out;
             self.vhost_mut(one.vhost).now[column::PUBLISH] += one.published_in;
             let is_kept = self.exchanges.len() < HISTORIES_MAX;
             let new = || Exchange { messages: History::new(column::EXCHANGE_WIDTH, is_kept), queues: BTreeMap::new() };
@@ -349,6 +385,7 @@ impl Store {
             exchange.queues.retain(|queue, _| topology.queue(*queue).is_some());
             topology.find_exchange(*vhost, name).is_some()
         });
+        self.stages.sample(self.now_ms);
         self.timeline.advance(self.now_ms);
         if !std::mem::replace(&mut self.has_begun, true) {
             // What was counted before the first look happened at nobody knows what time.

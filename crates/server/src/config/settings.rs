@@ -358,8 +358,12 @@ settings! {
         Management, Kind::Addresses { count_min: 0, count_max: 16 }, Fixed("127.0.0.1:15672"),
         "Addresses that serve RabbitMQ's management API and metrics for Prometheus over HTTP. The API asks for name and password, metrics \
          ask for nothing: whoever reaches the address reads them. An address that was not asked for and is taken is done without.",
-        elsewhere ["management.tcp.port", "management.tcp.ip", "management.listener.port", "prometheus.tcp.port", "management_port",
-            "http_port", "metrics_port", "http"]
+        elsewhere ["management.tcp.port", "management.tcp.ip", "management.listener.port", "management_port", "http_port", "http"]
+    }
+    prometheus: Vec<SocketAddr> {
+        Management, Kind::Addresses { count_min: 0, count_max: 16 }, Fixed("none"),
+        "Further addresses that serve metrics for Prometheus and nothing else; usually port 15692, where RabbitMQ's plugin has them. They          ask for no password: whoever reaches the address reads them.",
+        elsewhere ["prometheus.tcp.port", "prometheus.tcp.ip", "metrics_port", "prometheus_port", "rabbitmq_prometheus"]
     }
     management_tls: Vec<SocketAddr> {
         Management, Kind::Addresses { count_min: 0, count_max: 16 }, Fixed("none"),

@@ -39,7 +39,9 @@ use storage::{DataFolder, Disk, NodeRecord, RealDisk, StorageError, WalOptions};
 use switch::Parcel;
 
 pub(crate) use metadata::Decided;
-pub use node::{ASIDE_FOLDER, OpenError, RepairReport, SyncTimes, Uncounted, needs_of, next_aside};
+pub use node::{
+    ASIDE_FOLDER, BOUNDS_US, Durations, OpenError, RepairReport, Stage, SyncTimes, Uncounted, needs_of, next_aside,
+};
 pub(crate) use shard_disk::{ShardDisk, wall_ms};
 use wal_thread::WalHandle;
 
@@ -311,6 +313,12 @@ impl EngineGauges {
     /// How long syncs took.
     pub fn sync_times(&self) -> SyncTimes {
         self.wal.gauges().sync_times.read()
+    }
+
+    /// The same of writes and of syncs, to be added up and subtracted.
+    pub fn log_times(&self) -> (Durations, Durations) {
+        let gauges = self.wal.gauges();
+        (gauges.write_times.durations(), gauges.sync_times.durations())
     }
 
     /// The disk is full and writes wait.

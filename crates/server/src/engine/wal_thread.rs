@@ -97,8 +97,15 @@ impl Writer {
     }
 
     fn write(&mut self, batch: &mut Batch) -> Result<(), DiskFull> {
-        match self.log.write(batch, self.epoch.elapsed(), &mut self.listener) {
-            Ok(()) => Ok(()),
+        let begin = self.epoch.elapsed();
+        let has_writes = !batch.writes.is_empty();
+        match self.log.write(batch, begin, &mut self.listener) {
+            Ok(()) => {
+                if has_writes {
+                    self.log.gauges().write_times.note(self.epoch.elapsed().saturating_sub(begin));
+                }
+                Ok(())
+            }
             Err(error) if error.is_full() => Err(DiskFull),
             Err(error) => fatal("the log could not be written", &error),
         }

@@ -8,8 +8,9 @@
 
 use crate::cluster::LinkArrival;
 use crate::drain::DrainStep;
+use ::node::{Durations, Stage};
 use broker::VhostId;
-use partition::{QueueFigures, Reply};
+use partition::{PartitionFigures, QueueFigures, Reply};
 use session::Counted;
 use session::report::{ConnectionFigures, ConnectionNumber, ConnectionReport};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -82,6 +83,10 @@ pub struct ShardStatistics {
     pub queues: Vec<QueueFigures>,
     /// By exchange and queue, since the last look.
     pub counted: Counted,
+    /// The groups of queues that have a copy here.
+    pub partitions: Vec<PartitionFigures>,
+    /// How long things took since the start, in the order of [`node::Stage::ALL`].
+    pub stages: [Durations; Stage::ALL.len()],
 }
 
 /// A connection on its way to its shard, past everything that comes before AMQP.

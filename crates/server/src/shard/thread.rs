@@ -17,8 +17,8 @@ use crate::stream::Stream;
 use crate::topology_log::Answer;
 use amqp::Millis;
 use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, Topology};
-use broker::{ChannelKey, ConsumerKey, NodeNumber, VhostId};
-use node::{Now, Shard, Share};
+use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, VhostId};
+use node::{Now, Shard, Share, Stage, StageClock};
 use partition::{Effect, RequestId};
 use session::{Ledger, Peer, Tally};
 use slab::Slab;
@@ -36,6 +36,9 @@ use tokio::runtime::{Builder, LocalOptions};
 
 /// A shard that does something gives the memory of bursts back this often.
 const TRIM_AFTER_MS: Millis = 2_000;
+
+/// One step in so many begins to measure an entry.
+const MEASURED_STEPS: u32 = 16;
 
 /// How often the memory in use is looked at while there is too much of it.
 const ALARM_LOOK_MS: Millis = 50;
@@ -67,6 +70,10 @@ pub(crate) struct Local {
     pub(crate) tally: Tally,
     /// The same by exchange and queue.
     pub(crate) ledger: Ledger,
+    /// How long things take.
+    pub(crate) stages: StageClock,
+    /// When a publish that is measured was handed over; 0 if none was since the last step.
+    pub(crate) queued_us: Cell<u64>,
     /// The links to other nodes whose sockets this shard has.
     links: Rc<RefCell<Vec<Rc<LinkOut>>>>,
 }
@@ -319,6 +326,9 @@ struct StepTask {
     was_loaded: bool,
     /// Bytes that came by the mailbox and are not in the gauge yet.
     taken_bytes: u64,
+    /// An entry that is measured: its group, its index, and when it was proposed.
+    proposed: Option<(PartitionId, u64, u64)>,
+    steps: u32,
     trim_at: Option<Millis>,
     sleep: Pin<Box<tokio::time::Sleep>>,
     sleep_until: Option<Millis>,
@@ -419,7 +429,9 @@ impl StepTask {
                 let connections = local.all_clients().into_iter().filter_map(figures).collect();
                 let mut queues = Vec::new();
                 self.shard.survey(&mut queues);
-                let _ = answer.send(vec![ShardStatistics { connections, queues, counted: local.ledger.take() }]);
+                let (partitions, stages) = (self.shard.group_figures(), local.stages.read());
+                let counted = local.ledger.take();
+                let _ = answer.send(vec![ShardStatistics { connections, queues, counted, partitions, stages }]);
             }
             Parcel::Relieved => local.resume_paused(),
             Parcel::Drain(step) => {
@@ -457,6 +469,39 @@ impl StepTask {
         let mut kept = self.local.flush.borrow_mut();
         if kept.is_empty() {
             *kept = flush;
+        }
+    }
+
+    /// A publish that is measured has waited until now.
+    fn note_queued(&self) {
+        let queued_us = self.local.queued_us.take();
+        if queued_us != 0 {
+            let waited_us = self.local.shared.elapsed_us().saturating_sub(queued_us);
+            self.local.stages.note(Stage::Queue, waited_us);
+        }
+    }
+
+    /// Measures how long an entry takes from its proposal until a majority has it: one at a time, and
+    /// seldom, as it takes a look at the groups.
+    fn note_proposed(&mut self) {
+        if let Some((partition, index, begin_us)) = self.proposed {
+            match self.shard.committed(partition) {
+                Some(committed) if committed < index => {}
+                Some(_) => {
+                    let took_us = self.local.shared.elapsed_us().saturating_sub(begin_us);
+                    self.local.stages.note(Stage::Replicate, took_us);
+                    self.proposed = None;
+                }
+                // It leads no more: nobody knows.
+                None => self.proposed = None,
+            }
+            return;
+        }
+        self.steps = self.steps.wrapping_add(1);
+        if self.steps.is_multiple_of(MEASURED_STEPS)
+            && let Some((partition, index)) = self.shard.proposed()
+        {
+            self.proposed = Some((partition, index, self.local.shared.elapsed_us()));
         }
     }
 
@@ -526,17 +571,21 @@ impl Future for StepTask {
         let this = self.get_mut();
         let now = this.local.now();
         this.local.switch.inbox().borrow_mut().start_step(cx.waker());
+        this.note_queued();
         this.handle_parcels(cx.waker(), now);
         this.handle_timers(now);
         this.local.switch.resume_roads(&Here(&this.local));
         this.local.switch.send_dead_letters(&Here(&this.local));
-        let StepTask { local, shard, disk, drain, .. } = &mut *this;
+        let StepTask { local, shard, drain, .. } = &mut *this;
         let time = drain.time(Now { ms: now, wall_ms: wall_ms() });
         shard.share().are_keys_full = local.shared.memory.are_keys_full();
         if shard.step(time, &local.switch, &mut Crossing { switch: &local.switch, env: &Here(local) }) {
             drain.note_activity();
         }
-        if local.shared.leaders.has_peers() {
+        let has_peers = local.shared.leaders.has_peers();
+        this.note_proposed();
+        let StepTask { local, shard, disk, .. } = &mut *this;
+        if has_peers {
             local.send_to_nodes(shard.share());
         }
         if let Some(disk) = disk {
@@ -620,6 +669,8 @@ pub(crate) fn run(parts: Parts) {
             paused: RefCell::default(),
             tally: Tally::default(),
             ledger: Ledger::default(),
+            stages: StageClock::default(),
+            queued_us: Cell::new(0),
             links: Rc::default(),
             shared: shared.clone(),
         });
@@ -633,6 +684,8 @@ pub(crate) fn run(parts: Parts) {
             drain: Drain::default(),
             was_loaded: false,
             taken_bytes: 0,
+            proposed: None,
+            steps: 0,
             trim_at: None,
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             sleep_until: None,

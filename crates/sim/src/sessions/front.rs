@@ -454,6 +454,16 @@ impl Host for Desk<'_> {
 
     fn count(&self, _: Count, _: u64) {}
 
+    fn elapsed_us(&self) -> u64 {
+        self.now
+    }
+
+    fn note_routed(&self, _: u64) {}
+
+    fn note_confirmed(&self, _: u64) {}
+
+    fn count_size(&self, _: usize) {}
+
     fn ledger(&self) -> &Ledger {
         &self.front.ledger
     }

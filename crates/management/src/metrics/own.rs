@@ -1,0 +1,170 @@
+//! What only this broker tells, and what is told in histograms.
+
+use super::out::{Labels, Out, counter, gauge};
+use super::scrape::{QueueRow, Scrape};
+use super::view::View;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use server::engine::BOUNDS_US;
+use server::handle::NodeFigures;
+use std::fmt::Error;
+
+/// A histogram that is counted elsewhere: bounds and counts, not added up.
+struct Counted<'s> {
+    sum: f64,
+    buckets: &'s [(f64, u64)],
+}
+
+impl EncodeMetric for Counted<'_> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), Error> {
+        let count = self.buckets.iter().map(|(_, count)| count).sum();
+        encoder.encode_histogram::<NoLabelSet>(self.sum, count, self.buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
+/// How large published messages are, in RabbitMQ's buckets.
+pub(super) fn sizes(figures: &NodeFigures, out: &mut Out<'_>) -> Result<(), Error> {
+    let sizes = &figures.message_sizes;
+    let buckets: Vec<(f64, u64)> = sizes.buckets().collect();
+    let mut encoder = out.encoder.encode_descriptor(
+        "rabbitmq_message_size_bytes",
+        "Bodies of published messages",
+        None,
+        MetricType::Histogram,
+    )?;
+    Counted { sum: sizes.sum_bytes as f64, buckets: &buckets }
+        .encode(encoder.encode_family(&[("protocol", "amqp091")])?)
+}
+
+impl Scrape {
+    /// How long the stages of a message's road take.
+    fn stages(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let help = "How long the stages of a message's road take, measured on some messages";
+        let mut encoder = out.encoder.encode_descriptor("leveret_stage_seconds", help, None, MetricType::Histogram)?;
+        for (name, stage) in crate::statistics::STAGE_NAMES.iter().zip(&self.stages) {
+            let ends = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
+            let buckets: Vec<(f64, u64)> = ends.zip(stage.counts).collect();
+            let sum = stage.total_us as f64 / 1e6;
+            Counted { sum, buckets: &buckets }.encode(encoder.encode_family(&[("stage", *name)])?)?;
+        }
+        Ok(())
+    }
+}
+
+fn of_queue(row: &QueueRow) -> Labels<'_> {
+    vec![("vhost", &row.vhost), ("queue", &row.name)]
+}
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let out = &mut Out { encoder, prefix: self.view.prefix(), is_each: self.view.is_each(), name: String::new() };
+        match self.view {
+            View::Memory => self.memory(out)?,
+            _ => {
+                self.node(out)?;
+                self.of_queues(out)?;
+                self.of_channels(out)?;
+            }
+        }
+        if matches!(self.view, View::Detailed(_)) {
+            self.of_cluster(out)?;
+        }
+        if matches!(self.view, View::Total | View::Each) {
+            self.own(out)?;
+        }
+        self.identity(out)
+    }
+}
+
+impl Scrape {
+    fn own(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let figures = &self.figures;
+        out.prefix = "";
+        out.maybe(
+            gauge("process_resident_memory_bytes", "Memory that the process holds"),
+            self.process.resident_bytes,
+        )?;
+        out.prefix = "leveret_";
+        let is_each = out.is_each;
+        let help = "Value confirmed and not yet synced, of queues with selective durability";
+        let rows = self.queues.iter().map(|row| {
+            let value = row.figures.value_at_risk;
+            (of_queue(row), row.figures.value_cap.map(|_| value).or((!is_each).then_some(value)))
+        });
+        out.rows(gauge("value_at_risk", help), rows)?;
+        let help = "What the value at risk never passes, of queues in use";
+        out.rows(
+            gauge("value_at_risk_cap", help),
+            self.queues.iter().map(|row| (of_queue(row), row.figures.value_cap)),
+        )?;
+        let help = "Messages dropped since the start, because the queue had taken in one of the same key";
+        let rows = self.queues.iter().map(|row| {
+            let dropped = row.figures.repeats_dropped;
+            (of_queue(row), (row.has_dedup || !is_each).then_some(dropped))
+        });
+        out.rows(counter("repeats_dropped", help), rows)?;
+        out.one(gauge("publishers_held", "Publishers are held by the operator"), figures.alarms.operator.into())?;
+        out.real(gauge("uptime_seconds", "Since the start"), self.uptime_s)?;
+        let gauges = [
+            ("connections_blocked", "Publishers held back by an alarm", self.blocked_connections),
+            ("exchanges", "Exchanges", self.exchange_count),
+            ("bindings", "Bindings, those of the default exchange not counted", self.binding_count),
+            (
+                "partitions_quarantined",
+                "Partitions that are damaged, whose queues are unavailable until they are repaired",
+                figures.partitions_quarantined,
+            ),
+            (
+                "partitions_without_spare",
+                "Partitions led here without a member to spare: written is confirmed as synced",
+                figures.partitions_without_spare,
+            ),
+            ("transient_messages_bytes", "Memory pinned by messages of transient queues", figures.transient_bytes),
+            (
+                "transient_messages_limit_bytes",
+                "Memory pinned by messages of transient queues at which publishers are blocked",
+                self.memory_limit_bytes,
+            ),
+            (
+                "unfinished_bytes",
+                "Memory of messages that have not arrived as a whole, and of transactions",
+                figures.unfinished_bytes,
+            ),
+            ("history_bytes", "Memory of what x-recent-history exchanges remember", figures.history_bytes),
+            (
+                "deduplication_bytes",
+                "Memory of the keys that queues with deduplication remember",
+                figures.deduplication_bytes,
+            ),
+            (
+                "waiting_bytes",
+                "Bytes of frames that wait for their channel's turn, as those of blocked publishers do",
+                figures.waiting_bytes,
+            ),
+            ("unwritten_bytes", "Memory of what was published and is not yet written", figures.unwritten_bytes),
+        ];
+        for (name, help, value) in gauges {
+            out.one(gauge(name, help), value)?;
+        }
+        let help = "Messages set aside since the start, because their bytes are damaged on the disk";
+        out.one(counter("messages_set_aside", help), figures.messages_set_aside)?;
+        out.one(counter("log_written_bytes", "Bytes written to the log"), figures.log_bytes)?;
+        self.stages(out)?;
+        if let Some(times) = &figures.sync_times {
+            let syncs = Counted { sum: times.total_s, buckets: &times.buckets };
+            let help = "How long syncs of the log took";
+            syncs.encode(out.encoder.encode_descriptor(
+                "leveret_log_sync_seconds",
+                help,
+                None,
+                MetricType::Histogram,
+            )?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,267 @@
+//! `/api/leveret/...`: what only this broker tells. What a queue promises now, how long the stages
+//! of a message's road take, what is on the disk.
+//!
+//! Invariant: what a queue promises is told from what its copies have said, and never from what they
+//! should have. What this node does not know is null: only the leader of a partition knows how far
+//! the copies on other nodes are.
+
+use super::queue::checked;
+use super::{Cx, NOT_THEIRS};
+use crate::answer::{Answer, Refused};
+use crate::statistics::STAGE_NAMES;
+use crate::{json, listing};
+use broker::topology::{DurabilityLevel, Name, Queue, Topology};
+use broker::{NodeNumber, PartitionId, QueueId, VhostId};
+use partition::{CopyFigures, PartitionFigures, QueueFigures};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// GET of how long the stages of a message's road took within the last minute.
+pub(super) async fn latencies(cx: Cx<'_>) -> Result<Answer, Refused> {
+    cx.caller.need_monitoring()?;
+    cx.call.statistics.update(cx.handle()).await;
+    let store = cx.call.statistics.store();
+    let (stages, over_ms) = store.stages().last_minute(store.now_ms());
+    let mut told = Map::new();
+    for (name, stage) in STAGE_NAMES.iter().zip(&stages) {
+        let count = stage.count();
+        let mut one = Map::new();
+        one.insert("count".to_owned(), count.into());
+        one.insert("mean_us".to_owned(), stage.total_us.checked_div(count).into());
+        for (name, part) in [("p50_us", 0.5), ("p90_us", 0.9), ("p99_us", 0.99), ("p999_us", 0.999)] {
+            one.insert(name.to_owned(), stage.quantile_us(part).into());
+        }
+        told.insert((*name).to_owned(), one.into());
+    }
+    Ok(Answer::json(&json!({ "node": cx.handle().facts().node_name, "over_ms": over_ms, "stages": told })))
+}
+
+/// GET of what each queue promises now.
+pub(super) async fn queues(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
+    let vhost = vhost.map(|name| cx.visible_vhost(&cx.handle().topology(), name)).transpose()?;
+    let found = Found::new(cx).await;
+    let mut queues: Vec<(VhostId, Name, QueueId)> = {
+        let topology = cx.handle().topology();
+        let seen = |queue: &&Queue| match vhost {
+            Some(vhost) => queue.vhost == vhost,
+            None => cx.caller.sees(&topology, queue.vhost),
+        };
+        topology.queues().filter(seen).map(|queue| (queue.vhost, queue.name.clone(), queue.id)).collect()
+    };
+    queues.sort_unstable();
+    let describe = |part: &[(VhostId, Name, QueueId)]| {
+        let topology = cx.handle().topology();
+        part.iter()
+            .filter_map(|(_, _, id)| topology.queue(*id))
+            .map(|queue| found.describe(cx, &topology, queue))
+            .collect()
+    };
+    listing::answer(cx.call, &queues, describe).await
+}
+
+/// GET of what one queue promises now.
+pub(super) async fn queue(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+    cx.visible_vhost(&cx.handle().topology(), vhost)?;
+    let found = Found::new(cx).await;
+    let topology = cx.handle().topology();
+    let vhost = cx.visible_vhost(&topology, vhost)?;
+    let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
+    cx.caller.need(cx.caller.sees(&topology, vhost), NOT_THEIRS)?;
+    Ok(Answer::json(&listing::one(cx.call, found.describe(cx, &topology, queue))))
+}
+
+/// GET of what partitions have on the disk. A queue alone cannot be told: the log and its extents are
+/// those of a partition.
+pub(super) async fn disk(cx: Cx<'_>) -> Result<Answer, Refused> {
+    cx.caller.need_monitoring()?;
+    let found = Found::new(cx).await;
+    let figures = cx.handle().figures();
+    let topology = cx.handle().topology();
+    let mut queues: HashMap<PartitionId, u64> = HashMap::new();
+    topology.queues().for_each(|queue| *queues.entry(queue.partition).or_default() += 1);
+    let mut partitions: Vec<&PartitionFigures> = found.partitions.values().collect();
+    partitions.sort_unstable_by_key(|partition| partition.partition);
+    let describe = |partition: &&PartitionFigures| {
+        let (messages, live) = partition.extent_messages;
+        json!({
+            "partition": partition.partition.0,
+            "leads": partition.leads,
+            "queues": queues.get(&partition.partition).copied().unwrap_or(0),
+            "appended_bytes": partition.appended_bytes,
+            "extent_bytes": partition.extent_bytes,
+            "extent_messages": messages,
+            "extent_messages_live": live,
+        })
+    };
+    let published = figures.message_sizes.sum_bytes;
+    let amplification = (published > 0).then(|| (figures.log_bytes as f64 / published as f64 * 100.0).round() / 100.0);
+    Ok(Answer::json(&json!({
+        "node": cx.handle().facts().node_name,
+        "log_written_bytes": figures.log_bytes,
+        "log_syncs": figures.log_syncs,
+        "published_bytes": published,
+        "log_bytes_by_published_byte": amplification,
+        "partitions": partitions.iter().map(describe).collect::<Vec<_>>(),
+    })))
+}
+
+/// What is known of queues and of their partitions.
+struct Found {
+    queues: HashMap<QueueId, QueueFigures>,
+    partitions: HashMap<PartitionId, PartitionFigures>,
+}
+
+/// How far the copies of a partition are.
+struct Copies {
+    all: usize,
+    /// Copies that have synced all that is committed; `None` if this node does not know.
+    in_sync: Option<usize>,
+}
+
+impl Copies {
+    fn of(partition: &PartitionFigures) -> Copies {
+        let voters = || partition.copies.iter().filter(|copy| !copy.is_learner);
+        let is_in_sync = |copy: &&CopyFigures| copy.synced.is_some_and(|synced| synced >= partition.committed);
+        Copies { all: voters().count(), in_sync: partition.leads.then(|| voters().filter(is_in_sync).count()) }
+    }
+
+    /// How many have to have something before it is confirmed.
+    fn needed(&self) -> usize {
+        self.all / 2 + 1
+    }
+}
+
+impl Found {
+    async fn new(cx: Cx<'_>) -> Found {
+        cx.call.statistics.update(cx.handle()).await;
+        let queues = cx.handle().queue_figures().await;
+        let partitions = cx.call.statistics.store().partitions().clone();
+        Found { queues, partitions }
+    }
+
+    fn describe(&self, cx: Cx<'_>, topology: &Topology, queue: &Queue) -> Value {
+        let empty = QueueFigures::empty(queue.id);
+        let figures = self.queues.get(&queue.id).unwrap_or(&empty);
+        let level = match queue.shape.durable {
+            true => queue.shape.settings.durability.level(),
+            false => DurabilityLevel::Memory,
+        };
+        let partition = self.partitions.get(&queue.partition).filter(|_| level != DurabilityLevel::Memory);
+        let copies = partition.map(Copies::of);
+        let name_of = |node: NodeNumber| match topology.nodes().find(|(number, _)| *number == node) {
+            Some((_, known)) => json::text(&known.name),
+            None => cx.handle().facts().node_name.clone().into(),
+        };
+        let member = |copy: &CopyFigures| {
+            let is_in_sync = |committed| copy.synced.map(|synced| synced >= committed);
+            json!({
+                "node": name_of(copy.node),
+                "synced_index": copy.synced,
+                "in_sync": partition.and_then(|partition| is_in_sync(partition.committed)),
+                "heard": copy.is_heard,
+                "learner": copy.is_learner,
+            })
+        };
+        let is_down = cx.handle().is_quarantined(queue.partition);
+        json!({
+            "name": json::text(&queue.name),
+            "vhost": topology.vhost_of(queue.vhost).map(|vhost| json::text(&vhost.name)),
+            "partition": queue.partition.0,
+            "durability": word(level),
+            "guarantee": sentence(level, copies.as_ref(), figures, is_down),
+            "copies": copies.as_ref().map(|copies| copies.all),
+            "copies_in_sync": copies.as_ref().and_then(|copies| copies.in_sync),
+            "copies_needed": copies.as_ref().map(Copies::needed),
+            "leads": partition.map(|partition| partition.leads),
+            "leader": partition.and_then(|partition| partition.leader).map(name_of),
+            "term": partition.map(|partition| partition.term),
+            "last_index": partition.map(|partition| partition.last),
+            "committed_index": partition.map(|partition| partition.committed),
+            "synced_index": partition.map(|partition| partition.synced),
+            "applied_index": partition.map(|partition| partition.applied),
+            "members": partition.map(|partition| partition.copies.iter().map(member).collect::<Vec<_>>()),
+            "value_at_risk": figures.value_cap.map(|_| figures.value_at_risk),
+            "value_at_risk_cap": figures.value_cap,
+        })
+    }
+}
+
+fn word(level: DurabilityLevel) -> &'static str {
+    match level {
+        DurabilityLevel::Memory => "memory",
+        DurabilityLevel::Written => "written",
+        DurabilityLevel::Synced => "synced",
+        DurabilityLevel::Selective => "selective",
+    }
+}
+
+/// What the queue promises now, for people.
+fn sentence(level: DurabilityLevel, copies: Option<&Copies>, figures: &QueueFigures, is_down: bool) -> String {
+    if is_down {
+        return "unavailable: its partition is damaged on this node and has to be repaired".to_owned();
+    }
+    if level == DurabilityLevel::Memory {
+        return "in the memory of one node: its messages end with the node's process".to_owned();
+    }
+    let Some(copies) = copies else { return "this node has no copy of it".to_owned() };
+    let Some(in_sync) = copies.in_sync else {
+        return format!("{} copies; its leader knows how many are in sync", copies.all);
+    };
+    let all = format!("{in_sync} of {} {}", copies.all, if copies.all == 1 { "copy" } else { "copies" });
+    match level {
+        DurabilityLevel::Synced => format!("{all} synced to disk; {} before a confirm", copies.needed()),
+        DurabilityLevel::Selective => match figures.value_cap {
+            Some(cap) => {
+                format!("{all} synced to disk, but for a value of {} at risk, of at most {cap}", figures.value_at_risk)
+            }
+            None => format!("{all} synced to disk, but for what is written and not yet synced"),
+        },
+        _ => format!("{all} synced to disk; confirmed once written, and a power cut may take what is not synced"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(node: u32, synced: Option<u64>) -> CopyFigures {
+        CopyFigures { node: NodeNumber(node), synced, is_heard: true, is_learner: false }
+    }
+
+    fn partition(leads: bool, copies: Vec<CopyFigures>) -> PartitionFigures {
+        PartitionFigures {
+            partition: PartitionId(1),
+            leads,
+            leader: None,
+            term: 1,
+            last: 12,
+            synced: 12,
+            committed: 10,
+            applied: 10,
+            copies,
+            appended_bytes: 0,
+            extent_bytes: 0,
+            extent_messages: (0, 0),
+        }
+    }
+
+    #[test]
+    fn a_copy_that_is_behind_is_not_counted_and_who_does_not_lead_says_so() {
+        let figures = QueueFigures::empty(QueueId(1));
+        let said = |level, partition: &PartitionFigures| sentence(level, Some(&Copies::of(partition)), &figures, false);
+        let three = vec![copy(1, Some(12)), copy(2, Some(10)), copy(3, Some(9))];
+        assert_eq!(
+            said(DurabilityLevel::Synced, &partition(true, three.clone())),
+            "2 of 3 copies synced to disk; 2 before a confirm"
+        );
+        assert_eq!(
+            said(DurabilityLevel::Synced, &partition(false, three)),
+            "3 copies; its leader knows how many are in sync"
+        );
+        let one = partition(true, vec![copy(1, Some(10))]);
+        assert_eq!(said(DurabilityLevel::Synced, &one), "1 of 1 copy synced to disk; 1 before a confirm");
+        let risky = QueueFigures { value_at_risk: 40, value_cap: Some(100), ..figures };
+        let risk = sentence(DurabilityLevel::Selective, Some(&Copies::of(&one)), &risky, false);
+        assert_eq!(risk, "1 of 1 copy synced to disk, but for a value of 40 at risk, of at most 100");
+    }
+}

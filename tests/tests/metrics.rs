@@ -1,0 +1,260 @@
+//! Metrics for Prometheus: RabbitMQ's names and labels, on the pages that RabbitMQ has, and ours.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+
+use clients::api::until;
+use clients::broker::free_port;
+use clients::{Broker, Client, Http, QueueDeclare};
+use serde_json::Value;
+
+/// Every name that the queries of RabbitMQ's published overview for Grafana ask for.
+const OVERVIEW: [&str; 33] = [
+    "rabbitmq_build_info",
+    "rabbitmq_channels",
+    "rabbitmq_channels_closed_total",
+    "rabbitmq_channels_opened_total",
+    "rabbitmq_connections",
+    "rabbitmq_connections_closed_total",
+    "rabbitmq_connections_opened_total",
+    "rabbitmq_disk_space_available_bytes",
+    "rabbitmq_disk_space_available_limit_bytes",
+    "rabbitmq_erlang_uptime_seconds",
+    "rabbitmq_global_consumers",
+    "rabbitmq_global_messages_acknowledged_total",
+    "rabbitmq_global_messages_confirmed_total",
+    "rabbitmq_global_messages_delivered_consume_auto_ack_total",
+    "rabbitmq_global_messages_delivered_consume_manual_ack_total",
+    "rabbitmq_global_messages_delivered_get_auto_ack_total",
+    "rabbitmq_global_messages_delivered_get_manual_ack_total",
+    "rabbitmq_global_messages_delivered_total",
+    "rabbitmq_global_messages_get_empty_total",
+    "rabbitmq_global_messages_received_confirm_total",
+    "rabbitmq_global_messages_received_total",
+    "rabbitmq_global_messages_redelivered_total",
+    "rabbitmq_global_messages_routed_total",
+    "rabbitmq_global_messages_unroutable_dropped_total",
+    "rabbitmq_global_messages_unroutable_returned_total",
+    "rabbitmq_global_publishers",
+    "rabbitmq_identity_info",
+    "rabbitmq_process_max_fds",
+    "rabbitmq_process_open_fds",
+    "rabbitmq_process_resident_memory_bytes",
+    "rabbitmq_queue_messages_ready",
+    "rabbitmq_queue_messages_unacked",
+    "rabbitmq_queues",
+];
+
+/// Those that are of a histogram, or that the limit of the list above left no room for.
+const OVERVIEW_TOO: [&str; 7] = [
+    "rabbitmq_message_size_bytes_bucket",
+    "rabbitmq_message_size_bytes_count",
+    "rabbitmq_message_size_bytes_sum",
+    "rabbitmq_queues_created_total",
+    "rabbitmq_queues_declared_total",
+    "rabbitmq_queues_deleted_total",
+    "rabbitmq_resident_memory_limit_bytes",
+];
+
+/// Samples of a page: by name, each with its labels as they stand there and its value.
+fn samples(text: &str) -> BTreeMap<String, Vec<(String, f64)>> {
+    let mut found: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("a sample has a value: {line}"));
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let value = value.parse().unwrap_or_else(|_| panic!("a number: {line}"));
+        found.entry(name.to_owned()).or_default().push((labels.trim_end_matches('}').to_owned(), value));
+    }
+    found
+}
+
+fn sum(page: &BTreeMap<String, Vec<(String, f64)>>, name: &str) -> f64 {
+    page.get(name).map_or(f64::NAN, |samples| samples.iter().map(|(_, value)| value).sum())
+}
+
+/// A client that published two small messages and a large one to `q`, took one and consumes one.
+fn traffic(broker: &Broker) -> (Client, u16) {
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let arguments = vec![("x-queue-type", "quorum".into())];
+    client.declare(channel, &QueueDeclare { name: "q", durable: true, arguments, ..QueueDeclare::default() }).unwrap();
+    client.confirm_select(channel).unwrap();
+    client.put(channel, "q", b"small");
+    client.put(channel, "q", b"small");
+    client.put(channel, "q", &[b'l'; 5000]);
+    client.confirmed(channel, 1, 3);
+    let got = client.get(channel, "q", false).unwrap().unwrap();
+    client.ack(channel, got.tag, false);
+    client.qos(channel, 1, false).unwrap();
+    client.consume(channel, "q", "c").unwrap();
+    client.delivery(channel);
+    (client, channel)
+}
+
+#[test]
+fn every_query_of_rabbitmqs_overview_finds_what_it_asks_for() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let _client = traffic(&broker);
+    until("the counts", || {
+        let page = samples(&http.get("/metrics").text);
+        for name in OVERVIEW.iter().chain(&OVERVIEW_TOO) {
+            assert!(page.get(*name).is_some_and(|samples| !samples.is_empty()), "{name}");
+        }
+        let wanted = [
+            ("rabbitmq_global_messages_received_total", 3.0),
+            ("rabbitmq_global_messages_received_confirm_total", 3.0),
+            ("rabbitmq_global_messages_routed_total", 3.0),
+            ("rabbitmq_global_messages_confirmed_total", 3.0),
+            ("rabbitmq_global_messages_delivered_total", 2.0),
+            ("rabbitmq_global_messages_delivered_get_manual_ack_total", 1.0),
+            ("rabbitmq_global_messages_delivered_consume_manual_ack_total", 1.0),
+            ("rabbitmq_global_messages_acknowledged_total", 1.0),
+            ("rabbitmq_global_publishers", 1.0),
+            ("rabbitmq_global_consumers", 1.0),
+            ("rabbitmq_queues_created_total", 1.0),
+            ("rabbitmq_queue_messages_ready", 1.0),
+            ("rabbitmq_queue_messages_unacked", 1.0),
+            ("rabbitmq_message_size_bytes_count", 3.0),
+            ("rabbitmq_message_size_bytes_sum", 5010.0),
+        ];
+        wanted.iter().all(|(name, value)| sum(&page, name) == *value).then_some(Value::Null)
+    });
+    let page = samples(&http.get("/metrics").text);
+    // What its legends and joins are made of.
+    let labels = |name: &str| page[name][0].0.clone();
+    for label in ["rabbitmq_node=", "rabbitmq_cluster=", "rabbitmq_endpoint=\"aggregated\""] {
+        assert!(labels("rabbitmq_identity_info").contains(label), "{label}");
+    }
+    for label in ["rabbitmq_version=", "erlang_version="] {
+        assert!(labels("rabbitmq_build_info").contains(label), "{label}");
+    }
+    let delivered = &page["rabbitmq_global_messages_delivered_total"];
+    let of = |kind: &str| delivered.iter().find(|(labels, _)| labels.contains(kind)).map(|(_, value)| *value);
+    assert_eq!((of("rabbit_quorum_queue"), of("rabbit_classic_queue")), (Some(2.0), Some(0.0)));
+    // Each bucket holds what the ones before it hold, at the ends that it queries.
+    let ends: Vec<(f64, f64)> = page["rabbitmq_message_size_bytes_bucket"]
+        .iter()
+        .map(|(labels, value)| {
+            let end = labels.split("le=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+            (end.replace("+Inf", "inf").parse().unwrap(), *value)
+        })
+        .collect();
+    let up_to = |bytes: f64| ends.iter().find(|(end, _)| *end == bytes).map(|(_, value)| *value);
+    assert_eq!(
+        [100.0, 1e3, 1e4, 1e5, 1e6, 1e7, 5e7, 1e8, f64::INFINITY].map(up_to).map(Option::unwrap)[..3],
+        [2.0, 2.0, 3.0]
+    );
+}
+
+#[test]
+fn things_are_told_one_by_one_where_that_is_asked_for() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let (_client, channel) = traffic(&broker);
+    let found = |path: &str, name: &str, label: &str, value: f64| {
+        until(&format!("{name} at {path}"), || {
+            let page = samples(&http.get(path).text);
+            let of = page.get(name)?.iter().find(|(labels, _)| labels.contains(label))?.1;
+            (of == value).then_some(Value::Null)
+        });
+    };
+    let each = "/metrics/per-object";
+    found(each, "rabbitmq_queue_messages_ready", "vhost=\"/\",queue=\"q\"", 1.0);
+    found(each, "rabbitmq_queue_consumers", "queue=\"q\"", 1.0);
+    found(each, "rabbitmq_channel_messages_published_total", "vhost=\"/\",exchange=\"\"", 3.0);
+    found(each, "rabbitmq_channel_get_ack_total", "vhost=\"/\",queue=\"q\"", 1.0);
+    found(each, "rabbitmq_channel_consumers", &format!("({channel})"), 1.0);
+    let published = "queue_vhost=\"/\",queue=\"q\",exchange_vhost=\"/\",exchange=\"\"";
+    found(each, "rabbitmq_queue_messages_published_total", published, 3.0);
+    let some = "/metrics/detailed?family=queue_coarse_metrics&family=exchange_names&vhost=/";
+    found(some, "rabbitmq_detailed_queue_messages", "queue=\"q\"", 2.0);
+    found(some, "rabbitmq_cluster_exchange_name", "exchange=\"amq.topic\",type=\"topic\"", 1.0);
+    let page = samples(&http.get(some).text);
+    assert!(!page.contains_key("rabbitmq_detailed_queue_consumers"), "nobody asked for that family");
+    assert!(page.contains_key("rabbitmq_identity_info"));
+    let other = samples(&http.get("/metrics/detailed?family=queue_coarse_metrics&vhost=other").text);
+    assert!(!other.contains_key("rabbitmq_detailed_queue_messages"), "{other:?}");
+    assert_eq!(samples(&http.get("/metrics/detailed").text).len(), 2, "identity and build");
+    assert!(samples(&http.get("/metrics/memory-breakdown").text).contains_key("rabbitmq_memory_other_system_bytes"));
+    assert_eq!(http.get("/metrics/nothing").status, 404);
+}
+
+#[test]
+fn stages_are_measured_and_a_queue_says_what_it_promises() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let arguments = vec![("x-queue-type", "quorum".into())];
+    client.declare(channel, &QueueDeclare { name: "q", durable: true, arguments, ..QueueDeclare::default() }).unwrap();
+    client.declare(channel, &QueueDeclare { name: "t", exclusive: true, ..QueueDeclare::default() }).unwrap();
+    client.confirm_select(channel).unwrap();
+    // Some of them are measured.
+    for seq in 1..=200 {
+        client.put(channel, "q", b"m");
+        client.confirmed(channel, seq, seq);
+    }
+    let latencies = http.get("/api/leveret/latencies").with(200);
+    for stage in ["route", "queue", "write", "sync", "replicate", "confirm"] {
+        let told = &latencies["stages"][stage];
+        let us = ["p50_us", "p90_us", "p99_us", "p999_us"].map(|name| told[name].as_u64().unwrap_or(0));
+        assert!(told["count"].as_u64().unwrap() > 0, "{stage}: {latencies}");
+        assert!(us.windows(2).all(|two| two[0] <= two[1]) && us[0] < 30_000_000, "{stage}: {told}");
+    }
+    assert!(latencies["stages"]["confirm"]["p50_us"].as_u64() >= latencies["stages"]["route"]["p50_us"].as_u64());
+    let page = samples(&http.get("/metrics").text);
+    let counted = |stage: &str| {
+        let counts = &page["leveret_stage_seconds_count"];
+        counts.iter().find(|(labels, _)| labels.contains(stage)).map(|(_, value)| *value)
+    };
+    assert!(counted("confirm").is_some_and(|count| count > 0.0) && counted("sync").is_some_and(|count| count > 0.0));
+
+    let promise = http.get("/api/leveret/queues/%2F/q").with(200);
+    assert_eq!(promise["guarantee"], "1 of 1 copy synced to disk; 1 before a confirm", "{promise}");
+    assert_eq!(
+        (&promise["copies"], &promise["copies_in_sync"], &promise["leads"]),
+        (&1.into(), &1.into(), &true.into())
+    );
+    assert!(promise["synced_index"].as_u64() >= promise["committed_index"].as_u64(), "{promise}");
+    assert!(promise["committed_index"].as_u64().unwrap() > 0);
+    let other = http.get("/api/leveret/queues/%2F/t").with(200);
+    assert!(other["guarantee"].as_str().unwrap().starts_with("in the memory of one node"), "{other}");
+    assert_eq!(http.get("/api/leveret/queues/%2F?sort=name").with(200).as_array().unwrap().len(), 2);
+    assert_eq!(http.get("/api/leveret/queues/%2F/none").status, 404);
+    let disk = http.get("/api/leveret/disk").with(200);
+    assert_eq!(disk["published_bytes"], 200);
+    let appended = disk["partitions"].as_array().unwrap().iter().map(|one| one["appended_bytes"].as_u64().unwrap());
+    assert!(appended.sum::<u64>() > 200, "{disk}");
+}
+
+#[test]
+fn an_address_for_metrics_serves_nothing_else() {
+    let (api, metrics) = (free_port(), free_port());
+    let broker = Broker::own(&["--management", &api.to_string(), "--prometheus", &metrics.to_string()]);
+    let _client = broker.connect();
+    let http = Http::new(metrics);
+    let answer = http.send("GET", "/metrics", &[("Accept", "text/plain;version=0.0.4")], "");
+    assert!(answer.head.contains("content-type: text/plain; version=0.0.4"), "{}", answer.head);
+    assert!(answer.text.contains("# TYPE rabbitmq_global_messages_received_total counter\n"), "the older format");
+    assert!(http.get("/metrics").text.ends_with("# EOF\n"));
+    assert_eq!(http.get("/api/overview").status, 404);
+    assert_eq!(Http::new(api).get("/api/overview").status, 200);
+}
+
+/// The names of metrics in a text, which begin as all of them do.
+fn names(text: &str) -> Vec<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let is_name = |word: &&str| ["rabbitmq_", "leveret_"].iter().any(|start| word.starts_with(start));
+    words.filter(is_name).map(str::to_owned).collect()
+}
+
+#[test]
+fn our_dashboard_and_our_alerts_ask_for_nothing_that_is_not_there() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let _client = traffic(&broker);
+    let page = samples(&http.get("/metrics").text);
+    let files = [include_str!("../../docs/monitoring/leveret.json"), include_str!("../../docs/monitoring/alerts.yml")];
+    let dashboard: Value = serde_json::from_str(files[0]).unwrap();
+    assert!(dashboard["panels"].as_array().unwrap().len() > 15);
+    for name in files.into_iter().flat_map(names) {
+        assert!(page.contains_key(&name), "{name}");
+    }
+}
