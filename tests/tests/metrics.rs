@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use clients::api::until;
-use clients::broker::free_port;
+use clients::broker::{free_port, unique};
 use clients::{Broker, Client, Http, QueueDeclare};
 use serde_json::Value;
 
@@ -223,6 +223,25 @@ fn stages_are_measured_and_a_queue_says_what_it_promises() {
     assert_eq!(disk["published_bytes"], 200);
     let appended = disk["partitions"].as_array().unwrap().iter().map(|one| one["appended_bytes"].as_u64().unwrap());
     assert!(appended.sum::<u64>() > 200, "{disk}");
+}
+
+#[test]
+fn what_is_our_own_is_told_to_whom_its_kind_is_told() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let _client = traffic(&broker);
+    let paths = ["/api/leveret/latencies", "/api/leveret/disk", "/api/leveret/queues", "/api/leveret/queues/%2F/q"];
+    let asked = |tags: &str| {
+        let user = unique("looker");
+        http.put(&format!("/api/users/{user}"), &format!(r#"{{"password":"p","tags":"{tags}"}}"#)).with(201);
+        paths.map(|path| http.as_user(&user, "p").get(path).status)
+    };
+    // As a queue is: who has no rights in its virtual host sees none in the list.
+    assert_eq!(asked("administrator"), [200, 200, 200, 401]);
+    assert_eq!(asked("monitoring"), [200, 200, 200, 401]);
+    assert_eq!(asked("policymaker"), [401, 401, 200, 401]);
+    assert_eq!(asked("management"), [401, 401, 200, 401]);
+    assert_eq!(asked(""), [401, 401, 401, 401]);
+    assert_eq!(paths.map(|path| http.get(path).status), [200; 4]);
 }
 
 #[test]

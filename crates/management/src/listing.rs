@@ -158,8 +158,10 @@ fn arranged(call: &Call<'_>, mut items: Vec<Value>, columns: Option<&str>) -> Re
         }
     }
     if let Some(column) = call.query("sort").filter(|column| !column.is_empty()) {
-        let null = Value::Null;
-        items.sort_by(|a, b| order(find(a, &column).unwrap_or(&null), find(b, &column).unwrap_or(&null)));
+        // What is not there comes before everything else, as in RabbitMQ: a queue without traffic has no
+        // rates, and stands behind those that have.
+        let nothing = Value::from(0);
+        items.sort_by(|a, b| order(find(a, &column).unwrap_or(&nothing), find(b, &column).unwrap_or(&nothing)));
         if call.flag("sort_reverse") {
             items.reverse();
         }

@@ -252,7 +252,7 @@ fn describe_consumer(
 ) -> Option<Value> {
     // A queue that went this moment takes its consumers with it.
     let queue = topology.queue(consumer.queue)?;
-    Some(json!({
+    let mut described = json!({
         "consumer_tag": json::text(&consumer.tag),
         "queue": { "name": json::text(&queue.name), "vhost": json::text(&report.vhost) },
         "ack_required": !consumer.no_ack,
@@ -260,14 +260,12 @@ fn describe_consumer(
         "prefetch_count": consumer.prefetch,
         "priority": consumer.priority,
         "arguments": if consumer.priority == 0 { json!({}) } else { json!({ "x-priority": consumer.priority }) },
-        "channel_details": {
-            "name": name(report, channel),
-            "number": channel.number,
-            "node": cx.handle().facts().node_name,
-            "user": json::text(&report.user),
-            "connection_name": connection::name(report),
-            "peer_host": report.peer.ip().to_string(),
-            "peer_port": report.peer.port(),
-        },
-    }))
+        "channel_details": details(cx, report, channel),
+    });
+    // Of a queue with a single active consumer its leader alone knows which one that is.
+    if queue.rules.single_active.is_none() {
+        described["active"] = true.into();
+        described["activity_status"] = "up".into();
+    }
+    Some(described)
 }

@@ -13,6 +13,17 @@ const REASON_DEFAULT: &str = "Closed via management plugin";
 /// The longest reason: AMQP's reply text with its code in front of it.
 const REASON_BYTES_MAX: usize = 220;
 
+/// What RabbitMQ tells of a connection's TLS.
+const TLS: [&str; 7] = [
+    "ssl_protocol",
+    "ssl_key_exchange",
+    "ssl_cipher",
+    "ssl_hash",
+    "peer_cert_subject",
+    "peer_cert_issuer",
+    "peer_cert_validity",
+];
+
 /// A connection as RabbitMQ names it: both ends.
 pub(crate) fn name(report: &ConnectionReport) -> String {
     match report.seen.local_address {
@@ -129,6 +140,11 @@ fn describe(cx: Cx<'_>, report: &ConnectionReport, rates: Option<&Ranges>) -> Va
         "send_oct": seen.sent_bytes,
         "ssl": seen.is_tls,
     });
+    if let Some(fields) = described.as_object_mut().filter(|_| !seen.is_tls) {
+        // As RabbitMQ says that there is none.
+        let none = |name: &&str| ((*name).to_owned(), Value::from(""));
+        fields.extend(TLS.iter().map(none));
+    }
     let store = cx.call.statistics.store();
     if let (Some(ranges), Some(history), Some(fields)) =
         (rates, store.connection(report.number), described.as_object_mut())

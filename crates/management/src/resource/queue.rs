@@ -232,7 +232,7 @@ fn without_stats(cx: Cx<'_>, mut described: Value) -> Value {
         _ => false,
     };
     if let Some(fields) = described.as_object_mut() {
-        fields.retain(|name, _| kept(name));
+        fields.retain(|name, value| kept(name) || name == "policy" && !value.is_null());
     }
     described
 }

@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 
 /// A minute of samples, with one more that they are compared with.
 const KEPT_MS: u64 = 65_000;
+/// A sample that is so much younger is of a minute ago.
+const SLACK_MS: u64 = 5_000;
 
 /// A stage, as it is called.
 pub(crate) const NAMES: [&str; 6] = ["route", "queue", "write", "sync", "replicate", "confirm"];
@@ -53,12 +55,12 @@ impl StageHistory {
         &self.now
     }
 
-    /// What was measured within the last minute, or since the sample that is nearest to it; and for
-    /// how long, in milliseconds. Without a sample, since the start.
+    /// What was measured within the last minute, or since the newest sample from before it; and for
+    /// how long, in milliseconds. Without such a sample, since the start.
     pub(crate) fn last_minute(&self, now_ms: u64) -> (Stages, Option<u64>) {
         let wanted = now_ms.saturating_sub(60_000);
-        let nearest = self.samples.iter().min_by_key(|(time, _)| time.abs_diff(wanted));
-        match nearest {
+        let before = self.samples.iter().rev().find(|(time, _)| *time <= wanted + SLACK_MS);
+        match before {
             None => (self.now, None),
             Some((time, before)) => {
                 (std::array::from_fn(|at| self.now[at].since(&before[at])), Some(now_ms.saturating_sub(*time)))
@@ -74,18 +76,21 @@ mod tests {
     #[test]
     fn a_minute_is_told_and_not_what_was_before() {
         let mut history = StageHistory::default();
+        history.sample(1_000);
         let counted = |count: u64| {
             let mut stages = Stages::default();
             stages[5].counts[7] = count;
             stages
         };
-        for at in 0..40 {
+        history.update(counted(3));
+        assert_eq!(history.last_minute(20_000).0[5].count(), 3, "all of a young process");
+        for at in 1..40 {
             history.update(counted(at * 10));
             history.sample(at * 5_000);
         }
         history.update(counted(400));
         let (stages, over_ms) = history.last_minute(200_000);
-        assert_eq!((stages[5].count(), over_ms), (400 - 28 * 10, Some(60_000)));
+        assert_eq!((stages[5].count(), over_ms), (400 - 29 * 10, Some(55_000)));
         assert!(history.samples.len() <= 15, "{}", history.samples.len());
     }
 }
