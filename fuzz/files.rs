@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use broker::queue::Counts;
 use broker::topology::{MACHINE_VERSION, MachineVersions, SoleNode, Topology};
-use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId};
+use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::command::{Durability, Selective};
+use partition::peer::news_form::News;
 use partition::peer::packet;
 use partition::{Command, Delivery, Disposition, Effect, Forward, Message, Publish, Reply, RequestId, Target};
 use storage::checkpoint::CheckpointStore;
@@ -106,6 +107,12 @@ fn peer() -> (&'static str, String, Vec<u8>) {
         Forward::Effect(Effect::Reply { channel, request, reply: Reply::Got { delivery, ready: 1 } }),
         Forward::Effect(Effect::GrantWanted { consumer, queue, ready: 4 }),
         Forward::Propose { token: 1, term: Term(1), change: text("change") },
+        Forward::Ask { number: 1, question: text("question") },
+        Forward::Answer { number: 1, part: text("part"), is_last: false, is_refused: false },
+        Forward::News(News::Alarms { disk: true, memory: false }),
+        Forward::News(News::User { name: text("ann"), connections: 1, channels: 2 }),
+        Forward::News(News::Vhost { vhost: VhostId(1), connections: 3 }),
+        Forward::News(News::Traced { vhost: VhostId(1), on: true, stamp: 300 }),
         Forward::Applied { index: LogIndex(7) },
         Forward::Ping { number: 1 },
     ];

@@ -23,6 +23,8 @@ pub(crate) const CTL: Tools = 1;
 pub(crate) const DIAGNOSTICS: Tools = 2;
 pub(crate) const QUEUES: Tools = 4;
 pub(crate) const PLUGINS: Tools = 8;
+/// Verbs that no tool of RabbitMQ has.
+pub(crate) const LEVERET: Tools = 16;
 
 impl Tool {
     /// The tool that a program of this path is, if it is one.
@@ -52,7 +54,7 @@ impl Tool {
     /// Whether a verb of these tools is one of this tool's.
     pub(crate) fn has(self, tools: Tools) -> bool {
         let own = match self {
-            Tool::Leveret => CTL | DIAGNOSTICS | QUEUES,
+            Tool::Leveret => CTL | DIAGNOSTICS | QUEUES | LEVERET,
             Tool::Ctl => CTL,
             Tool::Diagnostics => DIAGNOSTICS,
             Tool::Queues => QUEUES,

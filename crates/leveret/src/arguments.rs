@@ -15,6 +15,7 @@ use server::config::{SETTINGS, Setting, Sources, nearest_setting, variable_name}
 use storage::inspect::Depth;
 
 use crate::certificates::{self, Certificates};
+use crate::demo::{self, Demo};
 use crate::inspect::{Inspection, Part};
 use crate::repair::{self, Repair};
 use crate::sizing::{self, Sizing};
@@ -38,6 +39,8 @@ pub(crate) enum Invocation {
     Sizing(Sizing),
     /// Load a broker; the words are the load generator's own.
     Bench(Vec<String>),
+    /// Start nodes on this machine to try them.
+    Demo(Demo),
     /// Ask and change a running node; the words are those of RabbitMQ's tools.
     Control(Vec<String>),
     /// Make certificates for the nodes of a cluster.
@@ -65,7 +68,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocat
         Some((name, mut matches)) if name == "ctl" => {
             Ok(Invocation::Control(matches.remove_many("words").into_iter().flatten().collect()))
         }
-        Some((name, matches)) if name == "cluster" => cluster(matches),
+        Some((name, matches)) if name == "cluster" => Ok(cluster(matches)),
         Some((name, mut matches)) if name == "completions" => {
             Ok(Invocation::Completions(matches.remove_one("shell").expect("clap requires it")))
         }
@@ -116,15 +119,37 @@ fn control_command() -> Command {
 
 fn cluster_command() -> Command {
     Command::new("cluster")
-        .about("Prepare nodes to be one cluster")
+        .about("Prepare nodes to be one cluster, look at them, and try what they are")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(certificates::command())
+        .subcommand(demo::command())
+        .subcommand(cluster_status_command())
 }
 
-fn cluster(mut matches: ArgMatches) -> Result<Invocation, String> {
+/// Its words are those of `leveret ctl`.
+fn cluster_status_command() -> Command {
+    let words = Arg::new("words").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true).value_name("OPTIONS");
+    Command::new("status")
+        .about("Show nodes, leaders, how far members are behind, and what a confirm is worth now")
+        .after_help("--json, --watch, --data-dir DIR and the other options of `leveret ctl help cluster`")
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .arg(words)
+}
+
+/// The same as words of `leveret ctl`.
+fn cluster_status(mut matches: ArgMatches) -> Invocation {
+    let words = matches.remove_many::<String>("words").into_iter().flatten();
+    let words = words.map(|word| if word == "--json" { "--formatter=json".to_owned() } else { word });
+    Invocation::Control(std::iter::once("cluster".to_owned()).chain(words).collect())
+}
+
+fn cluster(mut matches: ArgMatches) -> Invocation {
     match matches.remove_subcommand() {
-        Some((name, matches)) if name == "certificates" => Ok(Invocation::Certificates(certificates::asked(matches))),
+        Some((name, matches)) if name == "certificates" => Invocation::Certificates(certificates::asked(matches)),
+        Some((name, matches)) if name == "status" => cluster_status(matches),
+        Some((name, matches)) if name == "demo" => Invocation::Demo(demo::asked(matches)),
         other => unreachable!("clap accepts only the commands above, not {other:?}"),
     }
 }

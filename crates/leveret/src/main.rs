@@ -10,6 +10,7 @@ mod arguments;
 mod bench;
 mod certificates;
 mod control;
+mod demo;
 mod descriptors;
 mod exit;
 mod inspect;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Repair(asked)) => repair::run(&asked),
         Ok(Invocation::Sizing(sizing)) => sizing::run(&sizing),
         Ok(Invocation::Bench(words)) => bench::run(&words),
+        Ok(Invocation::Demo(demo)) => demo::run(&demo),
         Ok(Invocation::Control(words)) => return control::run(&words),
         Ok(Invocation::Certificates(asked)) => certificates::run(&asked),
         Ok(Invocation::Completions(shell)) => manual::completions(shell),

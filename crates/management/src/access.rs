@@ -102,6 +102,11 @@ impl Caller {
         if caller.may_use_the_api() { Ok(caller) } else { Err(Refused::LoginFailed("Not management user")) }
     }
 
+    /// Somebody whom another node let in.
+    pub(crate) fn known_elsewhere(name: Name, tags: Vec<Name>, is_operator: bool) -> Caller {
+        Caller { name, tags, is_operator }
+    }
+
     /// Whether this is who runs the machine, and no user.
     pub(crate) fn is_operator(&self) -> bool {
         self.is_operator

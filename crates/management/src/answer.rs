@@ -114,6 +114,22 @@ impl Answer {
         Answer { body: map(self.body), ..self }
     }
 
+    /// What another node answered, as it is.
+    pub(crate) fn passed_on(status: u16, body: Bytes) -> Answer {
+        Answer { body, ..Answer::new(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY)) }
+    }
+
+    /// Status and body, for another node that asked.
+    pub(crate) fn into_parts(self) -> (u16, Bytes) {
+        (self.status.as_u16(), self.body)
+    }
+
+    /// The same with a header more.
+    pub(crate) fn with_header(mut self, name: &'static str, value: String) -> Answer {
+        self.headers.push((HeaderName::from_static(name), value));
+        self
+    }
+
     /// The status.
     pub(crate) fn status(&self) -> u16 {
         self.status.as_u16()

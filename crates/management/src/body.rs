@@ -42,13 +42,14 @@ impl Turns {
 /// A body that was not read yet.
 #[derive(Debug)]
 pub(crate) struct Body {
-    incoming: Incoming,
+    /// None where another node asks.
+    incoming: Option<Incoming>,
     turns: Rc<Turns>,
     request: Rc<Request>,
 }
 
 impl Body {
-    pub(crate) fn new(incoming: Incoming, turns: Rc<Turns>, request: Rc<Request>) -> Body {
+    pub(crate) fn new(incoming: Option<Incoming>, turns: Rc<Turns>, request: Rc<Request>) -> Body {
         Body { incoming, turns, request }
     }
 
@@ -56,6 +57,7 @@ impl Body {
     /// time.
     pub(crate) async fn read(self, caller: &Caller) -> Result<Bytes, Refused> {
         let Body { incoming, turns, request } = self;
+        let Some(incoming) = incoming else { return Ok(Bytes::new()) };
         if incoming.size_hint().lower() > BODY_BYTES_MAX as u64 {
             return Err(Refused::TooLarge);
         }

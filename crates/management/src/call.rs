@@ -96,14 +96,18 @@ impl Call<'_> {
         Some(rest.split('/').map(|part| percent_decode(part.as_bytes()).collect()).collect())
     }
 
-    /// A parameter of the query, decoded.
-    pub(crate) fn query(&self, name: &str) -> Option<String> {
-        let query = self.head.uri.query()?;
-        let found = query.split('&').find_map(|pair| match pair.split_once('=') {
+    /// A parameter of the query, as it came.
+    pub(crate) fn raw_query(&self, name: &str) -> Option<&str> {
+        self.head.uri.query()?.split('&').find_map(|pair| match pair.split_once('=') {
             Some((key, value)) if key == name => Some(value),
             None if pair == name => Some(""),
             _ => None,
-        })?;
+        })
+    }
+
+    /// A parameter of the query, decoded.
+    pub(crate) fn query(&self, name: &str) -> Option<String> {
+        let found = self.raw_query(name)?;
         let spaced = found.replace('+', " ");
         Some(percent_decode(spaced.as_bytes()).decode_utf8_lossy().into_owned())
     }

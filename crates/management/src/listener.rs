@@ -11,6 +11,7 @@ use crate::call::{self, Asker, Call};
 use crate::encryption::{self, Served};
 use crate::metrics::Pages;
 use crate::operator::Operator;
+use crate::others;
 use crate::page_session::Sessions;
 use crate::patience::Patient;
 use crate::permits::{self, Permit, Permits};
@@ -25,16 +26,19 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use server::Handle;
+use server::cluster::Question;
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::{Semaphore, oneshot};
 
 /// How long one may last, whatever it does.
@@ -48,6 +52,10 @@ const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Questions of other nodes that wait to be looked at; more are refused.
+const QUESTIONS_WAITING_MAX: usize = 64;
+/// Questions of other nodes that are looked at together.
+const QUESTIONS_AT_A_TIME: usize = 8;
 /// How long nothing is accepted after the system refused a connection, for want of descriptors say.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 
@@ -115,7 +123,8 @@ impl Management {
     pub fn serve(self, handle: Handle) -> io::Result<Listening> {
         let served = self.served();
         let operator = Operator::begin(&handle, &served);
-        if served.is_empty() && self.metrics.is_empty() {
+        // Another node of the cluster may ask where nobody else does.
+        if served.is_empty() && self.metrics.is_empty() && !handle.has_peers() {
             return Ok(Listening { end: None, thread: None, _idle: Some(operator) });
         }
         let (end, until) = oneshot::channel();
@@ -158,6 +167,8 @@ struct Shared {
     messages: Semaphore,
     operator: Operator,
     sessions: Sessions,
+    /// Of what other nodes ask.
+    node_permits: Rc<Permits>,
 }
 
 async fn run(
@@ -179,9 +190,13 @@ async fn run(
         statistics: Rc::default(),
         messages: Semaphore::new(resource::MESSAGES_AT_A_TIME),
         operator,
+        node_permits: Rc::default(),
     });
     // It ends with this thread's runtime.
     drop(tokio::task::spawn_local(shared.statistics.clone().run(shared.handle.clone())));
+    if let Some(questions) = shared.handle.serve_questions(QUESTIONS_WAITING_MAX) {
+        tokio::task::spawn_local(serve_questions(questions, shared.clone()));
+    }
     let by = |is_tls, is_metrics| move |listener| (listener, Way { is_tls, is_metrics });
     let plain = management.listeners.into_iter().map(by(false, false));
     let tls = management.tls.into_iter().map(by(true, false));
@@ -269,6 +284,54 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
+/// Answers what other nodes ask, for as long as they do.
+async fn serve_questions(mut questions: Receiver<Question>, shared: Rc<Shared>) {
+    let turns = Arc::new(Semaphore::new(QUESTIONS_AT_A_TIME));
+    while let Some(question) = questions.recv().await {
+        let Ok(turn) = turns.clone().acquire_owned().await else { return };
+        let shared = shared.clone();
+        tokio::task::spawn_local(async move {
+            // One that cannot be read is dropped, which refuses it.
+            if let Some(request) = others::Request::decode(&question.question)
+                && let Some(answer) = answer_node(request, &shared).await
+            {
+                question.answer(others::encode_answer(answer));
+            }
+            drop(turn);
+        });
+    }
+}
+
+/// The answer to a request of another node.
+async fn answer_node(request: others::Request, shared: &Shared) -> Option<Answer> {
+    let others::Request { method, target, caller, peer, reason } = request;
+    let mut head = Request::builder().method(method.as_str()).uri(target.as_str());
+    if let Some(reason) = reason {
+        head = head.header("x-reason", reason);
+    }
+    let (head, ()) = head.body(()).ok()?.into_parts();
+    let permit = shared.node_permits.take(peer);
+    let asking = shared.requests.begin(&method, head.uri.path(), peer);
+    let asker = Asker::default();
+    let call = Call {
+        head: &head,
+        peer,
+        handle: &shared.handle,
+        served: &shared.served,
+        permit: &permit,
+        asking: &asking,
+        asker: &asker,
+        messages: &shared.messages,
+        answers: &shared.answers,
+        operator: &shared.operator,
+        pages: &shared.pages,
+        statistics: &shared.statistics,
+        sessions: &shared.sessions,
+    };
+    let body = Body::new(None, shared.turns.clone(), asking.request.clone());
+    Some(resource::answer_node(&call, &caller, body).await.unwrap_or_else(Into::into))
+}
+
 type Responded = Result<Response<http_body_util::Full<bytes::Bytes>>, Infallible>;
 
 /// Answers a request. One that may change something is a task of its own, which the connection only
@@ -307,7 +370,7 @@ async fn answer(
     let has_body = *request.method() != hyper::Method::HEAD;
     let (head, incoming) = request.into_parts();
     let asking = shared.requests.begin(head.method.as_str(), head.uri.path(), peer);
-    let body = Body::new(incoming, shared.turns.clone(), asking.request.clone());
+    let body = Body::new(Some(incoming), shared.turns.clone(), asking.request.clone());
     let call = Call {
         head: &head,
         peer,

@@ -43,20 +43,9 @@ pub(crate) async fn answer<T>(
 ) -> Result<Answer, Refused> {
     let says = |name: &str| call.query(name).filter(|value| !value.is_empty());
     if ["name", "sort", "page"].iter().all(|name| says(name).is_none()) {
-        // As it is, so it need not be there as a whole but as its text.
-        let (columns, mut text) = (says("columns"), vec![b'[']);
-        for part in all.chunks(PART) {
-            for item in describe(part) {
-                if text.len() > 1 {
-                    text.push(b',');
-                }
-                let item = chosen(item, columns.as_deref());
-                serde_json::to_writer(&mut text, &item).map_err(|_| Refused::NoAnswer)?;
-            }
-            tokio::task::yield_now().await;
-        }
-        text.push(b']');
-        return Ok(Answer::text(text.into(), JSON));
+        let columns = says("columns");
+        let choose = |item| chosen(item, columns.as_deref());
+        return self::all(all, |part| describe(part).into_iter().map(choose).collect()).await;
     }
     if let (Some(sort), Some(_)) = (says("sort"), says("page")) {
         return sorted_page(call, all, &sort, describe).await;
@@ -113,6 +102,23 @@ fn keyed(item: &Value, sort: &str, place: usize) -> Value {
     let mut kept = chosen(item.clone(), Some(&format!("name,{sort}")));
     kept[PLACE] = place.into();
     kept
+}
+
+/// The list of what `describe` says of each of `all`, as it is: so it need not be there as a whole but
+/// as its text.
+pub(crate) async fn all<T>(all: &[T], describe: impl Fn(&[T]) -> Vec<Value>) -> Result<Answer, Refused> {
+    let mut text = vec![b'['];
+    for part in all.chunks(PART) {
+        for item in describe(part) {
+            if text.len() > 1 {
+                text.push(b',');
+            }
+            serde_json::to_writer(&mut text, &item).map_err(|_| Refused::NoAnswer)?;
+        }
+        tokio::task::yield_now().await;
+    }
+    text.push(b']');
+    Ok(Answer::text(text.into(), JSON))
 }
 
 /// The list as the query of `call` wants it.

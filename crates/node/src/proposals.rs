@@ -128,8 +128,10 @@ impl Proposals {
                     return out.push((NodeNumber(from.node), Forward::NotProposed { token }));
                 }
                 let seen = self.seen.entry(from).or_default();
-                // It came before, and only the answer is late.
-                if seen.contains(&token) {
+                // It came before, and only the answer is late. What is older than all that is remembered may
+                // have been forgotten: it is not taken twice, and its node gives it up.
+                let may_be_forgotten = seen.len() >= SEEN_MAX && seen.first().is_some_and(|first| token < *first);
+                if may_be_forgotten || seen.contains(&token) {
                     return;
                 }
                 match log.propose_for(Origin { life: from.word(), token }, &change) {

@@ -9,6 +9,7 @@ use crate::ending_member::EndingMember;
 use crate::quarantined_member::QuarantinedMember;
 use crate::queue_member::QueueMember;
 use crate::share::Share;
+use crate::standing::MemberStanding;
 use crate::topology_member::{Proposer, TopologyMember};
 use crate::waits::{Intake, Waiting};
 use crate::{Millis, NEVER};
@@ -411,6 +412,16 @@ impl<M: Proposer> Shard<M> {
             Member::Queues(member) => Some(&**member),
             _ => None,
         })
+    }
+
+    /// Appends how each member of a group stands.
+    pub fn standings(&self, standings: &mut Vec<MemberStanding>) {
+        standings.extend(self.members.iter().filter_map(|seated| match &seated.member {
+            Member::Queues(member) => Some(member.standing()),
+            Member::Topology(member) => Some(member.standing()),
+            Member::Quarantined(_) => Some(MemberStanding::damaged(seated.id)),
+            _ => None,
+        }));
     }
 
     /// Gives the memory of a burst back; for when nothing is going on.

@@ -26,6 +26,7 @@ mod command_form;
 mod effect_form;
 pub mod forward;
 mod key_form;
+pub mod news_form;
 pub mod packet;
 
 use broker::QueueId;

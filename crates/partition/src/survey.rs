@@ -130,11 +130,11 @@ impl QueuePartition {
         }
     }
 
-    /// Appends every queue that something is known of here; one that is missing is empty and
-    /// unused.
+    /// Appends every queue that something is known of here, if this member leads: others know less;
+    /// one that is missing is empty and unused.
     pub fn survey(&self, figures: &mut Vec<QueueFigures>) {
-        let led = self.leader.as_ref().map(|leader| &leader.queues);
-        for (id, queue) in led.into_iter().flatten().filter(|(id, _)| schedule_of(**id).is_none()) {
+        let Some(led) = self.leader.as_ref().map(|leader| &leader.queues) else { return };
+        for (id, queue) in led.iter().filter(|(id, _)| schedule_of(**id).is_none()) {
             figures.push(QueueFigures {
                 queue: *id,
                 ready: queue.dispatch.ready(),
@@ -148,10 +148,10 @@ impl QueuePartition {
             });
         }
         for (id, state) in self.queues().states() {
-            let is_known = led.is_some_and(|led| led.contains_key(&id));
+            let is_known = led.contains_key(&id);
             if let Some(queue) = schedule_of(id) {
                 // Of a queue that nothing else is known of.
-                let is_alone = self.queues().queue(queue).is_none() && !led.is_some_and(|led| led.contains_key(&queue));
+                let is_alone = self.queues().queue(queue).is_none() && !led.contains_key(&queue);
                 if is_alone && state.in_turn() > 0 {
                     figures.push(QueueFigures { delayed: state.in_turn(), ..QueueFigures::empty(queue) });
                 }

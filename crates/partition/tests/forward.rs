@@ -4,11 +4,12 @@
 #![allow(clippy::unwrap_used)]
 
 use broker::queue::{Consumer, Counts, Rules};
-use broker::{ChannelKey, ConsumerKey, NodeLife, PartitionId, QueueId};
+use broker::{ChannelKey, ConsumerKey, NodeLife, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use consensus::{DecodeError, LogIndex, Segments, Term};
 use partition::command::{Durability, Level, Selective};
 use partition::message::{MESSAGE_BYTES_MAX, stored_bytes};
+use partition::peer::news_form::News;
 use partition::peer::packet::{self, Frame, HEAD_BYTES, Head};
 use partition::{
     Command, Delivery, Disposition, Effect, Forward, Message, PeerFrame, Publish, Reply, RequestId, Target,
@@ -127,6 +128,14 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         (Forward::Pong { number: 1 }, "85 1"),
         (Forward::Delete { queue, if_unused: true, if_empty: false, channel, request }, "86 9 5 2,200.1,172.2 1"),
         (Forward::Applied { index: LogIndex(300) }, "87 172.2"),
+        (Forward::Ask { number: 300, question: text("who") }, "88 172.2 3 w h o"),
+        (Forward::Answer { number: 300, part: text("me"), is_last: false, is_refused: false }, "89 172.2 0 2 m e"),
+        (Forward::Answer { number: 300, part: text("me"), is_last: true, is_refused: false }, "89 172.2 1 2 m e"),
+        (Forward::Answer { number: 1, part: text(""), is_last: true, is_refused: true }, "89 1 3 0"),
+        (Forward::News(News::Alarms { disk: true, memory: false }), "92 1"),
+        (Forward::News(News::User { name: text("ann"), connections: 300, channels: 4 }), "93 3 a n n 172.2 4"),
+        (Forward::News(News::Vhost { vhost: VhostId(300), connections: 4 }), "94 172.2 4"),
+        (Forward::News(News::Traced { vhost: VhostId(1), on: true, stamp: 300 }), "95 1 1 172.2"),
     ];
     let commands = commands.map(|(command, bytes)| (Forward::Command(command), bytes));
     let effects = effects.map(|(effect, bytes)| (Forward::Effect(effect), bytes));
@@ -265,7 +274,12 @@ fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
         "63",
         "71",
         "79",
-        "88",
+        "89 1 2 0",                // A refusal that goes on.
+        "89 1 4 0",                // A third flag of an answer.
+        "92 4",                    // A third alarm.
+        "94 128.128.128.128.16 1", // A virtual host of more than 32 bits.
+        "95 1 2 1",                // A second flag of a trace.
+        "96",
         "255",
     ];
     for bytes in refused {
@@ -514,6 +528,20 @@ fn effect() -> impl Strategy<Value = Effect> {
     ]
 }
 
+fn news() -> impl Strategy<Value = News> {
+    let vhost = || number_u32().prop_map(VhostId);
+    prop_oneof![
+        any::<[bool; 2]>().prop_map(|[disk, memory]| News::Alarms { disk, memory }),
+        (bytes(), number(), number()).prop_map(|(name, connections, channels)| News::User {
+            name,
+            connections,
+            channels
+        }),
+        (vhost(), number()).prop_map(|(vhost, connections)| News::Vhost { vhost, connections }),
+        (vhost(), any::<bool>(), number()).prop_map(|(vhost, on, stamp)| News::Traced { vhost, on, stamp }),
+    ]
+}
+
 fn forward() -> impl Strategy<Value = Forward> {
     prop_oneof![
         8 => command().prop_map(Forward::Command),
@@ -526,6 +554,11 @@ fn forward() -> impl Strategy<Value = Forward> {
         1 => number().prop_map(|number| Forward::Ping { number }),
         1 => number().prop_map(|index| Forward::Applied { index: LogIndex(index) }),
         1 => number().prop_map(|number| Forward::Pong { number }),
+        1 => (number(), bytes()).prop_map(|(number, question)| Forward::Ask { number, question }),
+        1 => (number(), bytes(), any::<[bool; 2]>()).prop_map(|(number, part, [last, is_refused])| {
+            Forward::Answer { number, part, is_last: last || is_refused, is_refused }
+        }),
+        2 => news().prop_map(Forward::News),
         1 => (queue(), any::<[bool; 2]>(), channel(), request()).prop_map(
             |(queue, [if_unused, if_empty], channel, request)| Forward::Delete {
                 queue,

@@ -5,21 +5,23 @@
 //! them and one answer from each; a change goes the way of every client's, through the same checks
 //! and the same log.
 
-use crate::cluster::Links;
+use crate::cluster::{AskError, Asked, Links, Question};
 use crate::config::Config;
-use crate::definitions::{ImportError, Imported};
-use crate::engine::{Durations, EngineGauges, SyncTimes};
+use crate::definitions::{Fresh, ImportError, Imported};
+use crate::engine::{Durations, EngineGauges, SyncTimes, wall_ms};
 use crate::listener;
-use crate::node::{Alarm, Alarms, Shared};
+use crate::node::{Alarm, Alarms, Shared, trace_news};
 use crate::patterns;
 use crate::random;
 pub use crate::shard::ShardStatistics;
 use crate::shard::{Arrival, Look, Outsider, Parcel};
 use crate::topology_log::Answer;
 use broker::topology::{
-    Actor, Checked, Command, CommandReply, QueueDeclare, QueueDeclared, Refusal, SALT_BYTES, Topology,
+    Actor, Checked, Command, CommandReply, NodeStanding, QueueDeclare, QueueDeclared, Refusal, SALT_BYTES, Topology,
 };
-use broker::{PartitionId, QueueId, VhostId};
+use broker::{NodeNumber, PartitionId, QueueId, VhostId};
+use bytes::Bytes;
+pub use node::MemberStanding;
 use partition::{QueueFigures, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::ServerConfig;
@@ -33,8 +35,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockReadGuard};
-use std::time::{Instant, SystemTime};
-use tokio::sync::oneshot;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::{mpsc, oneshot};
 
 /// What stays the same as long as the node runs.
 #[derive(Clone, Debug)]
@@ -137,6 +139,25 @@ pub enum LoginError {
     OnlyLoopback,
 }
 
+/// A node of the cluster, as this one sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its number; 0 for a node that is alone and has none.
+    pub number: NodeNumber,
+    /// Its name; its address until it has said it.
+    pub name: String,
+    /// Where the other nodes find it.
+    pub address: String,
+    /// It is this one.
+    pub is_own: bool,
+    /// It is this one, or there is a link to it.
+    pub is_reached: bool,
+}
+
+/// How long a leader is looked for, and how often.
+const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
+const LEADER_LOOK_EVERY: Duration = Duration::from_millis(100);
+
 struct Inner {
     shared: Arc<Shared>,
     engine: Option<EngineGauges>,
@@ -183,6 +204,60 @@ impl Handle {
     /// What stays the same as long as the node runs.
     pub fn facts(&self) -> &NodeFacts {
         &self.inner.facts
+    }
+
+    /// All nodes of the cluster, this one too, in the order of their numbers.
+    pub fn members(&self) -> Vec<Member> {
+        let shared = self.shared();
+        let own = shared.leaders.own();
+        let linked = shared.links.get().map_or_else(Vec::new, |links| links.linked());
+        let mut members: Vec<Member> = self
+            .topology()
+            .nodes()
+            .filter(|(number, node)| *number == own || node.standing != NodeStanding::Gone)
+            .map(|(number, node)| Member {
+                number,
+                name: String::from_utf8_lossy(&node.name).into_owned(),
+                address: String::from_utf8_lossy(&node.address).into_owned(),
+                is_own: number == own,
+                is_reached: number == own || linked.contains(&number),
+            })
+            .collect();
+        let name = self.facts().node_name.clone();
+        match members.iter_mut().find(|member| member.is_own) {
+            // What it says of itself counts.
+            Some(member) => member.name = name,
+            None => {
+                members.push(Member { number: own, name, address: String::new(), is_own: true, is_reached: true });
+            }
+        }
+        members
+    }
+
+    /// Whether this node is one of a cluster.
+    pub fn has_peers(&self) -> bool {
+        self.shared().leaders.has_peers()
+    }
+
+    /// This node's number.
+    pub fn own_node(&self) -> NodeNumber {
+        self.shared().leaders.own()
+    }
+
+    /// Who leads a partition, as far as this node has heard; it may be a node that cannot be reached.
+    pub fn leader(&self, partition: PartitionId) -> Option<NodeNumber> {
+        self.shared().leaders.leader(partition)
+    }
+
+    /// Asks another node what only it knows. Errors: it cannot be reached.
+    pub fn ask(&self, node: NodeNumber, question: Bytes) -> Result<Asked, AskError> {
+        self.shared().links.get().ok_or(AskError::Gone)?.ask(node, question)
+    }
+
+    /// What other nodes ask of this one from now on, so many at most waiting; `None` on a node that is
+    /// alone.
+    pub fn serve_questions(&self, waiting: usize) -> Option<mpsc::Receiver<Question>> {
+        Some(self.shared().links.get()?.serve_questions(waiting))
     }
 
     /// The cluster's name: the one that the operator gave it, or the node's.
@@ -295,10 +370,12 @@ impl Handle {
         self.shared().alarms.blocked_reason()
     }
 
-    /// Begins or ends to tell `amq.rabbitmq.trace` of every message of a virtual host. A restart
-    /// forgets it, as in RabbitMQ.
+    /// Begins or ends to tell `amq.rabbitmq.trace` of every message of a virtual host, on all nodes. A
+    /// restart forgets it, as in RabbitMQ; of a cluster the restart of all nodes.
     pub fn trace(&self, vhost: VhostId, on: bool) {
-        self.shared().traced.set(vhost, on, &self.shared().topology());
+        let shared = self.shared();
+        let said = shared.traced.set(vhost, on, wall_ms(), &shared.topology());
+        shared.tell_nodes(|| vec![trace_news(vhost, said)]);
     }
 
     /// Whether a virtual host is traced.
@@ -344,6 +421,11 @@ impl Handle {
     /// only may ask, or each gets a part of it.
     pub async fn statistics(&self) -> Vec<ShardStatistics> {
         self.look(Look::Statistics).await
+    }
+
+    /// How the members of groups stand that this node has, in no order.
+    pub async fn member_standings(&self) -> Vec<MemberStanding> {
+        self.look(Look::Members).await
     }
 
     /// Closes a connection with 320 and this text; nothing if it is gone.
@@ -410,17 +492,33 @@ impl Handle {
         }
     }
 
-    fn mail(&self, partition: PartitionId, parcel: switch::Parcel<Outsider>) -> Result<(), ChangeError> {
-        let (shard, _) = self.shared().directory.find(partition).ok_or(ChangeError::NoAnswer)?;
-        self.shared().mailboxes[shard].cross(parcel);
-        Ok(())
+    /// Has whoever leads a partition do something, and waits for the answer. While nobody is known to
+    /// lead it, or it changes hands, it is asked again.
+    async fn ask_leader(
+        &self,
+        partition: PartitionId,
+        parcel: impl Fn(Outsider) -> switch::Parcel<Outsider>,
+    ) -> Result<Reply, ChangeError> {
+        let shared = self.shared();
+        // What other nodes have every shard has a road to.
+        let shard = shared.directory.find(partition).map_or(0, |(shard, _)| shard);
+        let until = tokio::time::Instant::now() + LEADER_TIMEOUT;
+        loop {
+            let (sender, answer) = oneshot::channel();
+            shared.mailboxes[shard].cross(parcel(Outsider(sender)));
+            let reply = answer.await.map_err(|_| ChangeError::NoAnswer)??;
+            let waits = reply == Reply::NotLeader && shared.leaders.has_peers();
+            if !waits || tokio::time::Instant::now() >= until {
+                return Ok(reply);
+            }
+            tokio::time::sleep(LEADER_LOOK_EVERY).await;
+        }
     }
 
     /// Drops what is ready in a queue; how many that was.
     pub async fn purge(&self, queue: QueueId, partition: PartitionId) -> Result<u64, ChangeError> {
-        let (sender, answer) = oneshot::channel();
-        self.mail(partition, switch::Parcel::Purge(partition, queue, Outsider(sender)))?;
-        match answer.await.map_err(|_| ChangeError::NoAnswer)?? {
+        let purge = |outsider| switch::Parcel::Purge(partition, queue, outsider);
+        match self.ask_leader(partition, purge).await? {
             Reply::Counted(count) => Ok(count),
             Reply::NotLeader => Err(ChangeError::NoAnswer),
             Reply::Unavailable => Err(ChangeError::Unavailable),
@@ -438,10 +536,11 @@ impl Handle {
         if_unused: bool,
         if_empty: bool,
     ) -> Result<(), ChangeError> {
-        let (sender, answer) = oneshot::channel();
-        let deletion = Deletion { queue, partition, if_unused, if_empty, asker: Asker::Outsider(Outsider(sender)) };
-        self.mail(partition, switch::Parcel::Delete(Box::new(deletion)))?;
-        match answer.await.map_err(|_| ChangeError::NoAnswer)?? {
+        let delete = |outsider| {
+            let asker = Asker::Outsider(outsider);
+            switch::Parcel::Delete(Box::new(Deletion { queue, partition, if_unused, if_empty, asker }))
+        };
+        match self.ask_leader(partition, delete).await? {
             Reply::DeleteRefused { in_use: true } => Err(ChangeError::InUse("in use")),
             Reply::DeleteRefused { in_use: false } => Err(ChangeError::InUse("not empty")),
             Reply::NotLeader => Err(ChangeError::NoAnswer),
@@ -475,7 +574,7 @@ impl Handle {
     /// Takes in definitions. Blocks until every change is decided: not for a task that others wait
     /// for.
     pub fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
-        self.shared().import_definitions(text)
+        self.shared().import_definitions(text, Fresh::Never)
     }
 
     /// Bits that nobody can guess.

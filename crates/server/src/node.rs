@@ -4,6 +4,7 @@
 mod alarms;
 mod config;
 mod memory;
+mod news;
 mod offers;
 mod shared;
 mod topology_view;
@@ -11,6 +12,7 @@ mod traced;
 
 pub use alarms::{Alarm, Alarms};
 pub use config::{FRAME_MAX_LIMIT, NodeConfig, StartError};
+pub(crate) use news::{tell_taken_by, trace_news};
 pub(crate) use shared::Shared;
 
 use crate::acceptor;

@@ -101,13 +101,13 @@ impl Changes {
         shared.carry_out(&effects);
     }
 
-    /// Applies a decided command and has the node's partitions carry out what follows. `None` when
-    /// the node is gone.
+    /// Applies a decided command and has the node's partitions carry out what follows. `is_own`: it
+    /// was wanted on this node, which tells of it. `None` when the node is gone.
     ///
     /// - Order: to be called in the order of the log, by one caller at a time.
-    pub fn apply(&self, command: &Command) -> Option<Applied> {
+    pub fn apply(&self, command: &Command, is_own: bool) -> Option<Applied> {
         let shared = self.shared.upgrade()?;
-        let applied = shared.change_topology(command, Topology::apply, &*shared);
+        let applied = shared.change_topology(command, Topology::apply, is_own, &*shared);
         shared.carry_out(&applied.effects);
         Some(applied)
     }
@@ -128,7 +128,7 @@ impl MemoryLog {
 
 impl TopologyLog for MemoryLog {
     fn propose(&self, command: Command, answer: Answer) {
-        if let Some(applied) = self.changes.apply(&command) {
+        if let Some(applied) = self.changes.apply(&command, true) {
             answer.send(applied);
         }
     }

@@ -64,7 +64,7 @@ pub use histories::Histories;
 pub use host::{Common, DeleteQueue, Host, Settings};
 pub use ledger::{Counted, ExchangeCounted, Ledger, QueueTraffic, VhostCounted};
 pub use logins::{LoginLimits, LoginOver, Logins, Try, network};
-pub use occupancy::Occupancy;
+pub use occupancy::{Occupancy, Taken};
 pub use publish::SYNC_EXCHANGE;
 pub use session::{Cx, Peer, Session};
 pub use stamps::{Stamp, Stamps};

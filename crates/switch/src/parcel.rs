@@ -44,10 +44,10 @@ pub enum Parcel<O> {
     Wake(PartitionId),
     /// Something happened that the event exchange is told.
     Event(Box<BrokerEvent>),
-    /// A queue of one of this shard's partitions is to go.
+    /// A queue is to go: one of this shard's partitions, or of those that other nodes lead.
     Delete(Box<Deletion<O>>),
-    /// Somebody who is no channel wants a queue of one of this shard's partitions to lose what is
-    /// ready.
+    /// Somebody who is no channel wants a queue to lose what is ready: one of this shard's partitions,
+    /// or of those that other nodes lead.
     Purge(PartitionId, QueueId, O),
     /// A link to another node is up.
     LinkUp(LinkUp),

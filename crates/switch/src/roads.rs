@@ -98,6 +98,8 @@ pub fn shard_for(life: NodeLife, partition: PartitionId, forward: &Forward, dire
         | Forward::NotProposed { .. } => Some(directory.find(partition)?.0),
         Forward::Effect(effect) => of_channel(effect.channel()?),
         Forward::Starved { consumer } => of_channel(consumer.channel),
+        // For the node as a whole, and no shard of it.
+        Forward::Ask { .. } | Forward::Answer { .. } | Forward::News(_) => None,
         Forward::Pong { number } => Some((number >> MARK_SHIFT) as usize).filter(|shard| *shard < directory.shards()),
     }
 }

@@ -270,7 +270,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             }
             Parcel::Wake(partition) => self.inbox.borrow_mut().wake_partition(partition),
             Parcel::Event(event) => self.emit_event(&event, env),
-            Parcel::Delete(deletion) => self.deletions.begin(*deletion, &At { switch: self, env }),
+            Parcel::Delete(deletion) => self.delete_queue(*deletion, env),
             Parcel::Purge(partition, queue, outsider) => {
                 let request = self.next_request();
                 self.asked.borrow_mut().insert(request, outsider);
@@ -482,6 +482,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     let from = road.peer();
                     inbox.receive_forward(partition, from, forward);
                 }
+                // For the node as a whole: what drives the links keeps them.
+                Forward::Ask { .. } | Forward::Answer { .. } | Forward::News(_) => {}
             }
         }
         self.deliver(answers.into_iter(), None, env);

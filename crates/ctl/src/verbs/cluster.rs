@@ -40,6 +40,7 @@ fn purpose(protocol: &str) -> &'static str {
     match protocol {
         "amqp" => "AMQP 0-9-1",
         "amqp/ssl" => "AMQP 0-9-1 over TLS",
+        "clustering" => "inter-node communication",
         "http" => "HTTP API",
         _ => "",
     }
@@ -118,14 +119,14 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
             (name.clone(), version)
         })
         .collect();
-    let by_node: serde_json::Map<String, Value> = all
+    let by_node: serde_json::Map<String, Value> = running
         .iter()
         .map(|name| {
             (name.clone(), listeners.iter().filter(|listener| listener["node"] == name.as_str()).cloned().collect())
         })
         .collect();
     let maintenance: serde_json::Map<String, Value> =
-        all.iter().map(|name| (name.clone(), "not under maintenance".into())).collect();
+        running.iter().map(|name| (name.clone(), "not under maintenance".into())).collect();
     let told = json!({
         "alarms": alarms,
         "cluster_name": overview["cluster_name"],
@@ -149,7 +150,7 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
         title("Running Nodes") + &lines(&running),
         title("Versions") + &lines(&running.iter().map(|name| format!("{name}: {version}")).collect::<Vec<_>>()),
         title("Maintenance status")
-            + &lines(&all.iter().map(|n| format!("Node: {n}, status: not under maintenance")).collect::<Vec<_>>()),
+            + &lines(&running.iter().map(|n| format!("Node: {n}, status: not under maintenance")).collect::<Vec<_>>()),
         title("Alarms") + &lines(&alarm_lines(&alarms)),
         title("Network Partitions") + "(none)\n",
         title("Listeners") + &listener_lines(&listeners, true),

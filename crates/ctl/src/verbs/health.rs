@@ -290,7 +290,11 @@ fn critical(cx: &Cx<'_>, what: &str, of: &str) -> Result<Shown, Failure> {
     let node = cx.node()?;
     cx.banner(&format!("Checking if node {node} is critical for {of} ..."));
     if let Some(why) = check(cx, &path(&["health", "checks", what]))? {
-        return Err(failed(text(&why["reason"])));
+        let queues = why["queues"].as_array().into_iter().flatten();
+        let lost =
+            |queue: &Value| format!("{} would lose quorum if node {node} is stopped", text(&queue["readable_name"]));
+        let lines: Vec<String> = queues.map(lost).collect();
+        return Err(failed(if lines.is_empty() { text(&why["reason"]) } else { lines.join("\n") }));
     }
     let nodes = items(cx.api()?.get("nodes?columns=name")?.good()?)?.len();
     line(match nodes {

@@ -23,6 +23,7 @@ mod settings;
 mod status;
 mod users;
 mod vhosts;
+mod whole;
 
 use crate::verb::{Section, VERB, Verb};
 
@@ -37,6 +38,7 @@ pub(crate) const ALL: &[&[Verb]] = &[
     access::VERBS,
     limits::VERBS,
     vhosts::VERBS,
+    whole::VERBS,
     policies::VERBS,
     parameters::VERBS,
     definitions::VERBS,

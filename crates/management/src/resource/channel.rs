@@ -3,6 +3,7 @@
 use super::Cx;
 use super::connection::{self, find, visible};
 use crate::answer::{Answer, Refused};
+use crate::others::{Row, Said};
 use crate::statistics::{History, Kind, Ranges, message_stats, out_of_queue, rates_of};
 use crate::{json, listing};
 use broker::QueueId;
@@ -23,17 +24,24 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
     all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
     let channels: Vec<_> = channels_of(&all).collect();
     let rates = cx.rates().await?;
-    let rates = rates.as_ref();
-    let describe =
-        |part: &[Channel<'_>]| part.iter().map(|(report, channel)| describe(cx, report, channel, rates)).collect();
-    listing::answer(cx.call, &channels, describe).await
+    let gathered = cx.gather().await;
+    let rows = gathered.rows(cx.handle().own_node(), &channels);
+    let describe = |row: &Row<'_, Channel<'_>>| {
+        row.described(|(report, channel)| Some(describe(cx, report, channel, rates.as_ref())))
+    };
+    let answer = listing::answer(cx.call, &rows, |part| part.iter().filter_map(describe).collect()).await?;
+    Ok(gathered.told(answer))
 }
 
 /// GET of those of one connection.
 pub(super) async fn of_connection(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
-    let found = find(cx, wanted).await?;
-    let rates = cx.rates().await?;
-    Ok(Answer::json(&listing::list(cx.call, described(cx, &found, rates.as_ref()))?))
+    match find(cx, wanted).await {
+        Err(Refused::NotFound) => cx.elsewhere().await,
+        found => {
+            let (found, rates) = (found?, cx.rates().await?);
+            Ok(Answer::json(&listing::list(cx.call, described(cx, &found, rates.as_ref()))?))
+        }
+    }
 }
 
 /// GET of one.
@@ -53,7 +61,7 @@ pub(super) async fn get(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
             }
         }
     }
-    Err(Refused::NotFound)
+    cx.elsewhere().await
 }
 
 /// GET of all consumers, or of those in a virtual host; everybody sees theirs.
@@ -65,11 +73,14 @@ pub(super) async fn consumers(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer
     all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
     let consumers = channels_of(&all).flat_map(|(report, of)| of.consumers.iter().map(move |one| (report, of, one)));
     let consumers: Vec<_> = consumers.collect();
-    let describe = |part: &[(&ConnectionReport, &ChannelReport, &ConsumerReport)]| {
+    let gathered = cx.gather().await;
+    let rows = gathered.rows(cx.handle().own_node(), &consumers);
+    let describe = |part: &[Row<'_, Consuming<'_>>]| {
         let topology = cx.handle().topology();
-        part.iter().filter_map(|(r, channel, c)| describe_consumer(cx, &topology, (r, channel), c)).collect()
+        let own = |(r, channel, c): &Consuming<'_>| describe_consumer(cx, &topology, (r, channel), c);
+        part.iter().filter_map(|row| row.described(own)).collect()
     };
-    listing::answer(cx.call, &consumers, describe).await
+    Ok(gathered.told(listing::answer(cx.call, &rows, describe).await?))
 }
 
 /// GET of what clients wait for: requests without an answer, over HTTP too, publishes without a
@@ -94,8 +105,13 @@ pub(super) async fn waiting(cx: Cx<'_>) -> Result<Answer, Refused> {
     };
     let mut items: Vec<Value> = found.map(describe).collect();
     items.extend(waiting_over_http(cx));
+    let node = &cx.handle().facts().node_name;
+    items.iter_mut().for_each(|item| item["node"] = node.as_str().into());
+    let gathered = cx.ask(cx.others(), "GET", cx.call.head.uri.path()).await;
+    let of_others = |value| if let Value::Array(items) = value { items } else { Vec::new() };
+    items.extend(gathered.said.iter().filter_map(Said::json).flat_map(of_others));
     items.sort_by_key(|item| std::cmp::Reverse(item["waited_ms"].as_u64()));
-    Ok(Answer::json(&listing::list(cx.call, items)?))
+    Ok(gathered.told(Answer::json(&listing::list(cx.call, items)?)))
 }
 
 /// The requests to this API that have no answer, but for the one that asks.
@@ -119,8 +135,8 @@ fn waiting_over_http(cx: Cx<'_>) -> Vec<Value> {
     asking.others().into_iter().map(describe).collect()
 }
 
-/// The consumers of one queue.
-pub(super) async fn consumers_of_queue(cx: Cx<'_>, queue: broker::QueueId) -> Vec<Value> {
+/// The consumers of one queue on this node.
+pub(super) async fn consumers_of_queue(cx: Cx<'_>, queue: QueueId) -> Vec<Value> {
     let mut all = cx.handle().connections().await;
     for report in &mut all {
         for channel in &mut report.channels {
@@ -129,6 +145,9 @@ pub(super) async fn consumers_of_queue(cx: Cx<'_>, queue: broker::QueueId) -> Ve
     }
     channels_of(&all).flat_map(|(report, channel)| consumers_of(cx, report, channel)).collect()
 }
+
+/// A consumer, and whose it is.
+type Consuming<'a> = (&'a ConnectionReport, &'a ChannelReport, &'a ConsumerReport);
 
 /// A channel, and the connection that it is of.
 type Channel<'a> = (&'a ConnectionReport, &'a ChannelReport);

@@ -12,7 +12,7 @@ use crate::body::Body;
 use crate::call::object_of;
 use crate::listing;
 use broker::topology::{Queue, QueueType};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Feature flags of RabbitMQ whose meaning holds here, always: name, description, who provides it.
 const FEATURE_FLAGS: &[(&str, &str, &str)] = &[
@@ -135,21 +135,17 @@ pub(super) async fn queue_action(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Bo
 }
 
 /// GET of the members of a quorum queue.
-pub(super) fn quorum_status(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
-    let topology = cx.handle().topology();
-    let vhost = cx.visible_vhost(&topology, vhost)?;
-    let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
-    if queue.shape.queue_type != QueueType::Quorum {
-        return Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": "classic_queue_not_supported" })));
-    }
-    let status = json!({
-        "Node Name": cx.handle().facts().node_name,
-        "Raft State": "leader",
-        "Membership": "voter",
-        "leveret_partition": queue.partition.0,
-    });
-    drop(topology);
-    Ok(Answer::json(&Value::Array(vec![status])))
+pub(super) async fn quorum_status(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
+    let partition = {
+        let topology = cx.handle().topology();
+        let vhost = cx.visible_vhost(&topology, vhost)?;
+        let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
+        if queue.shape.queue_type != QueueType::Quorum {
+            return Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": "classic_queue_not_supported" })));
+        }
+        queue.partition
+    };
+    Ok(Answer::json(&super::whole::quorum_status(cx, partition).await))
 }
 
 /// POST and DELETE of a member of a quorum queue.

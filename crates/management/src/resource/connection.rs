@@ -2,6 +2,7 @@
 
 use super::Cx;
 use crate::answer::{Answer, Refused};
+use crate::others::Row;
 use crate::statistics::{Kind, Ranges, column, rates_of};
 use crate::{json, listing};
 use serde_json::{Value, json};
@@ -32,7 +33,7 @@ pub(crate) fn name(report: &ConnectionReport) -> String {
     }
 }
 
-/// The connections that the caller may see.
+/// The connections of this node that the caller may see.
 pub(super) async fn visible(cx: Cx<'_>) -> Vec<ConnectionReport> {
     let mut all = cx.handle().connections().await;
     all.retain(|report| cx.caller.is_monitoring() || report.user == *cx.caller.name);
@@ -40,7 +41,7 @@ pub(super) async fn visible(cx: Cx<'_>) -> Vec<ConnectionReport> {
     all
 }
 
-/// The connection of this name.
+/// The connection of this name, if it is on this node.
 pub(super) async fn find(cx: Cx<'_>, wanted: &[u8]) -> Result<ConnectionReport, Refused> {
     let found = cx.handle().connections().await.into_iter().find(|report| name(report).as_bytes() == wanted);
     let found = found.ok_or(Refused::NotFound)?;
@@ -62,22 +63,33 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>, user: Option<&[u8]>) 
     all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
     all.retain(|report| user.is_none_or(|user| report.user == user));
     let rates = cx.rates().await?;
-    let describe = |part: &[ConnectionReport]| part.iter().map(|report| describe(cx, report, rates.as_ref())).collect();
-    listing::answer(cx.call, &all, describe).await
+    let gathered = cx.gather().await;
+    let rows = gathered.rows(cx.handle().own_node(), &all);
+    let describe = |row: &Row<'_, ConnectionReport>| row.described(|report| Some(describe(cx, report, rates.as_ref())));
+    let answer = listing::answer(cx.call, &rows, |part| part.iter().filter_map(describe).collect()).await?;
+    Ok(gathered.told(answer))
 }
 
 /// GET of one.
 pub(super) async fn get(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
-    let found = find(cx, wanted).await?;
-    let rates = cx.rates().await?;
-    Ok(Answer::json(&listing::one(cx.call, describe(cx, &found, rates.as_ref()))))
+    match find(cx, wanted).await {
+        Err(Refused::NotFound) => cx.elsewhere().await,
+        found => {
+            let (found, rates) = (found?, cx.rates().await?);
+            Ok(Answer::json(&listing::one(cx.call, describe(cx, &found, rates.as_ref()))))
+        }
+    }
 }
 
 /// DELETE of one.
 pub(super) async fn close(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
-    let found = find(cx, wanted).await?;
-    end(cx, &found)?;
-    Ok(Answer::done())
+    match find(cx, wanted).await {
+        Err(Refused::NotFound) => cx.elsewhere().await,
+        found => {
+            end(cx, &found?)?;
+            Ok(Answer::done())
+        }
+    }
 }
 
 /// DELETE of all of a user.
@@ -86,7 +98,8 @@ pub(super) async fn close_of_user(cx: Cx<'_>, user: &[u8]) -> Result<Answer, Ref
     let theirs: Vec<_> = all.into_iter().filter(|report| report.user == user).collect();
     cx.caller.need(cx.caller.is_administrator() || *cx.caller.name == *user, "Not administrator user")?;
     theirs.iter().try_for_each(|report| end(cx, report))?;
-    Ok(Answer::done())
+    let gathered = cx.ask(cx.others(), "DELETE", cx.call.head.uri.path()).await;
+    Ok(gathered.told(Answer::done()))
 }
 
 fn end(cx: Cx<'_>, report: &ConnectionReport) -> Result<(), Refused> {

@@ -6,26 +6,44 @@
 use super::Cx;
 use crate::answer::{Answer, Refused};
 use crate::json;
+use broker::VhostId;
+use broker::topology::{Pattern, Queue, QueueType};
 use serde_json::{Value, json};
 use server::handle::{ShownCertificate, ShownTo};
+use server::patterns::Meter;
 use std::time::{Duration, SystemTime};
 
-/// GET: no alarm is on.
-pub(super) fn alarms(cx: Cx<'_>) -> Result<Answer, Refused> {
+/// GET: no alarm is on, on any node.
+pub(super) async fn alarms(cx: Cx<'_>) -> Result<Answer, Refused> {
+    let mut alarms = own_alarms(cx);
+    let gathered = cx.ask(cx.others(), "GET", "/api/health/checks/local-alarms").await;
+    for said in gathered.said.iter().filter(|said| said.status == 503) {
+        let told: Value = serde_json::from_slice(&said.body).unwrap_or_default();
+        alarms.extend(told["alarms"].as_array().into_iter().flatten().cloned());
+    }
+    Ok(gathered.told(told_alarms(alarms, "There are alarms in effect in the cluster")))
+}
+
+/// GET: no alarm is on, on this node.
+pub(super) fn local_alarms(cx: Cx<'_>) -> Result<Answer, Refused> {
+    Ok(told_alarms(own_alarms(cx), "There are alarms in effect in the node"))
+}
+
+fn told_alarms(alarms: Vec<Value>, reason: &str) -> Answer {
+    match alarms.is_empty() {
+        true => Answer::json(&json!({ "status": "ok" })),
+        false => Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "alarms": alarms })),
+    }
+}
+
+fn own_alarms(cx: Cx<'_>) -> Vec<Value> {
     let (figures, node) = (cx.handle().figures(), &cx.handle().facts().node_name);
     let on = figures.alarms;
     let on = [("disk", on.disk), ("memory", on.memory), ("operator", on.operator)];
-    let alarms: Vec<Value> = on
-        .into_iter()
+    on.into_iter()
         .filter(|(_, is_on)| *is_on)
         .map(|(resource, _)| json!({ "node": node, "resource": resource }))
-        .collect();
-    if alarms.is_empty() {
-        return well();
-    }
-    Ok(Answer::unhealthy(
-        &json!({ "status": "failed", "reason": "There are alarms in effect in the node", "alarms": alarms }),
-    ))
+        .collect()
 }
 
 /// GET: every virtual host is served, all queues of it.
@@ -43,7 +61,67 @@ pub(super) fn virtual_hosts(cx: Cx<'_>) -> Result<Answer, Refused> {
     Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "virtual-hosts": down })))
 }
 
-/// GET: every member that there is is there; of one node that is so as long as it answers.
+/// GET: no quorum queue loses its majority with this node. One that has no other node may lose it.
+pub(super) fn quorum_critical(cx: Cx<'_>) -> Result<Answer, Refused> {
+    let map = cx.map();
+    let is_critical = |queue: &Queue| {
+        let members = map.members_of(queue.partition);
+        let is_here = members.iter().any(|member| member.is_own);
+        let left = members.iter().filter(|member| member.is_reached && !member.is_own).count();
+        is_here && members.len() > 1 && left <= members.len() / 2
+    };
+    let queues = quorum_queues(cx, None, is_critical);
+    if queues.is_empty() {
+        return well();
+    }
+    let reason = "There are quorum queues that would lose their quorum if the target node is shut down";
+    Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "queues": queues })))
+}
+
+/// GET: every quorum queue has a leader that can be reached.
+pub(super) fn leaderless(cx: Cx<'_>, vhost: Option<&[u8]>, pattern: Option<&[u8]>) -> Result<Answer, Refused> {
+    let vhost = vhost.map(|name| super::find_vhost(&cx.handle().topology(), name)).transpose()?;
+    let wrong = || Refused::BadRequest("invalid regex".to_owned());
+    let pattern = pattern.map(|text| std::str::from_utf8(text).map_err(|_| wrong())).transpose()?;
+    let pattern = pattern.map(|text| Pattern::new(text).map_err(|_| wrong())).transpose()?;
+    let map = cx.map();
+    let has_none = |queue: &Queue| map.place(queue.partition, cx.handle().leader(queue.partition)).leader.is_none();
+    let meter = Meter::of_filter();
+    let mut is_in_time = true;
+    let is_meant = |queue: &Queue| {
+        pattern.as_ref().is_none_or(|pattern| {
+            let found = pattern.find(&queue.name);
+            is_in_time = is_in_time && found.is_ok() && meter.goes_on();
+            is_in_time && found == Ok(true)
+        })
+    };
+    let mut is_meant = is_meant;
+    let queues = quorum_queues(cx, vhost, |queue| has_none(queue) && is_meant(queue));
+    if !is_in_time {
+        return Err(Refused::BadRequest("regex takes too long".to_owned()));
+    }
+    if queues.is_empty() {
+        return well();
+    }
+    let reason = "There are quorum queues without an elected leader";
+    Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "queues": queues })))
+}
+
+/// The quorum queues that are meant, as RabbitMQ's checks list them.
+fn quorum_queues(cx: Cx<'_>, vhost: Option<VhostId>, mut is_meant: impl FnMut(&Queue) -> bool) -> Vec<Value> {
+    let topology = cx.handle().topology();
+    let quorum = topology.queues().filter(|queue| queue.shape.queue_type == QueueType::Quorum);
+    let of_vhost = quorum.filter(|queue| vhost.is_none_or(|vhost| queue.vhost == vhost));
+    let describe = |queue: &Queue| {
+        let vhost = topology.vhost_of(queue.vhost).map(|vhost| json::text(&vhost.name)).unwrap_or_default();
+        let (name, in_vhost) = (json::text(&queue.name), vhost.as_str().unwrap_or_default());
+        let readable = format!("queue '{}' in vhost '{in_vhost}'", name.as_str().unwrap_or_default());
+        json!({ "name": name, "virtual_host": vhost, "readable_name": readable, "type": "quorum" })
+    };
+    of_vhost.filter(|queue| is_meant(queue)).map(describe).collect()
+}
+
+/// GET: what is so as long as the node answers.
 pub(super) fn one_node(_: Cx<'_>) -> Result<Answer, Refused> {
     well()
 }

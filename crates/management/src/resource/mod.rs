@@ -25,6 +25,7 @@ mod session;
 mod transfer;
 mod user;
 mod vhost;
+mod whole;
 
 use crate::access::Caller;
 use crate::answer::{Answer, Refused};
@@ -47,10 +48,12 @@ use server::Handle;
 pub(crate) struct Cx<'a> {
     pub(crate) call: &'a Call<'a>,
     pub(crate) caller: &'a Caller,
+    /// Another node asks for what is on this one alone, and not for what is in the cluster.
+    pub(crate) is_asked: bool,
 }
 
 impl Cx<'_> {
-    fn handle(&self) -> &Handle {
+    pub(crate) fn handle(&self) -> &Handle {
         self.call.handle
     }
 
@@ -127,7 +130,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
     };
     call.permit.is_of(&caller.name);
     *call.asking.request.user.borrow_mut() = Some(caller.name.clone());
-    let cx = Cx { call, caller: &caller };
+    let cx = Cx { call, caller: &caller, is_asked: false };
     let method = match call.head.method.as_str() {
         "HEAD" => "GET",
         other => other,
@@ -146,7 +149,39 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
     Ok(answer)
 }
 
+/// The answer to a request of another node, in the name of somebody whom that let in.
+pub(crate) async fn answer_node(call: &Call<'_>, caller: &Caller, body: Body) -> Result<Answer, Refused> {
+    let parts = call.parts().ok_or(Refused::NotFound)?;
+    *call.asking.request.user.borrow_mut() = Some(caller.name.clone());
+    let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+    let cx = Cx { call, caller, is_asked: true };
+    match parts[..] {
+        [b"leveret", b"figures"] => queue::own_figures(cx).await,
+        [b"leveret", b"members"] => whole::own_members(cx).await,
+        [b"leveret", b"queues"] => queue::own_rows(cx).await,
+        _ => dispatch(cx, call.head.method.as_str(), &parts, body).await,
+    }
+}
+
+/// The name of a node, where a request is about one.
+fn node_of<'a>(parts: &[&'a [u8]]) -> Option<&'a [u8]> {
+    match parts {
+        [b"nodes", name, ..]
+        | [b"auth", b"attempts", name, ..]
+        | [b"healthchecks", b"node", name]
+        | [b"reset", name] => Some(name),
+        _ => None,
+    }
+}
+
 async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Result<Answer, Refused> {
+    if let Some(member) = node_of(parts).and_then(|name| cx.other_named(name)) {
+        return match (parts, method) {
+            ([b"nodes", _], "GET") => node::other(cx, member).await,
+            ([b"nodes", _, b"memory", ..], "GET") => node::other_memory(cx, member).await,
+            _ => cx.pass_to(member).await,
+        };
+    }
     match parts {
         [b"whoami"] => on!(method; "GET" => node::whoami(cx)),
         [b"openapi.json"] => on!(method; "GET" => openapi::document(cx)),
@@ -162,6 +197,7 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"leveret", b"queues"] => on!(method; "GET" => guarantee::queues(cx, None).await),
         [b"leveret", b"queues", vhost] => on!(method; "GET" => guarantee::queues(cx, Some(vhost)).await),
         [b"leveret", b"queues", vhost, name] => on!(method; "GET" => guarantee::queue(cx, vhost, name).await),
+        [b"leveret", b"cluster"] => on!(method; "GET" => whole::get(cx).await),
         [b"leveret", b"settings"] => on!(method; "GET" => operator::settings(cx)),
         [b"leveret", b"stop"] => on!(method; "POST" => operator::stop(cx)),
         [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),
@@ -193,7 +229,7 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"healthchecks", b"node"] => on!(method; "GET" => health::node(cx, None).await),
         [b"healthchecks", b"node", name] => on!(method; "GET" => health::node(cx, Some(name)).await),
         [b"aliveness-test", vhost] => on!(method; "GET" => health::aliveness(cx, vhost).await),
-        [b"health", b"checks", check, rest @ ..] => on!(method; "GET" => checked(cx, check, rest)),
+        [b"health", b"checks", check, rest @ ..] => on!(method; "GET" => checked(cx, check, rest).await),
         [b"definitions" | b"all-configuration"] => on!(method;
             "GET" => definitions::export(cx, None),
             "POST" => definitions::import(cx, None, body).await),
@@ -290,7 +326,9 @@ async fn routing(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resul
         [b"exchanges", vhost, name, b"bindings", b"destination"] => {
             on!(method; "GET" => binding::at(cx, vhost, End::Destination(name)).await)
         }
-        [b"queues", b"quorum", vhost, name, b"status"] => on!(method; "GET" => cluster::quorum_status(cx, vhost, name)),
+        [b"queues", b"quorum", vhost, name, b"status"] => {
+            on!(method; "GET" => cluster::quorum_status(cx, vhost, name).await)
+        }
         [b"queues", b"quorum", vhost, name, b"replicas", b"add"] => {
             on!(method; "POST" => cluster::change_member(cx, vhost, name, true, body).await)
         }
@@ -414,21 +452,27 @@ async fn administration(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -
     }
 }
 
-/// Health checks. Those about replicas have nothing to fear on one node.
-fn checked(cx: Cx<'_>, check: &[u8], rest: &[&[u8]]) -> Result<Answer, Refused> {
+/// Health checks.
+async fn checked(cx: Cx<'_>, check: &[u8], rest: &[&[u8]]) -> Result<Answer, Refused> {
     match (check, rest) {
-        (b"alarms" | b"local-alarms", []) => health::alarms(cx),
+        (b"alarms", []) => health::alarms(cx).await,
+        (b"local-alarms", []) => health::local_alarms(cx),
         (b"port-listener", [port]) => health::port(cx, port),
         (b"protocol-listener", [protocol]) => health::protocol(cx, protocol),
         (b"virtual-hosts", []) => health::virtual_hosts(cx),
         (b"certificate-expiration", [within, unit]) => health::certificates(cx, within, unit),
         (b"below-node-connection-limit", []) => health::connection_limit(cx),
-        (b"node-is-quorum-critical" | b"node-is-mirror-sync-critical", []) => health::one_node(cx),
+        (b"node-is-quorum-critical", []) => health::quorum_critical(cx),
+        (b"node-is-mirror-sync-critical", []) => health::one_node(cx),
         (b"ready-to-serve-clients" | b"is-in-service", []) => health::one_node(cx),
         (b"metadata-store", [b"initialized"] | [b"initialized", b"with-data"]) => health::one_node(cx),
-        (b"quorum-queues-without-elected-leaders", [b"all-vhosts"] | [b"vhost", _]) => health::one_node(cx),
-        (b"quorum-queues-without-elected-leaders", [b"all-vhosts", b"pattern", _] | [b"vhost", _, b"pattern", _]) => {
-            health::one_node(cx)
+        (b"quorum-queues-without-elected-leaders", [b"all-vhosts"]) => health::leaderless(cx, None, None),
+        (b"quorum-queues-without-elected-leaders", [b"vhost", vhost]) => health::leaderless(cx, Some(vhost), None),
+        (b"quorum-queues-without-elected-leaders", [b"all-vhosts", b"pattern", pattern]) => {
+            health::leaderless(cx, None, Some(pattern))
+        }
+        (b"quorum-queues-without-elected-leaders", [b"vhost", vhost, b"pattern", pattern]) => {
+            health::leaderless(cx, Some(vhost), Some(pattern))
         }
         _ => Err(Refused::NotFound),
     }

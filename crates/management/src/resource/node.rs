@@ -1,13 +1,15 @@
-//! `/api/overview`, `/api/nodes`, `/api/whoami`: the broker as a whole. It is one node.
+//! `/api/overview`, `/api/nodes`, `/api/whoami`: the broker as a whole, and its nodes.
 
 use super::Cx;
 use crate::answer::{Answer, Refused};
+use crate::others::Said;
 use crate::process::Process;
 use crate::statistics::{Figure, History, Kind, Ranges, column, lengths, message_stats, rates_of};
 use crate::{json, listing};
 use broker::VhostId;
 use serde_json::{Map, Value, json};
-use server::handle::NodeFigures;
+use server::handle::{Member, NodeFigures};
+use std::net::SocketAddr;
 
 /// For how many seconds samples are kept, each time with fewer of them.
 const RETENTION: [u32; 4] = [600, 3_600, 28_800, 86_400];
@@ -38,7 +40,8 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
     let channels = connections.iter().flat_map(|report| &report.channels);
     let (channel_count, consumer_count) =
         channels.fold((0, 0), |(all, consumers), channel| (all + 1, consumers + channel.consumers.len()));
-    let figures = handle.queue_figures().await;
+    let target = cx.same_statistics("/api/overview");
+    let (figures, gathered) = tokio::join!(handle.queue_figures(), cx.ask(cx.others(), "GET", &target));
     let topology = handle.topology();
     let exchanges = topology.exchanges().filter(|exchange| cx.caller.monitors(&topology, exchange.vhost)).count();
     let seen: Vec<VhostId> =
@@ -105,14 +108,102 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
         }
         overview["churn_rates"] = churn.into();
     }
-    Ok(Answer::json(&listing::one(cx.call, overview)))
+    for other in gathered.said.iter().filter_map(Said::json) {
+        add_node(&mut overview, &other);
+    }
+    Ok(gathered.told(Answer::json(&listing::one(cx.call, overview))))
+}
+
+/// Adds what another node has to what is told of all.
+fn add_node(overview: &mut Value, other: &Value) {
+    for total in ["channels", "connections", "consumers"] {
+        add(&mut overview["object_totals"][total], &other["object_totals"][total]);
+    }
+    for sum in ["queue_totals", "message_stats", "churn_rates"] {
+        add(&mut overview[sum], &other[sum]);
+    }
+    for list in ["listeners", "contexts"] {
+        if let (Some(all), Some(more)) = (overview[list].as_array_mut(), other[list].as_array()) {
+            all.extend(more.iter().cloned());
+        }
+    }
+}
+
+/// Adds up numbers, each under its name, and samples of one time. What is told of one side alone is
+/// taken as it is.
+pub(super) fn add(sum: &mut Value, other: &Value) {
+    match (sum, other) {
+        (sum @ Value::Null, other) => *sum = other.clone(),
+        (Value::Object(sum), Value::Object(other)) => {
+            for (name, value) in other.iter().filter(|(name, _)| *name != "timestamp") {
+                add(sum.entry(name.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(sum), Value::Array(other)) => {
+            for (sum, other) in sum.iter_mut().zip(other) {
+                if sum["timestamp"] == other["timestamp"] {
+                    add(sum, other);
+                }
+            }
+        }
+        (sum, other) => match (sum.as_u64(), other.as_u64(), sum.as_f64(), other.as_f64()) {
+            (Some(a), Some(b), ..) => *sum = (a + b).into(),
+            (_, _, Some(a), Some(b)) => *sum = (a + b).into(),
+            _ => {}
+        },
+    }
 }
 
 /// GET of the list of nodes.
 pub(super) async fn nodes(cx: Cx<'_>) -> Result<Answer, Refused> {
     cx.caller.need_monitoring()?;
     let rates = cx.rates().await?;
-    Ok(Answer::json(&listing::list(cx.call, vec![describe(cx, rates.as_ref())])?))
+    Ok(Answer::json(&listing::list(cx.call, all(cx, rates.as_ref()).await)?))
+}
+
+/// All nodes, each as it describes itself, or as one that does not run.
+pub(super) async fn all(cx: Cx<'_>, rates: Option<&Ranges>) -> Vec<Value> {
+    let others = cx.others();
+    let gathered = cx.ask(others.clone(), "GET", &cx.same_statistics("/api/nodes")).await;
+    let mut nodes = vec![(cx.handle().own_node(), describe(cx, rates))];
+    for other in others {
+        let said = gathered.said.iter().find(|said| said.node == other.number).and_then(Said::json);
+        let described = said.and_then(|mut list| list.get_mut(0).map(Value::take));
+        nodes.push((other.number, described.unwrap_or_else(|| not_running(&other))));
+    }
+    nodes.sort_by_key(|(number, _)| *number);
+    nodes.into_iter().map(|(_, described)| described).collect()
+}
+
+/// GET of another node of the cluster.
+pub(super) async fn other(cx: Cx<'_>, member: Member) -> Result<Answer, Refused> {
+    cx.caller.need_monitoring()?;
+    match cx.pass_to(member.clone()).await {
+        Err(Refused::Unavailable(_)) => Ok(Answer::json(&listing::one(cx.call, not_running(&member)))),
+        answered => answered,
+    }
+}
+
+/// GET of what the memory of another node holds.
+pub(super) async fn other_memory(cx: Cx<'_>, member: Member) -> Result<Answer, Refused> {
+    cx.caller.need_monitoring()?;
+    match cx.pass_to(member).await {
+        // As RabbitMQ has it.
+        Err(Refused::Unavailable(_)) => Ok(Answer::json(&json!({ "memory": "not_available" }))),
+        answered => answered,
+    }
+}
+
+/// A node of the cluster that does not answer.
+fn not_running(member: &Member) -> Value {
+    json!({
+        "name": member.name,
+        "type": "disc",
+        "running": false,
+        "cluster_links": [],
+        "leveret_address": member.address,
+        "leveret_linked": member.is_reached,
+    })
 }
 
 /// GET of one node.
@@ -217,21 +308,22 @@ pub(super) fn hold_publishers(cx: Cx<'_>, name: &[u8], hold: bool) -> Result<Ans
 pub(super) fn listeners(cx: Cx<'_>) -> Vec<Value> {
     let facts = cx.handle().facts();
     let plain = facts.amqp.len() - facts.tls_count;
-    let amqp =
-        facts.amqp.iter().enumerate().map(|(at, address)| (if at < plain { "amqp" } else { "amqp/ssl" }, *address));
-    let http = cx.call.http().map(|address| ("http", address));
-    let https = cx.call.https().map(|address| ("https", address));
-    amqp.chain(http)
-        .chain(https)
-        .map(|(protocol, address)| {
-            json!({
-                "node": facts.node_name,
-                "protocol": protocol,
-                "ip_address": address.ip().to_string(),
-                "port": address.port(),
-            })
-        })
-        .collect()
+    let listener = |protocol: &str, host: &str, port: u16| json!({ "node": facts.node_name, "protocol": protocol, "ip_address": host, "port": port });
+    let of = |protocol: &str, address: SocketAddr| listener(protocol, &address.ip().to_string(), address.port());
+    let amqp = facts.amqp.iter().enumerate();
+    let mut listeners: Vec<Value> =
+        amqp.map(|(at, address)| of(if at < plain { "amqp" } else { "amqp/ssl" }, *address)).collect();
+    listeners.extend(cx.call.http().map(|address| of("http", address)));
+    listeners.extend(cx.call.https().map(|address| of("https", address)));
+    if cx.handle().has_peers()
+        && let Some(own) = cx.handle().members().into_iter().find(|member| member.is_own)
+        && let Some((host, port)) = own.address.rsplit_once(':')
+        && let Ok(port) = port.parse()
+    {
+        // As it is set: a name where it is one.
+        listeners.push(listener("clustering", host.trim_matches(['[', ']']), port));
+    }
+    listeners
 }
 
 fn exchange_types() -> Vec<Value> {
@@ -324,4 +416,27 @@ fn describe(cx: Cx<'_>, rates: Option<&Ranges>) -> Value {
         described[name] = figure;
     }
     described
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nodes_have_adds_up_and_what_is_no_number_stays() {
+        let mut sum = json!({
+            "publish": 3, "publish_details": { "rate": 1.5, "samples": [{ "sample": 3, "timestamp": 7 }, { "sample": 1, "timestamp": 6 }] },
+            "name": "first",
+        });
+        let other = json!({
+            "publish": 4, "publish_details": { "rate": 2.0, "samples": [{ "sample": 4, "timestamp": 7 }, { "sample": 9, "timestamp": 5 }] },
+            "ack": 2, "name": "second",
+        });
+        add(&mut sum, &other);
+        let expected = json!({
+            "publish": 7, "publish_details": { "rate": 3.5, "samples": [{ "sample": 7, "timestamp": 7 }, { "sample": 1, "timestamp": 6 }] },
+            "name": "first", "ack": 2,
+        });
+        assert_eq!(sum, expected);
+    }
 }

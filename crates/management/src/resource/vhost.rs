@@ -1,40 +1,45 @@
 //! `/api/vhosts`: what virtual hosts there are; make one, say something about it, delete it with
 //! all that is in it.
 
+use super::queue::{Counts, counts};
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object_of;
 use crate::statistics::{Kind, Ranges, column, lengths, message_stats, rates_of};
 use crate::{json, listing};
+use broker::VhostId;
 use broker::topology::{Command, CommandReply, Name, QueueType, Topology, Vhost, VhostDescription};
-use broker::{QueueId, VhostId};
-use partition::QueueFigures;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
 /// GET of those that the caller may see.
 pub(super) async fn list(cx: Cx<'_>) -> Result<Answer, Refused> {
     let rates = cx.rates().await?;
-    let figures = cx.handle().queue_figures().await;
+    let (figures, gathered) = counts(cx).await;
+    let running = running(cx);
     let topology = cx.handle().topology();
     let counts = count(&topology, &figures);
     let seen = topology.vhosts().filter(|(id, _)| cx.caller.monitors(&topology, *id));
-    let items = seen.map(|(id, vhost)| describe(cx, id, vhost, counts.get(&id), rates.as_ref())).collect();
+    let describe = |(id, vhost)| describe(cx, &running, (id, vhost), counts.get(&id), rates.as_ref());
+    let items = seen.map(describe).collect();
     drop(topology);
-    Ok(Answer::json(&listing::list(cx.call, items)?))
+    Ok(gathered.told(Answer::json(&listing::list(cx.call, items)?)))
 }
 
 /// GET of one.
 pub(super) async fn get(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     cx.monitored_vhost(&cx.handle().topology(), name)?;
     let rates = cx.rates().await?;
-    let figures = cx.handle().queue_figures().await;
+    let (figures, gathered) = counts(cx).await;
+    let running = running(cx);
     let topology = cx.handle().topology();
     let id = cx.monitored_vhost(&topology, name)?;
     let counts = count(&topology, &figures);
     let vhost = topology.vhost_of(id).ok_or(Refused::NotFound)?;
-    Ok(Answer::json(&listing::one(cx.call, describe(cx, id, vhost, counts.get(&id), rates.as_ref()))))
+    let found = describe(cx, &running, (id, vhost), counts.get(&id), rates.as_ref());
+    drop(topology);
+    Ok(gathered.told(Answer::json(&listing::one(cx.call, found))))
 }
 
 /// PUT: makes it if it is not there, and takes over what is said about it.
@@ -123,25 +128,37 @@ fn description(fields: &serde_json::Map<String, Value>, known: VhostDescription)
 }
 
 /// Messages by virtual host: ready and unacked.
-fn count(topology: &Topology, figures: &HashMap<QueueId, QueueFigures>) -> HashMap<VhostId, (u64, u64)> {
+fn count(topology: &Topology, figures: &Counts) -> HashMap<VhostId, (u64, u64)> {
     let mut counts: HashMap<VhostId, (u64, u64)> = HashMap::new();
-    for found in figures.values() {
-        if let Some(queue) = topology.queue(found.queue) {
+    for (id, (ready, unacked)) in figures {
+        if let Some(queue) = topology.queue(*id) {
             let count = counts.entry(queue.vhost).or_default();
-            count.0 += found.ready;
-            count.1 += found.unacked;
+            count.0 += ready;
+            count.1 += unacked;
         }
     }
     counts
 }
 
-fn describe(cx: Cx<'_>, id: VhostId, vhost: &Vhost, count: Option<&(u64, u64)>, rates: Option<&Ranges>) -> Value {
+/// The names of the nodes that run, where every virtual host does.
+fn running(cx: Cx<'_>) -> Vec<String> {
+    let reached = cx.handle().members().into_iter().filter(|member| member.is_reached);
+    reached.map(|member| member.name).collect()
+}
+
+fn describe(
+    cx: Cx<'_>,
+    running: &[String],
+    (id, vhost): (VhostId, &Vhost),
+    count: Option<&(u64, u64)>,
+    rates: Option<&Ranges>,
+) -> Value {
     let VhostDescription { text, tags, default_queue_type } = &vhost.description;
     let tags: Vec<Value> = tags.iter().map(|tag| json::text(tag)).collect();
     let default = default_queue_type.map_or("classic", QueueType::word);
     let (ready, unacked) = count.copied().unwrap_or_default();
-    let mut state = serde_json::Map::new();
-    state.insert(cx.handle().facts().node_name.clone(), "running".into());
+    let state: serde_json::Map<String, Value> =
+        running.iter().map(|node| (node.clone(), Value::from("running"))).collect();
     let mut described = json!({
         "name": json::text(&vhost.name),
         "description": text,

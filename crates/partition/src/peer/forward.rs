@@ -13,6 +13,9 @@
 //! 85 pong          number
 //! 86 delete        request, queue, channel, flags { if unused, if empty }
 //! 87 applied       index
+//! 88 ask           number, length, question
+//! 89 answer        number, flags { last, refused }, length, part
+//! 92 to 95         news, see `news_form`
 //! ```
 //!
 //! Numbers are varints. A frame of this kind stands in a packet with the partition that it is for or
@@ -22,7 +25,8 @@
 //! in which they were sent, each once, or the link between the two nodes has ended.
 
 use super::key_form::{channel, consumer, flags, put_channel, put_consumer, put_flags, queue};
-use super::{command_form, effect_form, put, sized};
+use super::news_form::News;
+use super::{command_form, effect_form, news_form, put, sized};
 use crate::command::{Command, Effect, RequestId};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::{Buf, Bytes};
@@ -96,6 +100,26 @@ pub enum Forward {
         /// The index of the last entry.
         index: LogIndex,
     },
+    /// A question to the receiving node as a whole, in the form of who asks. Nothing waits behind it.
+    Ask {
+        /// Comes back in the answer.
+        number: u64,
+        /// What is asked.
+        question: Bytes,
+    },
+    /// A part of the answer, in order with the others.
+    Answer {
+        /// As in the question.
+        number: u64,
+        /// The part; empty if nobody answers there.
+        part: Bytes,
+        /// Nothing follows.
+        is_last: bool,
+        /// Nobody answers there, or not any more; the last, too.
+        is_refused: bool,
+    },
+    /// How something stands on the sending node, for the receiving one as a whole.
+    News(News),
 }
 
 impl Forward {
@@ -118,6 +142,9 @@ impl Forward {
             Forward::Pong { .. } => 85,
             Forward::Delete { .. } => 86,
             Forward::Applied { .. } => 87,
+            Forward::Ask { .. } => 88,
+            Forward::Answer { .. } => 89,
+            Forward::News(news) => news_form::kind(news),
         }
     }
 
@@ -147,6 +174,17 @@ impl Forward {
                 put_flags(out, &[*if_unused, *if_empty]);
             }
             Forward::Applied { index } => out.put_varint(index.0),
+            Forward::News(news) => news_form::encode(news, out),
+            Forward::Ask { number, question } => {
+                put(out, &[*number, question.len() as u64]);
+                out.put_bytes(question);
+            }
+            Forward::Answer { number, part, is_last, is_refused } => {
+                out.put_varint(*number);
+                put_flags(out, &[*is_last, *is_refused]);
+                out.put_varint(part.len() as u64);
+                out.put_bytes(part);
+            }
         }
     }
 
@@ -168,6 +206,9 @@ impl Forward {
         if let Some(effect) = effect_form::read(kind, cursor)? {
             return Ok(Forward::Effect(effect));
         }
+        if let Some(news) = news_form::read(kind, cursor)? {
+            return Ok(Forward::News(news));
+        }
         match kind {
             80 => Ok(Forward::Starved { consumer: consumer(cursor)? }),
             81 => Ok(Forward::Drained { channel: channel(cursor)?, bytes: cursor.varint()? }),
@@ -184,6 +225,14 @@ impl Forward {
                 Ok(Forward::Delete { queue, if_unused, if_empty, channel, request })
             }
             87 => Ok(Forward::Applied { index: LogIndex(cursor.varint()?) }),
+            88 => Ok(Forward::Ask { number: cursor.varint()?, question: sized(cursor)? }),
+            89 => {
+                let (number, [is_last, is_refused]) = (cursor.varint()?, flags(cursor)?);
+                if is_refused && !is_last {
+                    return Err(cursor.invalid("a refusal that goes on"));
+                }
+                Ok(Forward::Answer { number, part: sized(cursor)?, is_last, is_refused })
+            }
             _ => Err(cursor.invalid("a kind of frame")),
         }
     }

@@ -10,7 +10,7 @@ use super::links::{Links, LinksParts};
 use super::peers::Peers;
 use crate::config::Config;
 use crate::engine::OpenError;
-use crate::node::Node;
+use crate::node::{Node, tell_taken_by};
 use crate::run::{Asks, RunError};
 use crate::topology_log::Answer;
 use broker::topology::{
@@ -117,10 +117,21 @@ impl Founded {
     /// Starts the links of a node.
     pub(crate) fn start(self, own: NodeLife, node: &Node) -> std::io::Result<Member> {
         let Founded { cluster: Cluster { peers, secret, tls }, id, folder, record } = self;
-        let parts = LinksParts { peers, secret, tls: tls.clone(), cluster: id, folder, record: record.clone(), own };
         let shared = node.shared();
+        let parts = LinksParts {
+            peers,
+            secret,
+            tls: tls.clone(),
+            cluster: id,
+            folder,
+            record: record.clone(),
+            own,
+            shared: Arc::downgrade(shared),
+        };
         let (links, thread) = Links::start(parts, shared.directory.clone(), shared.mailboxes.clone())?;
         assert!(shared.links.set(links.clone()).is_ok(), "links are started once");
+        let teller = links.clone();
+        tell_taken_by(shared, move || teller.tell_taken_soon());
         Ok(Member { links, thread, tls, record, number: NodeNumber(own.node) })
     }
 }

@@ -70,15 +70,15 @@ impl LinkOut {
     /// Writes what waits, as far as the socket takes it. What is wrong with the socket its task
     /// finds. To be called by its shard when it has put something into the outbox.
     pub(crate) fn flush(&self) {
-        let _ = self.write();
+        let _ = self.write(false);
     }
 
-    /// The same; true if all of it left.
-    fn write(&self) -> std::io::Result<bool> {
+    /// The same, with one part of an answer behind it if `with_answer`; true if all of it left.
+    fn write(&self, mut with_answer: bool) -> std::io::Result<bool> {
         let mut pieces = self.pieces.borrow_mut();
         loop {
             if !pieces.has_remaining() {
-                self.encode(&mut pieces);
+                self.encode(&mut pieces, std::mem::take(&mut with_answer));
             }
             if !pieces.has_remaining() {
                 return self.flush_sealed();
@@ -111,9 +111,9 @@ impl LinkOut {
     }
 
     /// Makes packets of what is in the outbox.
-    fn encode(&self, pieces: &mut Pieces) {
+    fn encode(&self, pieces: &mut Pieces, with_answer: bool) {
         let mut frames = self.frames.borrow_mut();
-        self.outbox.take(&mut frames);
+        self.outbox.take(&mut frames, with_answer);
         let mut rest = &frames[..];
         while !rest.is_empty() {
             let mut bytes = 0;
@@ -165,10 +165,12 @@ impl LinkOut {
         }
     }
 
-    /// Writes what other shards have, and what the socket did not take at once.
+    /// Writes what other shards have, what the socket did not take at once, and answers, a part at a
+    /// time: a long one holds up neither the link nor the shard.
     async fn write_on(&self) -> String {
         loop {
-            match self.write() {
+            match self.write(true) {
+                Ok(true) if self.outbox.has_answers() => tokio::task::yield_now().await,
                 Ok(true) => self.outbox.wake.notified().await,
                 Ok(false) => {
                     if let Err(error) = self.writer.writable().await {
@@ -225,6 +227,7 @@ fn weight(frame: &Frame) -> usize {
         Frame::Group(PeerFrame::MessagesPart { messages, .. }) => messages.iter().map(|(_, m)| m.len() + 16).sum(),
         Frame::Forward(Forward::Command(Command::Publish(publish))) => publish.message.body.len() + 128,
         Frame::Forward(Forward::Effect(Effect::Deliver(delivery))) => delivery.message.len() + 64,
+        Frame::Forward(Forward::Ask { question: bytes, .. } | Forward::Answer { part: bytes, .. }) => bytes.len() + 64,
         _ => 64,
     }
 }

@@ -12,20 +12,24 @@ use super::encryption::{LinkTls, Wire, objection};
 use super::handshake::{Hello, PATIENCE, Refused, Secret, Verdict, shake};
 use super::link::{self, Incoming, LinkOut};
 use super::peers::Peers;
+use super::questions::{AskError, Asked, Question, Questions};
 use super::strangers::Strangers;
+use crate::node::Shared;
 use crate::random;
 use crate::shard::{Mailbox, Parcel};
 use broker::{NodeLife, NodeNumber, PartitionId};
+use bytes::Bytes;
 use node::NodeId;
 use partition::PeerFrame;
 use partition::peer::forward::Forward;
+use partition::peer::news_form::News;
 use partition::peer::packet::Frame;
 use rustls::Connection;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 use storage::ClusterRecord;
@@ -37,6 +41,8 @@ use tokio::sync::{Notify, oneshot};
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Others hear at most this often what sessions take.
+const TELL_EVERY: Duration = Duration::from_millis(2);
 /// What groups say to a node that does not keep up is dropped beyond so many bytes: they say it
 /// again.
 const GROUP_BYTES_MAX: usize = 64 << 20;
@@ -48,6 +54,8 @@ struct Waiting {
     epoch: u64,
     frames: Vec<(PartitionId, Frame)>,
     bytes: usize,
+    /// Parts of answers, which go one by one between everything else.
+    answers: VecDeque<Forward>,
 }
 
 /// The way to one other node.
@@ -57,21 +65,35 @@ pub(super) struct Outbox {
     pub(super) wake: Notify,
 }
 
+impl Waiting {
+    fn tell(&mut self, news: Vec<News>) {
+        self.frames.extend(news.into_iter().map(|news| (PartitionId(0), Frame::Forward(Forward::News(news)))));
+    }
+}
+
 impl Outbox {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes all that waits; its memory is that of `empty` afterwards.
-    pub(super) fn take(&self, empty: &mut Vec<(PartitionId, Frame)>) {
+    /// Takes all that waits, and one part of an answer if `with_answer`; its memory is that of `empty`
+    /// afterwards.
+    pub(super) fn take(&self, empty: &mut Vec<(PartitionId, Frame)>, with_answer: bool) {
         let mut waiting = self.lock();
         waiting.bytes = 0;
         std::mem::swap(&mut waiting.frames, empty);
+        if with_answer && let Some(part) = waiting.answers.pop_front() {
+            empty.push((PartitionId(0), Frame::Forward(part)));
+        }
+    }
+
+    pub(super) fn has_answers(&self) -> bool {
+        !self.lock().answers.is_empty()
     }
 }
 
 /// What the threads of a node share of it.
-struct Common {
+pub(super) struct Common {
     own: NodeLife,
     address: String,
     cluster: u128,
@@ -83,6 +105,11 @@ struct Common {
     directory: Directory,
     mailboxes: Vec<Mailbox>,
     outboxes: BTreeMap<u32, Arc<Outbox>>,
+    questions: Questions,
+    /// What this node tells others of itself, and who hears what they tell.
+    shared: Weak<Shared>,
+    /// There is something to tell.
+    untold: Notify,
     ends: AtomicBool,
     end: Notify,
 }
@@ -102,6 +129,7 @@ pub(super) struct LinksParts {
     pub(super) folder: u128,
     pub(super) record: ClusterRecord,
     pub(super) own: NodeLife,
+    pub(super) shared: Weak<Shared>,
 }
 
 impl Links {
@@ -111,7 +139,7 @@ impl Links {
         directory: Directory,
         mailboxes: Vec<Mailbox>,
     ) -> std::io::Result<(Links, JoinHandle<()>)> {
-        let LinksParts { peers, secret, tls, cluster, folder, record, own } = parts;
+        let LinksParts { peers, secret, tls, cluster, folder, record, own, shared } = parts;
         let others = record.founders.iter().map(|founder| founder.number).filter(|number| *number != own.node);
         let common = Arc::new(Common {
             outboxes: others.map(|number| (number, Arc::default())).collect(),
@@ -125,6 +153,9 @@ impl Links {
             record,
             directory,
             mailboxes,
+            questions: Questions::default(),
+            shared,
+            untold: Notify::new(),
             ends: AtomicBool::new(false),
             end: Notify::new(),
         });
@@ -145,9 +176,47 @@ impl Links {
     }
 
     /// The nodes that are linked with this one now.
-    pub(super) fn linked(&self) -> Vec<NodeNumber> {
+    pub(crate) fn linked(&self) -> Vec<NodeNumber> {
         let up = self.common.outboxes.iter().filter(|(_, outbox)| outbox.lock().epoch != 0);
         up.map(|(number, _)| NodeNumber(*number)).collect()
+    }
+
+    /// Tells all nodes that are linked.
+    pub(crate) fn tell(&self, news: impl Fn() -> Vec<News>) {
+        for outbox in self.common.outboxes.values() {
+            let mut waiting = outbox.lock();
+            if waiting.epoch != 0 {
+                waiting.tell(news());
+                drop(waiting);
+                outbox.wake.notify_one();
+            }
+        }
+    }
+
+    /// Has the thread of the links tell others what sessions take, soon.
+    pub(super) fn tell_taken_soon(&self) {
+        self.common.untold.notify_one();
+    }
+
+    /// Asks another node; the answer is to be waited for. Errors: there is no link.
+    pub(crate) fn ask(&self, node: NodeNumber, question: Bytes) -> Result<Asked, AskError> {
+        let common = &self.common;
+        let outbox = common.outboxes.get(&node.0).ok_or(AskError::Gone)?;
+        // Under one lock with what notes that the link is gone, so that no question is forgotten.
+        let mut waiting = outbox.lock();
+        if waiting.epoch == 0 {
+            return Err(AskError::Gone);
+        }
+        let (number, asked) = common.questions.begin(node.0, common.clone());
+        waiting.frames.push((PartitionId(0), Frame::Forward(Forward::Ask { number, question })));
+        drop(waiting);
+        outbox.wake.notify_one();
+        Ok(asked)
+    }
+
+    /// What other nodes ask from now on, so many at most waiting to be taken.
+    pub(crate) fn serve_questions(&self, waiting: usize) -> tokio::sync::mpsc::Receiver<Question> {
+        self.common.questions.serve(waiting)
     }
 
     /// Sends what a group says to one of its members.
@@ -199,6 +268,13 @@ impl LinkArrival {
         let node = up.peer.node;
         let outbox = common.outboxes[&node].clone();
         tracing::info!(node, address = %address, "linked with another node");
+        if let Some(shared) = common.shared.upgrade() {
+            // Read under the lock under which changes are told, so that the last word is true.
+            let mut waiting = outbox.lock();
+            if waiting.epoch == up.epoch {
+                waiting.tell(shared.all_news());
+            }
+        }
         common.mailboxes.iter().for_each(|mailbox| mailbox.cross(switch::Parcel::LinkUp(up)));
         let links = links.clone();
         tokio::task::spawn_local(async move {
@@ -216,8 +292,13 @@ impl LinkArrival {
             tracing::warn!(node, address = %address, "the link to another node is gone: {why}");
             let mut waiting = outbox.lock();
             (waiting.epoch, waiting.frames, waiting.bytes) = (0, Vec::new(), 0);
+            waiting.answers = VecDeque::new();
+            common.questions.lost(node);
             drop(waiting);
             let down = NodeNumber(node);
+            if let Some(shared) = common.shared.upgrade() {
+                shared.unhear(down);
+            }
             common.mailboxes.iter().for_each(|mailbox| mailbox.cross(switch::Parcel::LinkDown(down)));
             drop(gone);
         });
@@ -278,6 +359,16 @@ fn run(common: Arc<Common>, listener: std::net::TcpListener) {
                 }
             }
         };
+        let tell = async {
+            loop {
+                common.untold.notified().await;
+                let Some(shared) = common.shared.upgrade() else { return };
+                shared.tell_taken();
+                drop(shared);
+                // What follows at once goes together.
+                tokio::time::sleep(TELL_EVERY).await;
+            }
+        };
         let end = async {
             while !common.ends.load(Ordering::Acquire) {
                 common.end.notified().await;
@@ -285,6 +376,7 @@ fn run(common: Arc<Common>, listener: std::net::TcpListener) {
         };
         tokio::select! {
             () = accept => {}
+            () = tell => {}
             () = end => {}
         }
     });
@@ -412,8 +504,31 @@ impl Common {
         Some(epoch)
     }
 
+    /// Another node asks something.
+    fn asked(self: &Arc<Self>, node: u32, number: u64, question: Bytes) {
+        let Some(outbox) = self.outboxes.get(&node) else { return };
+        let epoch = outbox.lock().epoch;
+        let question = Question::new(NodeNumber(node), question, (number, epoch), self.clone());
+        self.questions.hand_over(question);
+    }
+
+    /// Answers what another node asked, if the link is the one that it was asked over.
+    pub(super) fn answer(&self, node: NodeNumber, epoch: u64, parts: VecDeque<Forward>) {
+        let Some(outbox) = self.outboxes.get(&node.0) else { return };
+        let mut waiting = outbox.lock();
+        if waiting.epoch == epoch {
+            waiting.answers.extend(parts);
+            drop(waiting);
+            outbox.wake.notify_one();
+        }
+    }
+
+    pub(super) fn questions(&self) -> &Questions {
+        &self.questions
+    }
+
     /// Hands what came to the shards that it is for.
-    fn deliver(&self, from: NodeLife, incoming: Incoming) {
+    fn deliver(self: &Arc<Self>, from: NodeLife, incoming: Incoming) {
         let mut frames: Vec<Frames> = self.mailboxes.iter().map(|_| Vec::new()).collect();
         let mut parcels: Vec<Vec<Parcel>> = self.mailboxes.iter().map(|_| Vec::new()).collect();
         let mut bytes = vec![0; self.mailboxes.len()];
@@ -424,6 +539,15 @@ impl Common {
                         let parcel = switch::Parcel::Frame(partition, NodeId(from.node.into()), frame);
                         parcels[shard].push(Parcel::Crossing(parcel));
                     }
+                }
+                Frame::Forward(Forward::News(news)) => {
+                    if let Some(shared) = self.shared.upgrade() {
+                        shared.hear(NodeNumber(from.node), news);
+                    }
+                }
+                Frame::Forward(Forward::Ask { number, question }) => self.asked(from.node, number, question),
+                Frame::Forward(Forward::Answer { number, part, is_last, is_refused }) => {
+                    self.questions.answered(from.node, number, part, is_last, is_refused);
                 }
                 Frame::Forward(forward) => {
                     if let Some(shard) = switch::shard_for(self.own, partition, &forward, &self.directory) {

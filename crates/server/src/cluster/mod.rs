@@ -1,5 +1,6 @@
 //! A node among others: how nodes know each other (`handshake`), how they found their cluster
-//! together (`formation`), what they send each other afterwards (`links`, `link`), and what a node
+//! together (`formation`), what they send each other afterwards (`links`, `link`), what they ask each
+//! other (`questions`), and what a node
 //! does before it lets clients in (`cluster`).
 //!
 //! Invariant: nothing is believed of a peer before it has proved that it has the cluster's secret,
@@ -13,6 +14,7 @@ mod handshake;
 mod link;
 mod links;
 mod peers;
+mod questions;
 mod sealed;
 mod strangers;
 
@@ -20,3 +22,4 @@ pub(crate) use cluster::{Cluster, Member};
 pub use encryption::LinkFiles;
 pub(crate) use link::LinkOut;
 pub(crate) use links::{LinkArrival, Links};
+pub use questions::{AskError, Asked, Question};

@@ -3,7 +3,7 @@
 //! Invariant: the file is planned as a whole before its first command leaves; each command is
 //! decided before the count of changes is told. Whoever waits here is no shard's thread.
 
-use super::plan::{Planned, plan};
+use super::plan::{Fresh, Planned, plan};
 use super::{DEFINITIONS_BYTES_MAX, Imported, WrongDefinitions};
 use crate::node::{Node, Shared};
 use crate::random;
@@ -104,7 +104,7 @@ impl Node {
 
     /// Takes in definitions. Blocks until every change is decided.
     pub fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
-        self.shared().import_definitions(text)
+        self.shared().import_definitions(text, Fresh::IfUntouched)
     }
 }
 
@@ -143,7 +143,7 @@ fn hash_of(texts: &[String]) -> String {
 
 impl Shared {
     /// Takes in definitions. Blocks until every change is decided.
-    pub(crate) fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
+    pub(crate) fn import_definitions(&self, text: &str, fresh: Fresh) -> Result<Imported, ImportError> {
         let shared = self;
         let has_place = Cell::new(true);
         let mut place = |in_memory: bool| match in_memory {
@@ -167,7 +167,7 @@ impl Shared {
             }
             Ok(())
         };
-        let mut planned = plan(&shared.topology(), text, false, &mut place, &mut random::salt)?;
+        let mut planned = plan(&shared.topology(), text, fresh, &mut place, &mut random::salt)?;
         let is_fresh = planned.is_fresh;
         if !has_place.get() {
             return Err(ImportError::NoPlace);
@@ -184,7 +184,13 @@ impl Shared {
             proposed += made.len();
             made.into_iter().for_each(|command| shared.propose(command, Answer::to_waiter(sender.clone())));
             wait_for(&mut proposed, &mut changes)?;
-            planned = plan(&shared.topology(), text, is_fresh, &mut place, &mut random::salt)?;
+            planned = plan(
+                &shared.topology(),
+                text,
+                if is_fresh { Fresh::Yes } else { fresh },
+                &mut place,
+                &mut random::salt,
+            )?;
         }
         for sentence in &planned.different {
             tracing::warn!("definitions: {sentence}; it stays as it is");

@@ -19,6 +19,7 @@ mod plan;
 
 pub use document::WrongDefinitions;
 pub use import::ImportError;
+pub(crate) use plan::Fresh;
 
 /// The largest definitions file; a hundred thousand queues with their bindings take a quarter of
 /// it.

@@ -46,16 +46,28 @@ pub(crate) struct Planned {
     pub(crate) is_local: bool,
 }
 
+/// Whether nothing was there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fresh {
+    /// Nothing was there when the file was first looked at, whatever it brought since.
+    Yes,
+    /// It is to be seen.
+    IfUntouched,
+    /// Somebody asks who is logged in, and stays so: only at its start RabbitMQ makes no default user
+    /// for the sake of a file.
+    Never,
+}
+
 /// Plans what makes the topology of a snapshot what `text` says.
 ///
-/// - `was_fresh`: nothing was there when the file was first looked at, whatever it brought since.
+/// - `fresh`: whether the file takes the place of the user that a new broker has.
 /// - `place` chooses where a new queue lives; true asks for one of this node only.
 /// - `salt` draws random bytes, for passwords that the file has in the clear.
 /// - Errors: the first thing that is wrong with the file.
 pub(crate) fn plan(
     topology: &Topology,
     text: &str,
-    was_fresh: bool,
+    fresh: Fresh,
     place: &mut dyn FnMut(bool) -> PartitionId,
     salt: &mut dyn FnMut() -> [u8; SALT_BYTES],
 ) -> Result<Plan, WrongDefinitions> {
@@ -63,7 +75,11 @@ pub(crate) fn plan(
     let snapshot = topology.encode_snapshot();
     let mut copy = Topology::decode_snapshot(&snapshot).expect("a topology reads what it wrote");
     copy.set_own_home(topology.own_home().map(|home| home.node));
-    let is_fresh = was_fresh || copy.is_untouched();
+    let is_fresh = match fresh {
+        Fresh::Yes => true,
+        Fresh::IfUntouched => copy.is_untouched(),
+        Fresh::Never => false,
+    };
     let mut planner = Planner { copy, plan: Plan::default(), place, salt, meter: Meter::of_change() };
     planner.read(&document, is_fresh)?;
     Ok(Plan { is_fresh, ..planner.plan })

@@ -101,7 +101,7 @@ impl Machine for Decided {
                 entry.index
             );
         });
-        let applied = self.changes.apply(&change);
+        let applied = self.changes.apply(&change, entry.token.is_some());
         let answer = entry.token.and_then(|token| self.answers.remove(&token));
         if let (Some(applied), Some(answer)) = (applied, answer) {
             self.done.push_back((entry.index, answer, applied));

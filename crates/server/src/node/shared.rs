@@ -150,14 +150,17 @@ impl Shared {
     }
 
     /// Makes a change by `apply` or `apply_local` of the topology, has partitions told before
-    /// anybody sees it, and tells the event exchange of it. What else follows is to be carried out.
+    /// anybody sees it, and tells the event exchange of it if it `is_own`: what another node wanted
+    /// that one tells. What else follows is to be carried out.
     pub(crate) fn change_topology(
         &self,
         change: &Change,
         apply: fn(&mut Topology, &Change) -> Applied,
+        is_own: bool,
         tell: &impl Tell,
     ) -> Applied {
-        let Changed { applied, events } = self.topology.change(change, apply, self.tells_events(), tell);
+        let tells = is_own && self.tells_events();
+        let Changed { applied, events } = self.topology.change(change, apply, tells, tell);
         events.into_iter().for_each(|event| self.tell(event));
         self.count_queues(&applied.effects);
         applied
@@ -198,7 +201,7 @@ impl Shared {
 
     /// Makes a change that concerns this node only, with all that follows.
     pub(crate) fn change_locally(&self, change: &Change) -> Applied {
-        let applied = self.change_topology(change, Topology::apply_local, self);
+        let applied = self.change_topology(change, Topology::apply_local, true, self);
         self.carry_out(&applied.effects);
         applied
     }
@@ -227,7 +230,8 @@ impl Shared {
     /// the log and its checkpoints grow is refused: settles, purges and deletes need the room that
     /// is left, and make more.
     pub(crate) fn propose(&self, change: Change, answer: Answer) {
-        if change.is_growth() && self.alarms.read().disk {
+        // The log grows on all nodes.
+        if change.is_growth() && self.alarms.read_all().disk {
             return answer.send(Applied { outcome: Err(Refusal::low_on_disk()), effects: Vec::new() });
         }
         self.log().propose(change, answer);
@@ -254,6 +258,7 @@ impl Shared {
             false => tracing::warn!(?alarm, "alarm over: publishers go on"),
         }
         self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Alarms));
+        self.tell_nodes(|| vec![self.alarm_news()]);
         if self.tells_events() {
             let news = BrokerEvent::new(if on { "alarm.set" } else { "alarm.cleared" });
             let resource: &[u8] = match alarm {

@@ -8,6 +8,7 @@
 
 use crate::cluster::LinkArrival;
 use crate::drain::DrainStep;
+use ::node::MemberStanding;
 use ::node::{Durations, Stage};
 use broker::VhostId;
 use partition::{PartitionFigures, QueueFigures, Reply};
@@ -70,6 +71,8 @@ pub(crate) enum Look {
     Connections(oneshot::Sender<Vec<ConnectionReport>>),
     /// What is in the queues.
     Queues(oneshot::Sender<Vec<QueueFigures>>),
+    /// How the members of groups stand.
+    Members(oneshot::Sender<Vec<MemberStanding>>),
     /// What went through, since somebody looked before. One only may look, or each gets a part.
     Statistics(oneshot::Sender<Vec<ShardStatistics>>),
 }

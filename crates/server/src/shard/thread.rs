@@ -235,7 +235,7 @@ impl Surroundings for Here<'_> {
     }
 
     fn apply_local(&self, change: &Change, tell: &impl Tell) -> Applied {
-        self.0.shared.change_topology(change, Topology::apply_local, tell)
+        self.0.shared.change_topology(change, Topology::apply_local, true, tell)
     }
 
     fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
@@ -423,6 +423,11 @@ impl StepTask {
                 let mut figures = Vec::new();
                 self.shard.survey(&mut figures);
                 let _ = answer.send(figures);
+            }
+            Parcel::Look(Look::Members(answer)) => {
+                let mut standings = Vec::new();
+                self.shard.standings(&mut standings);
+                let _ = answer.send(standings);
             }
             Parcel::Look(Look::Statistics(answer)) => {
                 let figures = |client: Rc<Client>| client.figures(local);

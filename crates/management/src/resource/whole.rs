@@ -1,0 +1,249 @@
+//! `/api/leveret/cluster`: the cluster at a glance, as `leveret cluster status` shows it: nodes,
+//! partitions with their leaders and how far each member is behind, and what queues are promised now.
+//!
+//! Invariant: what a node does not answer is not made up. A copy counts as in sync only if its node
+//! answered, follows the leader and has what a majority has on its own disk, but for a moment's worth.
+
+use super::Cx;
+use crate::answer::{Answer, Refused};
+use crate::map::{Map, Place};
+use crate::{json, listing};
+use broker::PartitionId;
+use broker::topology::{DurabilityLevel, PartitionStage, Queue, Topology};
+use serde_json::{Value, json};
+use server::handle::{Member, MemberStanding};
+use std::collections::BTreeMap;
+
+/// A member that is so many entries behind is only busy: members are not looked at in one moment.
+const LAG_MAX: u64 = 1_000;
+/// Queues that lack copies are listed up to so many.
+const LISTED_MAX: usize = 100;
+/// The group that decides about the topology.
+const TOPOLOGY: PartitionId = PartitionId(0);
+
+/// For another node: how the members of this one stand.
+pub(super) async fn own_members(cx: Cx<'_>) -> Result<Answer, Refused> {
+    let rows: Vec<Value> = cx.handle().member_standings().await.iter().map(row).collect();
+    Ok(Answer::json(&rows.into()))
+}
+
+fn row(member: &MemberStanding) -> Value {
+    json!({
+        "partition": member.partition.0,
+        "role": member.role,
+        "term": member.term,
+        "last": member.last,
+        "synced": member.synced,
+        "commit": member.commit,
+        "applied": member.applied,
+        "snapshot": member.snapshot,
+    })
+}
+
+/// How every member that answered stands: by partition and name of the node.
+type Members = BTreeMap<(u32, String), Value>;
+
+/// What all nodes say of their members, and the names of those that say nothing.
+pub(super) async fn members(cx: Cx<'_>, map: &Map) -> (Members, Vec<String>) {
+    let asked = cx.ask(cx.others(), "GET", "/api/leveret/members");
+    let (own, gathered) = tokio::join!(cx.handle().member_standings(), asked);
+    let mut members = Members::new();
+    let own_name = cx.handle().facts().node_name.clone();
+    members.extend(own.iter().map(|member| ((member.partition.0, own_name.clone()), row(member))));
+    for said in &gathered.said {
+        let Some(node) = map.node(said.node) else { continue };
+        let rows = said.json().and_then(|rows| rows.as_array().cloned()).unwrap_or_default();
+        members.extend(rows.into_iter().filter_map(|row| {
+            let partition = u32::try_from(row["partition"].as_u64()?).ok()?;
+            Some(((partition, node.name.clone()), row))
+        }));
+    }
+    (members, gathered.missing)
+}
+
+/// One partition, and how many of its copies are in sync.
+struct Standing {
+    described: Value,
+    in_sync: usize,
+    of: usize,
+}
+
+/// GET of the cluster at a glance.
+pub(super) async fn get(cx: Cx<'_>) -> Result<Answer, Refused> {
+    cx.caller.need_monitoring()?;
+    let map = cx.map();
+    let rates = cx.rates().await?;
+    let nodes = super::node::all(cx, rates.as_ref()).await;
+    let (members, missing) = members(cx, &map).await;
+    let topology = cx.handle().topology();
+    let mut ids: Vec<PartitionId> = vec![TOPOLOGY];
+    let serving = topology.partitions().filter(|(_, partition)| partition.stage != PartitionStage::Retired);
+    ids.extend(serving.map(|(id, _)| id));
+    let standings: BTreeMap<PartitionId, Standing> =
+        ids.into_iter().map(|id| (id, standing(cx, &map, &members, id))).collect();
+    let mut led: BTreeMap<&str, usize> = BTreeMap::new();
+    for standing in standings.values() {
+        *led.entry(standing.described["leader"].as_str().unwrap_or_default()).or_default() += 1;
+    }
+    let node = |node: &Value| {
+        let name = node["name"].as_str().unwrap_or_default();
+        let alarms = [("memory", "mem_alarm"), ("disk", "disk_free_alarm"), ("operator", "leveret_publishers_held")];
+        let alarms: Vec<&str> =
+            alarms.iter().filter(|(_, field)| node[*field] == true).map(|(name, _)| *name).collect();
+        json!({
+            "name": name,
+            "running": node["running"],
+            "uptime": node["uptime"],
+            "mem_used": node["mem_used"],
+            "disk_free": node["disk_free"],
+            "alarms": alarms,
+            "leads": led.get(name).copied().unwrap_or_default(),
+        })
+    };
+    let nodes: Vec<Value> = nodes.iter().map(node).collect();
+    let queues = queues(cx, &topology, &map, &standings);
+    drop(topology);
+    let document = json!({
+        "cluster_name": cx.handle().cluster_name(),
+        "asked": cx.handle().facts().node_name,
+        "nodes": nodes,
+        "missing": missing,
+        "partitions": standings.values().map(|standing| &standing.described).collect::<Vec<_>>(),
+        "queues": queues,
+    });
+    Ok(Answer::json(&listing::one(cx.call, document)))
+}
+
+fn standing(cx: Cx<'_>, map: &Map, members: &Members, id: PartitionId) -> Standing {
+    let place = if id == TOPOLOGY { map.everywhere() } else { map.place(id, cx.handle().leader(id)) };
+    let found: Vec<(&Member, Option<&Value>)> =
+        place.members.iter().map(|member| (*member, members.get(&(id.0, member.name.clone())))).collect();
+    // Of two that believe that they lead the one of the later term does.
+    let leading = found.iter().filter(|(_, row)| row.is_some_and(|row| row["role"] == "leader"));
+    let leader = leading.max_by_key(|(_, row)| row.and_then(|row| row["term"].as_u64()));
+    let number = |row: &Value, field: &str| row[field].as_u64().unwrap_or_default();
+    let commit = leader.and_then(|(_, row)| *row).map(|row| (number(row, "commit"), number(row, "term")));
+    let mut in_sync = 0;
+    let describe = |(member, row): &(&Member, Option<&Value>)| {
+        let lag = row.zip(commit).map(|(row, (commit, _))| commit.saturating_sub(number(row, "synced")));
+        let follows = row.zip(commit).is_some_and(|(row, (_, term))| number(row, "term") == term);
+        let is_in_sync =
+            follows && lag.is_some_and(|lag| lag <= LAG_MAX) && row.is_some_and(|row| row["role"] != "damaged");
+        in_sync += usize::from(is_in_sync);
+        json!({
+            "node": member.name,
+            "state": row.map_or(json!("unreachable"), |row| row["role"].clone()),
+            "term": row.map(|row| row["term"].clone()),
+            "last": row.map(|row| row["last"].clone()),
+            "synced": row.map(|row| row["synced"].clone()),
+            "lag": lag,
+            "in_sync": is_in_sync,
+        })
+    };
+    let described: Vec<Value> = found.iter().map(describe).collect();
+    let of = found.len();
+    let described = json!({
+        "partition": id.0,
+        "kind": if id == TOPOLOGY { "topology" } else { "queues" },
+        "leader": leader.map(|(member, _)| &member.name),
+        "term": commit.map(|(_, term)| term),
+        "commit": commit.map(|(commit, _)| commit),
+        "members": described,
+        "in_sync": in_sync,
+        "of": of,
+    });
+    Standing { described, in_sync, of }
+}
+
+/// What queues are promised now: how many of which, and those that lack something.
+fn queues(cx: Cx<'_>, topology: &Topology, map: &Map, standings: &BTreeMap<PartitionId, Standing>) -> Value {
+    let (mut guarantees, mut lacking, mut lacking_count) = (BTreeMap::<String, u64>::new(), Vec::new(), 0u64);
+    for queue in topology.queues() {
+        let place = map.place(queue.partition, cx.handle().leader(queue.partition));
+        let Guarantee { words, lacks } = guarantee(queue, &place, standings.get(&queue.partition));
+        if lacks {
+            lacking_count += 1;
+            if lacking.len() < LISTED_MAX {
+                let vhost = topology.vhost_of(queue.vhost).map(|vhost| json::text(&vhost.name));
+                lacking.push(json!({ "vhost": vhost, "name": json::text(&queue.name), "guarantee": words }));
+            }
+        }
+        *guarantees.entry(words).or_default() += 1;
+    }
+    let guarantees: Vec<Value> =
+        guarantees.into_iter().map(|(words, queues)| json!({ "guarantee": words, "queues": queues })).collect();
+    json!({
+        "total": topology.queues().count(),
+        "guarantees": guarantees,
+        "under_replicated": lacking_count,
+        "under_replicated_first": lacking,
+    })
+}
+
+/// What a queue's confirms are worth now.
+struct Guarantee {
+    words: String,
+    /// Less than they should be.
+    lacks: bool,
+}
+
+fn guarantee(queue: &Queue, place: &Place<'_>, standing: Option<&Standing>) -> Guarantee {
+    if queue.partition.is_in_memory() {
+        let home = place.members.first();
+        let words = match home {
+            Some(home) if home.is_reached => format!("in the memory of {} alone", home.name),
+            _ => "gone with its node".to_owned(),
+        };
+        return Guarantee { words, lacks: home.is_none_or(|home| !home.is_reached) };
+    }
+    let waits = match queue.shape.settings.durability.level() {
+        DurabilityLevel::Memory => ", confirmed from memory",
+        DurabilityLevel::Written => ", confirmed once written",
+        DurabilityLevel::Synced => "",
+        DurabilityLevel::Selective => ", confirmed by value at risk",
+    };
+    let Some(Standing { in_sync, of, described }) = standing else {
+        return Guarantee { words: "not known".to_owned(), lacks: true };
+    };
+    let copies = if *of == 1 { "copy" } else { "copies" };
+    let words = match described["leader"].is_null() {
+        true => format!("nothing is confirmed: no leader, {of} {copies}"),
+        false => format!("{in_sync} of {of} {copies} synced to disk{waits}"),
+    };
+    Guarantee { words, lacks: in_sync < of }
+}
+
+/// GET of the members of one quorum queue, as RabbitMQ's tool shows them.
+pub(super) async fn quorum_status(cx: Cx<'_>, partition: PartitionId) -> Value {
+    let map = cx.map();
+    let (members, _) = members(cx, &map).await;
+    let describe = |member: &Member| match members.get(&(partition.0, member.name.clone())) {
+        Some(row) => json!({
+            "Node Name": member.name,
+            "Raft State": row["role"],
+            "Membership": "voter",
+            "Last Log Index": row["last"],
+            "Last Written": row["synced"],
+            "Last Applied": row["applied"],
+            "Commit Index": row["commit"],
+            "Snapshot Index": row["snapshot"],
+            "Term": row["term"],
+            "Machine Version": partition::machine::MACHINE_VERSION,
+            "leveret_partition": partition.0,
+        }),
+        None => json!({
+            "Node Name": member.name,
+            "Raft State": if member.is_reached { "noproc" } else { "nodedown" },
+            "Membership": "",
+            "Last Log Index": "",
+            "Last Written": "",
+            "Last Applied": "",
+            "Commit Index": "",
+            "Snapshot Index": "",
+            "Term": "",
+            "Machine Version": "",
+            "leveret_partition": partition.0,
+        }),
+    };
+    map.members_of(partition).into_iter().map(describe).collect()
+}
