@@ -1,0 +1,195 @@
+//! The management API of the whole cluster from any node.
+
+use crate::nodes::{Nodes, fields};
+use clients::broker::is_foreign;
+use clients::{Client, QueueDeclare, Value as Argument};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+fn quorum(name: &str) -> QueueDeclare<'_> {
+    let arguments = vec![("x-queue-type", Argument::from("quorum"))];
+    QueueDeclare { name, durable: true, arguments, ..QueueDeclare::default() }
+}
+
+/// On each node a connection, which declares a quorum queue with 1 to 3 messages and one in the node's
+/// memory with 1, and consumes from the latter.
+fn declare_some(nodes: &Nodes) -> Vec<(Client, u16)> {
+    let mut clients: Vec<_> = (0..3).map(|node| nodes.connect(node)).collect();
+    for (node, (client, channel)) in clients.iter_mut().enumerate() {
+        let (kept, own) = (format!("kept{node}"), format!("own{node}"));
+        client.declare(*channel, &quorum(&kept)).unwrap();
+        client.declare(*channel, &QueueDeclare { name: &own, exclusive: true, ..QueueDeclare::default() }).unwrap();
+        client.confirm_select(*channel).unwrap();
+        (0..=node).for_each(|_| client.put(*channel, &kept, b"message"));
+        client.put(*channel, &own, b"message");
+        client.confirmed(*channel, 1, node as u64 + 2);
+        client.consume(*channel, &own, &format!("c{node}")).unwrap();
+    }
+    clients
+}
+
+/// What each node says of the queues, by name.
+fn queues(nodes: &Nodes, node: usize, query: &str) -> Vec<Value> {
+    nodes.http[node].get(&format!("/api/queues{query}")).with(200).as_array().unwrap().clone()
+}
+
+#[test]
+fn whichever_node_is_asked_it_answers_for_all() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::up(&[&[]; 3]);
+    let _clients = declare_some(&nodes);
+    let lists: Vec<Value> = (0..3).map(|node| nodes.http[node].get("/api/nodes").with(200)).collect();
+    for list in &lists {
+        assert_eq!(fields(list, "name"), nodes.names.iter().collect::<Vec<_>>());
+        assert!(
+            list.as_array().unwrap().iter().all(|node| node["running"] == true && node["mem_used"].as_u64() > Some(0))
+        );
+        assert_eq!(fields(list, "os_pid"), fields(&lists[0], "os_pid"), "each tells of itself");
+    }
+    for node in 0..3 {
+        let http = &nodes.http[node];
+        let figures = || {
+            let all = queues(&nodes, node, "?columns=name,messages_ready,messages_unacknowledged,consumers");
+            let expected: Vec<Value> = (0..3)
+                .map(|at| json!({"name": format!("kept{at}"), "messages_ready": at + 1, "messages_unacknowledged": 0, "consumers": 0}))
+                .chain((0..3).map(|at| json!({"name": format!("own{at}"), "messages_ready": 0, "messages_unacknowledged": 1, "consumers": 1})))
+                .collect();
+            (all == expected).then_some(())
+        };
+        nodes.until("figures of all queues", figures);
+        let page = http.get("/api/queues?page=1&page_size=3").with(200);
+        assert_eq!(page["total_count"], 6);
+        assert_eq!(fields(&page["items"], "name"), ["kept0", "kept1", "kept2"]);
+        assert_eq!(fields(&page["items"], "messages"), [1, 2, 3]);
+        for kept in page["items"].as_array().unwrap() {
+            assert_eq!(kept["members"], json!(nodes.names));
+            assert_eq!(kept["online"], json!(nodes.names));
+            assert_eq!((&kept["state"], &kept["node"]), (&json!("running"), &kept["leader"]));
+        }
+        let sorted = http.get("/api/queues?sort=messages_ready&sort_reverse=true&page=1&page_size=2").with(200);
+        assert_eq!(fields(&sorted["items"], "name"), ["kept2", "kept1"]);
+        for at in 0..3 {
+            let own = http.get(&format!("/api/queues/%2f/own{at}")).with(200);
+            assert_eq!(own["node"], nodes.names[at].as_str());
+            assert_eq!((&own["messages"], &own["exclusive"]), (&json!(1), &json!(true)));
+            assert_eq!(fields(&own["consumer_details"], "consumer_tag"), [format!("c{at}").as_str()]);
+        }
+        // Where each connection is, and in the same order from everywhere.
+        let connections = http.get("/api/connections").with(200);
+        assert_eq!(fields(&connections, "node"), nodes.names.iter().collect::<Vec<_>>());
+        let channels = http.get("/api/channels").with(200);
+        assert_eq!(fields(&channels, "node"), nodes.names.iter().collect::<Vec<_>>());
+        let consumers = http.get("/api/consumers").with(200);
+        assert_eq!(fields(&consumers, "consumer_tag"), ["c0", "c1", "c2"]);
+        let overview = http.get("/api/overview").with(200);
+        let totals = |name: &str| overview["object_totals"][name].as_u64();
+        assert_eq!(
+            [totals("connections"), totals("channels"), totals("consumers"), totals("queues")],
+            [3, 3, 3, 6].map(Some)
+        );
+        assert_eq!(overview["queue_totals"], json!({"messages": 9, "messages_ready": 6, "messages_unacknowledged": 3}));
+        assert_eq!(overview["listeners"].as_array().unwrap().len(), 9, "AMQP, HTTP and for each other");
+        let vhost = http.get("/api/vhosts/%2f").with(200);
+        assert_eq!((&vhost["messages_ready"], &vhost["messages_unacknowledged"]), (&json!(6), &json!(3)));
+        assert_eq!(vhost["cluster_state"].as_object().unwrap().len(), 3);
+        assert_eq!(http.get("/api/health/checks/node-is-quorum-critical").status, 200);
+        assert_eq!(http.get("/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts").status, 200);
+        // What is about one node is asked of it.
+        for name in &nodes.names {
+            assert_eq!(http.get(&format!("/api/nodes/{name}")).with(200)["name"], name.as_str());
+            assert!(
+                http.get(&format!("/api/nodes/{name}/memory")).with(200)["memory"]["total"]["rss"].as_u64() > Some(0)
+            );
+        }
+        assert_eq!(http.get("/api/nodes/leveret@n9").status, 404);
+    }
+}
+
+#[test]
+fn what_is_changed_over_one_node_is_changed_where_it_is() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::up(&[&[]; 3]);
+    let mut clients = declare_some(&nodes);
+    for (node, http) in nodes.http.iter().enumerate() {
+        let publish = r#"{"properties":{},"routing_key":"kept2","payload":"x","payload_encoding":"string"}"#;
+        assert_eq!(http.post("/api/exchanges/%2f/amq.default/publish", publish).with(200)["routed"], true);
+        let get = r#"{"count":1,"ackmode":"ack_requeue_false","encoding":"auto"}"#;
+        assert_eq!(http.post("/api/queues/%2f/kept2/get", get).with(200)[0]["payload"], "message", "node {node}");
+    }
+    for (node, http) in nodes.http.iter().enumerate() {
+        // One that this node may lead, and one that another does.
+        let name = format!("kept{}", (node + 1) % 3);
+        http.delete(&format!("/api/queues/%2f/{name}/contents")).with(204);
+        nodes.until("the queue is empty", || {
+            (http.get(&format!("/api/queues/%2f/{name}")).with(200)["messages"] == 0).then_some(())
+        });
+        http.delete(&format!("/api/queues/%2f/{name}?if-empty=true")).with(204);
+        assert_eq!(http.get(&format!("/api/queues/%2f/{name}")).status, 404);
+        // In the memory of another node: it is that connection's.
+        let own = format!("/api/queues/%2f/own{}/contents", (node + 1) % 3);
+        assert_eq!(http.delete(&own).status, 400, "as RabbitMQ refuses it");
+    }
+    // The connection of the third node, closed over the first.
+    let list = nodes.http[0].get("/api/connections").with(200);
+    let name = list[2]["name"].as_str().unwrap().replace(' ', "%20").replace('>', "%3e");
+    assert_eq!(nodes.http[1].get(&format!("/api/connections/{name}")).with(200)["node"], nodes.names[2].as_str());
+    nodes.http[0].send("DELETE", &format!("/api/connections/{name}"), &[("X-Reason", "enough")], "").with(204);
+    let closed = clients[2].0.closed(0);
+    assert_eq!((closed.code, closed.text.contains("enough")), (320, true), "{closed:?}");
+    assert_eq!(nodes.http[0].delete(&format!("/api/connections/{name}")).status, 404);
+    // And all of a user.
+    nodes.http[1].delete("/api/connections/username/guest").with(204);
+    clients.iter_mut().take(2).for_each(|(client, _)| assert_eq!(client.closed(0).code, 320));
+}
+
+#[test]
+fn what_a_node_does_not_answer_is_told_and_nobody_hangs() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 3]);
+    let _clients = declare_some(&nodes);
+    // One that hangs is found out by its silence; who asks meanwhile waits no longer than that.
+    nodes.brokers[2].signal(Signal::STOP);
+    let begin = Instant::now();
+    for http in &nodes.http[..2] {
+        let connections = http.get("/api/connections");
+        assert_eq!(connections.with(200).as_array().unwrap().len(), 2);
+        assert!(connections.head.contains("leveret-missing-nodes: leveret@n3"), "{}", connections.head);
+        http.get("/api/overview").with(200);
+        http.get("/api/queues").with(200);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    nodes.brokers[2].signal(Signal::CONT);
+    nodes.until("it is back", || (nodes.running(0) == nodes.names).then_some(()));
+    nodes.brokers[2].kill();
+    for http in &nodes.http[..2] {
+        nodes.until("a node that is gone does not run", || {
+            let list = http.get("/api/nodes").with(200);
+            (fields(&list, "running") == [true, true, false]).then_some(())
+        });
+        assert_eq!(http.get("/api/nodes/leveret@n3").with(200)["running"], false);
+        assert_eq!(http.get("/api/nodes/leveret@n3/memory").with(200)["memory"], "not_available");
+        let kept = nodes.until("the next leader is known", || {
+            let kept = http.get("/api/queues?name=kept&columns=name,state,online,messages").with(200);
+            kept.as_array().unwrap().iter().all(|queue| queue["state"] == "running").then_some(kept)
+        });
+        assert_eq!(fields(&kept, "messages"), [1, 2, 3]);
+        assert!(fields(&kept, "online").iter().all(|online| **online == json!(nodes.names[..2])));
+        let critical = http.get("/api/health/checks/node-is-quorum-critical").with(503);
+        assert_eq!(critical["queues"].as_array().unwrap().len(), 3);
+    }
+    // Without a majority it says so, and answers.
+    nodes.brokers[1].kill();
+    let alone = &nodes.http[0];
+    nodes.until("the majority is gone", || {
+        let kept = alone.get("/api/queues?name=kept").with(200);
+        fields(&kept, "state").iter().all(|state| **state == "minority").then_some(())
+    });
+    alone.get("/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts").with(503);
+}

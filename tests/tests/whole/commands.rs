@@ -1,0 +1,98 @@
+//! What commands say of a cluster.
+
+use crate::nodes::Nodes;
+use clients::broker::{binary, is_foreign};
+use clients::{QueueDeclare, Tools, Value as Argument};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+#[test]
+fn commands_speak_of_all_nodes_and_of_those_that_are_gone() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 3]);
+    let (mut client, channel) = nodes.connect(2);
+    let arguments = vec![("x-queue-type", Argument::from("quorum"))];
+    client.declare(channel, &QueueDeclare { name: "q", durable: true, arguments, ..QueueDeclare::default() }).unwrap();
+    client.declare(channel, &QueueDeclare { name: "own", exclusive: true, ..QueueDeclare::default() }).unwrap();
+    let tools = Tools::of(&nodes.brokers[0]);
+    let status = |tools: &Tools| -> Value {
+        serde_json::from_str(&tools.run("leveret", "cluster status --json").good()).unwrap()
+    };
+    let all_in_sync = |told: &Value, of: u64| {
+        told["partitions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|partition| partition["in_sync"] == of && partition["leader"].is_string())
+    };
+    let told = nodes.until("all members are in sync", || Some(status(&tools)).filter(|told| all_in_sync(told, 3)));
+    assert_eq!(told["nodes"].as_array().unwrap().len(), 3);
+    assert_eq!(told["partitions"].as_array().unwrap().len(), 5, "the topology's and four of queues");
+    let expected = json!([
+        {"guarantee": "3 of 3 copies synced to disk", "queues": 1},
+        {"guarantee": "in the memory of leveret@n3 alone", "queues": 1},
+    ]);
+    assert_eq!((&told["queues"]["guarantees"], &told["queues"]["under_replicated"]), (&expected, &json!(0)));
+    let shown = tools.run("leveret", "cluster status").good();
+    assert!(shown.contains("3 of 3 copies synced to disk") && shown.contains("leveret@n2"), "{shown}");
+    let members = tools.run("rabbitmq-queues", "quorum_status q").good();
+    assert_eq!((members.matches("leader").count(), members.matches("follower").count()), (1, 2), "{members}");
+    let listed = tools.ctl("-q list_queues name messages").good();
+    assert_eq!(listed.lines().collect::<Vec<_>>(), ["name\tmessages", "own\t0", "q\t0"]);
+    assert_eq!(tools.ctl("-q list_connections user").good().lines().count(), 2);
+    tools.ctl("await_online_nodes 3 -t 10").good();
+    nodes.brokers[2].kill();
+    let two = |told: &Value| all_in_sync(told, 2);
+    let told = nodes.until("two are left", || Some(status(&tools)).filter(two));
+    assert_eq!(told["queues"]["under_replicated"].as_u64() >= Some(1), true);
+    assert_eq!(told["missing"], json!(["leveret@n3"]));
+    let shown = tools.run("leveret", "cluster status").good();
+    assert!(shown.contains("2 of 3 copies synced to disk") && shown.contains("unreachable"), "{shown}");
+    let cluster = tools.ctl("cluster_status").good();
+    let part = |title: &str| cluster.split(title).nth(1).unwrap().split("\n\n").nth(1).unwrap().lines().count();
+    assert_eq!((part("Disk Nodes"), part("Running Nodes")), (3, 2), "{cluster}");
+    assert!(tools.ctl("await_online_nodes 3 -t 1").bad(70).contains("Not enough nodes joined"));
+    let critical = tools.diagnostics("check_if_node_is_quorum_critical").bad(69);
+    assert!(critical.contains("queue 'q' in vhost '/' would lose quorum if node leveret@n1 is stopped"), "{critical}");
+}
+
+/// One node is killed by a word and started again by another; at the end nothing runs.
+#[test]
+fn a_demo_starts_three_nodes_and_ends_them() {
+    if is_foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("demo");
+    let mut demo = Command::new(binary())
+        .args(["cluster", "demo", "--port", "22300", "--dir"])
+        .arg(&dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(demo.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut until =
+        |what: &str| said.find(|line| line.contains(what)).unwrap_or_else(|| panic!("it ended before {what}"));
+    until("Ctrl-C ends all");
+    let mut words = demo.stdin.take().unwrap();
+    let mut say = |word: &str| writeln!(words, "{word}").unwrap();
+    say("kill 2");
+    until("leveret@n2 was ended by signal 9");
+    say("status");
+    until("does not run");
+    say("start 2");
+    until("leveret@n2 starts");
+    say("start 4");
+    until("start which? 1 to 3");
+    kill_process(Pid::from_child(&demo), Signal::INT).unwrap();
+    until("the same command goes on with it");
+    assert_eq!(demo.wait().unwrap().code(), Some(0));
+    let data = dir.join("n1");
+    let again = Command::new(binary()).arg("inspect").arg(&data).args(["--quick"]).output().unwrap();
+    assert!(again.status.success(), "nobody has the folder any more: {again:?}");
+}

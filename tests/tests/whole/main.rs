@@ -1,0 +1,7 @@
+//! Three nodes speak as one: whichever of them is asked, it answers for all.
+#![allow(clippy::unwrap_used)]
+
+mod api;
+mod commands;
+mod news;
+mod nodes;
