@@ -158,7 +158,7 @@ pub(crate) async fn answer_node(call: &Call<'_>, caller: &Caller, body: Body) ->
     match parts[..] {
         [b"leveret", b"figures"] => queue::own_figures(cx).await,
         [b"leveret", b"members"] => whole::own_members(cx).await,
-        [b"leveret", b"queues"] => queue::own_rows(cx).await,
+        [b"leveret", b"rows"] => queue::own_rows(cx).await,
         _ => dispatch(cx, call.head.method.as_str(), &parts, body).await,
     }
 }

@@ -82,11 +82,11 @@ async fn elsewhere(cx: Cx<'_>, vhost: Option<VhostId>, queues: &[Listed]) -> Els
     let (mut target, wanted) = match &page {
         Some(page) => {
             let shown = &queues[page.start.min(queues.len())..page.end.min(queues.len())];
-            let mut target = "/api/leveret/queues?ids=".to_owned();
+            let mut target = "/api/leveret/rows?ids=".to_owned();
             shown.iter().for_each(|(_, _, id)| write!(target, "{},", id.0).unwrap_or_default());
             (target, shown)
         }
-        None => (format!("/api/leveret/queues?vhost={}", vhost.map_or(String::new(), |id| id.0.to_string())), queues),
+        None => (format!("/api/leveret/rows?vhost={}", vhost.map_or(String::new(), |id| id.0.to_string())), queues),
     };
     let sorts = cx.call.query("sort").is_some_and(|column| !column.is_empty());
     if let Some(columns) = cx.call.raw_query("columns").filter(|columns| !columns.is_empty() && !sorts) {
