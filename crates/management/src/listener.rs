@@ -327,6 +327,7 @@ async fn answer_node(request: others::Request, shared: &Shared) -> Option<Answer
         pages: &shared.pages,
         statistics: &shared.statistics,
         sessions: &shared.sessions,
+        narrow: RefCell::default(),
     };
     let body = Body::new(None, shared.turns.clone(), asking.request.clone());
     Some(resource::answer_node(&call, &caller, body).await.unwrap_or_else(Into::into))
