@@ -30,7 +30,7 @@ overview overview?RANGE whoami nodes nodes/NODE nodes/NODE?RANGE nodes/NODE/memo
 vhosts vhosts/%2F vhosts/%2F/permissions exchanges exchanges/%2F exchanges/%2F/judged exchanges/%2F/judged?RANGE
 exchanges/%2F/judged/bindings/source exchanges/%2F/judged/bindings/destination queues queues/%2F queues/%2F/judged-quorum
 queues/%2F/judged-classic queues/%2F/judged-classic?RANGE queues/%2F/judged-classic?disable_stats=true
-queues?disable_stats=true&enable_queue_totals=true queues?page=1&page_size=2 queues/%2F/judged-classic/bindings bindings
+queues?disable_stats=true&enable_queue_totals=true queues?page=1&page_size=3 queues/%2F/judged-classic/bindings bindings
 bindings/%2F bindings/%2F/e/judged/q/judged-quorum connections connections/CONNECTION connections/CONNECTION?RANGE
 connections/CONNECTION/channels channels channels/CHANNEL channels/CHANNEL?RANGE consumers consumers/%2F users users/guest
 users/guest/permissions permissions permissions/%2F/guest topic-permissions policies policies/%2F policies/%2F/judged
