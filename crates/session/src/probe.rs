@@ -23,7 +23,7 @@ impl Probe {
     #[inline]
     pub(super) fn begin_turn(&mut self) {
         self.turns = self.turns.wrapping_add(1);
-        self.is_armed = self.turns % TURNS == 0 && self.awaited.is_none();
+        self.is_armed = self.turns.is_multiple_of(TURNS) && self.awaited.is_none();
     }
 
     /// A publish that was begun at `begin_us` has gone to its partition.

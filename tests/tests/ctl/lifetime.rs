@@ -145,7 +145,9 @@ fn an_api_elsewhere_is_asked_in_the_name_of_a_user() {
     let wrong = tools.ctl(&format!("{url} --username guest --password wrong list_users")).bad(69);
     assert!(wrong.contains("the name or the password is wrong"), "{wrong}");
     tools.ctl(&format!("{url} list_users")).bad(64);
-    tools.ctl("--url=https://localhost --username a --password b list_users").bad(64);
-    let nobody = format!("--url=http://{} --username a --password b list_users", free_port());
-    tools.ctl(&nobody).bad(69);
+    tools.ctl("--url=ftp://localhost --username a --password b list_users").bad(64);
+    for scheme in ["http", "https"] {
+        let nobody = format!("--url={scheme}://{} --username a --password b list_users", free_port());
+        tools.ctl(&nobody).bad(69);
+    }
 }

@@ -48,7 +48,7 @@ fn commands_speak_of_all_nodes_and_of_those_that_are_gone() {
     nodes.brokers[2].kill();
     let two = |told: &Value| all_in_sync(told, 2);
     let told = nodes.until("two are left", || Some(status(&tools)).filter(two));
-    assert_eq!(told["queues"]["under_replicated"].as_u64() >= Some(1), true);
+    assert!(told["queues"]["under_replicated"].as_u64() >= Some(1), "{told}");
     assert_eq!(told["missing"], json!(["leveret@n3"]));
     let shown = tools.run("leveret", "cluster status").good();
     assert!(shown.contains("2 of 3 copies synced to disk") && shown.contains("unreachable"), "{shown}");

@@ -6,10 +6,10 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// How long something may take to be known everywhere. Far above what it takes.
-pub const KNOWN_WITHIN: Duration = Duration::from_secs(15);
+pub(crate) const KNOWN_WITHIN: Duration = Duration::from_secs(15);
 
 /// See the module.
-pub struct Nodes {
+pub(crate) struct Nodes {
     pub brokers: Vec<Broker>,
     pub http: Vec<Http>,
     pub names: Vec<String>,
@@ -18,11 +18,13 @@ pub struct Nodes {
 
 impl Nodes {
     /// Three that serve, with these arguments more for each.
-    pub fn up(more: &[&[&str]; 3]) -> Nodes {
+    pub(crate) fn up(more: &[&[&str]; 3]) -> Nodes {
         let folder = tempfile::tempdir().unwrap();
         let secret = folder.path().join("secret");
         std::fs::write(&secret, "a secret of three nodes\n").unwrap();
-        let addresses: Vec<String> = (0..3).map(|_| free_port().to_string()).collect();
+        let mut addresses: Vec<String> = (0..3).map(|_| free_port().to_string()).collect();
+        // Nodes are numbered in the order of their addresses, and listed in that of their numbers.
+        addresses.sort_unstable();
         let (peers, secret) = (addresses.join(","), secret.to_str().unwrap());
         let names: Vec<String> = (1..=3).map(|number| format!("leveret@n{number}")).collect();
         let ports: Vec<_> = (0..3).map(|_| free_port()).collect();
@@ -56,21 +58,21 @@ impl Nodes {
         nodes
     }
 
-    pub fn connect(&self, node: usize) -> (Client, u16) {
+    pub(crate) fn connect(&self, node: usize) -> (Client, u16) {
         let mut client = self.brokers[node].connect();
         let channel = client.channel();
         (client, channel)
     }
 
     /// The names of the nodes that run, as one of them says.
-    pub fn running(&self, node: usize) -> Vec<String> {
+    pub(crate) fn running(&self, node: usize) -> Vec<String> {
         let nodes = self.http[node].get("/api/nodes").with(200);
         let running = nodes.as_array().unwrap().iter().filter(|node| node["running"] == true);
         running.map(|node| node["name"].as_str().unwrap().to_owned()).collect()
     }
 
     /// Looks until something is there.
-    pub fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    pub(crate) fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         let due = Instant::now() + KNOWN_WITHIN;
         loop {
             if let Some(found) = look() {
@@ -83,6 +85,6 @@ impl Nodes {
 }
 
 /// One field of each item, in order.
-pub fn fields<'a>(list: &'a Value, field: &str) -> Vec<&'a Value> {
+pub(crate) fn fields<'a>(list: &'a Value, field: &str) -> Vec<&'a Value> {
     list.as_array().unwrap_or_else(|| panic!("a list: {list}")).iter().map(|item| &item[field]).collect()
 }

@@ -38,8 +38,11 @@ const CHANNEL_DELIVERIES: [(Metric, usize); 7] = [
     (counter("channel_get_empty", "Times that basic.get found a queue empty"), column::GET_EMPTY),
 ];
 
+/// A metric, and what of the traffic it tells.
+type OfTraffic = (Metric, fn(&QueueTraffic) -> u64);
+
 /// What RabbitMQ tells of all traffic, by type of queue.
-const GLOBAL: [(Metric, fn(&QueueTraffic) -> u64); 8] = [
+const GLOBAL: [OfTraffic; 8] = [
     (counter("global_messages_delivered", "Messages that went to consumers, by consume or get"), |of| {
         of.delivered + of.delivered_no_ack + of.got + of.got_no_ack
     }),

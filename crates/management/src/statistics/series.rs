@@ -59,8 +59,8 @@ impl Timeline {
     pub(crate) fn advance(&mut self, now_ms: u64) {
         self.steps.clear();
         self.rows[0].push_back(now_ms);
-        for tier in 0..TIER_COUNT {
-            while let Some(end) = self.rows[tier].front().copied().filter(|end| end + TIERS[tier].age_ms < now_ms) {
+        for (tier, Tier { age_ms, .. }) in TIERS.iter().enumerate() {
+            while let Some(end) = self.rows[tier].front().copied().filter(|end| end + age_ms < now_ms) {
                 self.rows[tier].pop_front();
                 self.steps.push(Step::Age { tier, left: self.rows[tier].len() });
                 let Some(Tier { every_ms, .. }) = TIERS.get(tier + 1) else { continue };

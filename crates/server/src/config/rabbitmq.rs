@@ -61,8 +61,11 @@ const SAME: &[(&str, Key)] = &[
     ("anonymous_login_user", Key::anonymous_login_user),
 ];
 
+/// A key, ours, and pairs of their word and ours.
+type KeyOfWords = (&'static str, Key, &'static [(&'static str, &'static str)]);
+
 /// Keys whose values are words for words of ours.
-const WORDS: &[(&str, Key, &[(&str, &str)])] = &[
+const WORDS: &[KeyOfWords] = &[
     (
         "ssl_cert_login_from",
         Key::certificate_login,
@@ -323,7 +326,7 @@ impl Translation<'_> {
 
     fn listeners(&mut self, lines: &[&Line], group: &str, key: Key) {
         let own = || lines.iter().filter(|line| is_in(&line.key, group));
-        let Some(last) = own().last() else { return };
+        let Some(last) = own().next_back() else { return };
         let mut addresses = Vec::new();
         for line in own().filter(|line| line.key != group || line.value != "none") {
             match addresses_of(&line.value, self.machine) {
@@ -361,7 +364,7 @@ impl Translation<'_> {
     /// `group.NAME = true`, or `group = none`.
     fn named(&mut self, lines: &[&Line], group: &str, key: Key) {
         let own = || lines.iter().filter(|line| is_in(&line.key, group));
-        let Some(last) = own().last() else { return };
+        let Some(last) = own().next_back() else { return };
         let names: Vec<&str> = own()
             .filter(|line| line.value == "true")
             .filter_map(|line| line.key.strip_prefix(group)?.strip_prefix('.'))
