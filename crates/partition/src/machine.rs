@@ -20,7 +20,7 @@ use storage::Location;
 /// The newest version of the machine that this build carries out. A rule that changes what `apply`
 /// makes of an entry gets the next one, and the old rule stays beside it.
 ///
-/// Version 2 ([`KNOWS_REFUSALS`]) remembers which publishes of a channel a queue refused.
+/// Version 2 (`KNOWS_REFUSALS`) remembers which publishes of a channel a queue refused.
 pub const MACHINE_VERSION: u32 = 2;
 /// From this version on the log says what queues refuse.
 pub(crate) const KNOWS_REFUSALS: u32 = 2;
