@@ -85,7 +85,7 @@ fn a_wrong_command_line_is_one_line_that_says_what_to_do() {
         (&["server", "--partitions", "1", "--partitions", "2"], "--partitions was given twice; give it once"),
         (
             &["server", "--amqp", "x", "--amqp", "y"],
-            "--amqp = x,y is not allowed; it must be 1 to 16 different addresses of the form 0.0.0.0:5672 or [::]:5672",
+            "--amqp = x,y is not allowed; it must be at most 16 different addresses of the form 0.0.0.0:5672 or [::]:5672, or \"none\"",
         ),
         (&["server", "--partitions=0"], "--partitions = 0 is not allowed; it must be a whole number from 1 to 512"),
         (

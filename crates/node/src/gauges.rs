@@ -19,8 +19,6 @@ pub struct LogGauges {
     pub syncs: AtomicU64,
     /// How long they took.
     pub sync_times: SyncClock,
-    /// Partitions led here whose group has no member to spare, so that *written* is *synced* there.
-    pub without_spare: AtomicU64,
     /// How long writes took.
     pub write_times: SyncClock,
     /// The disk is full and writes wait.

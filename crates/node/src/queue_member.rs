@@ -42,8 +42,6 @@ pub struct QueueMember {
     told_needs: Option<u32>,
     /// The value at risk of its selective queues, for whoever asks the node.
     at_risk: Arc<AtomicU64>,
-    /// It is counted among those without a member to spare.
-    has_no_spare: bool,
     /// What its index took after the last step.
     index_bytes: u64,
 }
@@ -68,7 +66,6 @@ impl QueueMember {
             due_at: None,
             told_needs: None,
             at_risk,
-            has_no_spare: false,
             index_bytes: 0,
         }
     }
@@ -112,7 +109,6 @@ impl QueueMember {
         let end = self.partition.end(&mut share.out)?;
         share.count_index(&mut self.index_bytes, 0);
         self.at_risk.store(0, Ordering::Relaxed);
-        self.note_spare(false, share);
         Some(end)
     }
 
@@ -149,7 +145,6 @@ impl QueueMember {
         let mut taken = std::mem::take(&mut self.taken);
         self.completions.take(&mut taken);
         share.commands += waiting.commands.len();
-        let ticked;
         {
             let Share { tail, out, .. } = share;
             let mut cx = Context { now_ms: now.wall_ms, tail, outlets: edge, out };
@@ -159,16 +154,9 @@ impl QueueMember {
             for (from, frame) in waiting.frames.drain(..) {
                 self.partition.step(from, frame, &mut cx);
             }
-            ticked = self.ticks.take(now.ms);
-            if ticked {
-                self.partition.tick(&mut cx);
-            }
             while self.ticks.take(now.ms) {
                 self.partition.tick(&mut cx);
             }
-        }
-        if ticked {
-            self.note_spare(self.partition.replica().raises_written(), share);
         }
         for command in waiting.commands.drain(..) {
             let Share { tail, out, .. } = &mut *share;
@@ -193,24 +181,6 @@ impl QueueMember {
         // At least a millisecond later: what is due now was looked at.
         self.due_at = self.partition.due_ms().map(|due_ms| now.ms + due_ms.saturating_sub(now.wall_ms).max(1));
         self.at_risk.store(self.partition.values_at_risk(), Ordering::Relaxed);
-    }
-
-    /// Counts this group among those without a member to spare, or no more; the first and the last of
-    /// them are told of.
-    fn note_spare(&mut self, has_no_spare: bool, share: &Share) {
-        if std::mem::replace(&mut self.has_no_spare, has_no_spare) == has_no_spare {
-            return;
-        }
-        let count = &share.gauges().without_spare;
-        match has_no_spare {
-            true if count.fetch_add(1, Ordering::Relaxed) == 0 => {
-                tracing::warn!("no member to spare: what asks for written is confirmed as synced until one is back");
-            }
-            false if count.fetch_sub(1, Ordering::Relaxed) == 1 => {
-                tracing::info!("members to spare again: what asks for written is confirmed as written");
-            }
-            _ => {}
-        }
     }
 
     fn look_after_log<E: Edge>(&mut self, now: Now, share: &mut Share, edge: &mut E) {

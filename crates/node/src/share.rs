@@ -50,11 +50,6 @@ impl Share {
         Share { tail, out, forwards, commands: 0, needs, are_keys_full: false, limits, gauges, index_bytes: 0 }
     }
 
-    /// Figures about the log and its groups.
-    pub(crate) fn gauges(&self) -> &LogGauges {
-        &self.gauges
-    }
-
     /// For a shard without anything durable.
     pub fn without_log() -> Share {
         let limits = ShareLimits { checkpoint_lag_files: 1, index_bytes_max: 0, partitions: 0 };

@@ -15,7 +15,7 @@
 //!          due u32 * (due u64, seq u64) | u8 2: the same, and keys u32 * (seq u64, until u64, u8 gone, 16 bytes)
 //! highest extent u32 (may be absent: written by a build that did not keep it)
 //! publishers u32 * (life u64, channel u64, last u64): the others (may be absent likewise)
-//! machine version u32 (absent while it is 1), and with it what was refused, as refusals.rs has it
+//! machine version u32 (absent while it is 1)
 //! place    u8 0, file u32, offset u32, bytes u32 | u8 1, extent u32, run u32
 //! ```
 //!
@@ -26,7 +26,6 @@
 use crate::entry::Reason;
 use crate::machine::{FIRST_MACHINE_VERSION, Queues, TOO_NEW, Versions};
 use crate::place::Place;
-use crate::refusals::{put_refusals, read_refusals};
 use broker::queue::dedup::Seen;
 use broker::queue::levels::Stretch;
 use broker::queue::{Aside, Counts, DedupKey, Extras, Levels, QueueState, Run};
@@ -120,7 +119,6 @@ pub fn encode_queues(queues: &Queues, out: &mut Vec<u8>) {
     put_publishers(&publishers[lifeless..], out);
     if queues.machine_version() > FIRST_MACHINE_VERSION {
         put32(out, queues.machine_version());
-        put_refusals(queues, out);
     }
 }
 
@@ -209,7 +207,6 @@ pub(crate) fn decode_queues_by(bytes: &Bytes, versions: Versions) -> Result<Queu
     }
     if cursor.at != bytes.len() {
         queues.versions.current = cursor.machine_version(versions)?;
-        queues.refusals.extend(read_refusals(&mut cursor)?);
     }
     cursor.end()?;
     Ok(queues)

@@ -6,7 +6,7 @@
 //! answers later.
 
 use broker::queue::{Consumer, Counts, Rules};
-use broker::{ChannelKey, ConsumerKey, NodeLife, QueueId};
+use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -159,48 +159,11 @@ pub enum Command {
         /// What becomes of them.
         outcome: Disposition,
     },
-    /// As [`Command::Settle`], of messages that an earlier leader gave out, or perhaps: those that
-    /// nobody holds here end too. Only [`Disposition::Ack`] and [`Disposition::Discard`].
-    SettleAgain {
-        /// The queue.
-        queue: QueueId,
-        /// Who holds them, or held them.
-        holder: ConsumerKey,
-        /// The first message.
-        first: u64,
-        /// How many in a row.
-        count: u64,
-        /// What becomes of them.
-        outcome: Disposition,
-    },
-    /// Answered [`Effect::Marked`] once the log has everything that came before, so that every later
-    /// leader knows it.
-    Mark {
-        /// Who asks.
-        channel: ChannelKey,
-        /// Comes back in the answer.
-        number: u64,
-    },
     /// A channel ended: its consumers go, what it holds comes back in order. Goes to every
     /// partition it ever used.
     Detach {
         /// The channel.
         channel: ChannelKey,
-    },
-    /// The link to a channel's node is gone. As [`Command::Detach`], but its publishes are
-    /// remembered: those that were not answered may be sent again.
-    Fence {
-        /// The channel.
-        channel: ChannelKey,
-    },
-    /// Whoever sent a channel's publishes has heard [`Effect::SendAgain`], or has sent them over a
-    /// link that is gone: what follows is the beginning of what is sent again. Answered
-    /// [`Effect::Resumed`], behind every answer to what was sent before.
-    Resume {
-        /// The channel.
-        channel: ChannelKey,
-        /// Comes back in the answer.
-        number: u64,
     },
     /// Drop what is ready; answered [`Reply::Counted`] with how many.
     Purge {
@@ -276,16 +239,6 @@ pub enum Command {
         consumer: ConsumerKey,
         /// Whether it is to be passed over.
         stalled: bool,
-    },
-    /// A node lives in this life: channels of earlier ones send nothing again.
-    Lives {
-        /// The life.
-        life: NodeLife,
-    },
-    /// Every member of the group has said that it can carry out this version of the machine.
-    Raise {
-        /// The version.
-        version: u32,
     },
     /// Lets a consumer under a channel-wide prefetch take `count` messages.
     Grant {
@@ -396,8 +349,7 @@ pub enum Effect {
         /// How many; the numbers are consecutive.
         count: u64,
     },
-    /// A queue took none of these publishes, because it is full, say: `basic.nack`. The log says so
-    /// before anything later of the channel is in it.
+    /// These publishes did not make it: `basic.nack`.
     Refuse {
         /// Whose publishes.
         channel: ChannelKey,
@@ -405,34 +357,6 @@ pub enum Effect {
         first: u64,
         /// How many; the numbers are consecutive.
         count: u64,
-    },
-    /// Nobody promises these publishes: this member leads no more, or did not. They may be in the
-    /// log or not, and may be sent again under their numbers, behind [`Command::Resume`]. Until that
-    /// comes here, whatever the channel publishes is answered with this too.
-    SendAgain {
-        /// Whose publishes.
-        channel: ChannelKey,
-        /// The first number.
-        first: u64,
-        /// How many; the numbers are consecutive.
-        count: u64,
-    },
-    /// The answer to [`Command::Resume`].
-    Resumed {
-        /// The channel.
-        channel: ChannelKey,
-        /// As in the command.
-        number: u64,
-    },
-    /// The answer to [`Command::Mark`].
-    Marked {
-        /// Who asked.
-        channel: ChannelKey,
-        /// As in the command.
-        number: u64,
-        /// The log has all that came before. If not, this member leads no more, and the next leader
-        /// may not know it.
-        is_kept: bool,
     },
     /// A message for a consumer.
     Deliver(Delivery),
@@ -487,12 +411,9 @@ impl Effect {
     /// Whom it concerns; `None` if it is for the shard of its partition.
     pub fn channel(&self) -> Option<ChannelKey> {
         Some(match self {
-            Effect::Confirm { channel, .. }
-            | Effect::Refuse { channel, .. }
-            | Effect::SendAgain { channel, .. }
-            | Effect::Resumed { channel, .. }
-            | Effect::Marked { channel, .. }
-            | Effect::Reply { channel, .. } => *channel,
+            Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Reply { channel, .. } => {
+                *channel
+            }
             Effect::Deliver(delivery) => delivery.consumer.channel,
             Effect::Cancelled { consumer, .. }
             | Effect::GrantWanted { consumer, .. }

@@ -6,13 +6,11 @@ use crate::command::{Command, Disposition, Durability, Effect, Level, Message, P
 use crate::entry::{EntryBuilder, Reason, TARGETS_MAX};
 use crate::leader::{Leader, LeaderQueue, push_confirm};
 use crate::life::Life;
-use crate::machine::{KNOWS_REFUSALS, scheduled_for};
+use crate::machine::{Queues, scheduled_for};
 use crate::message::{MessageView, Stamp};
-use crate::outputs::Outputs;
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use crate::queue::{Admission, Intake, Waiting, dead_letters_refused, note_use, refused_letter};
-use crate::refusals::{Numbered, log_refused, note_refused, numbered};
 use broker::queue::levels::{has_priority, priority_of};
 use broker::queue::{Consumer, DedupKey, DedupRule, Dispatch, LevelRule, Levels, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
@@ -32,6 +30,24 @@ const POSTPONED_OVERHEAD: usize = 256;
 
 /// Publishers that are forgotten at a time: 16 bytes each in the log.
 const FORGOTTEN_AT_ONCE_MAX: usize = 32_768;
+
+/// Whether the log has this publish already, or is about to: a channel numbers its publishes
+/// upwards.
+fn is_repeat(leader: &mut Leader, queues: &Queues, channel: ChannelKey, seq: u64) -> bool {
+    if leader.last_publisher.0 != channel {
+        let (before, last) = leader.last_publisher;
+        if before != ChannelKey::NOBODY {
+            leader.publishers.insert(before, last);
+        }
+        let last = leader.publishers.get(&channel).copied().unwrap_or_else(|| queues.last_publish_seq(channel));
+        leader.last_publisher = (channel, last);
+    }
+    if seq <= leader.last_publisher.1 {
+        return true;
+    }
+    leader.last_publisher.1 = seq;
+    false
+}
 
 /// Confirms a publish that came again no earlier than the first one.
 pub(crate) fn confirm_repeat(leader: &mut Leader, channel: ChannelKey, seq: u64, effects: &mut Vec<Effect>) {
@@ -142,11 +158,8 @@ fn postponed_bytes(command: &Command) -> usize {
 pub fn refuse(command: Command, reply: Reply, effects: &mut Vec<Effect>) {
     let (channel, request) = match command {
         Command::Publish(Publish { channel, publish_seq, .. }) => {
-            let (first, count) = (publish_seq, 1);
-            match (publish_seq, reply) {
-                (0, _) => {}
-                (_, Reply::NotLeader) => effects.push(Effect::SendAgain { channel, first, count }),
-                _ => effects.push(Effect::Refuse { channel, first, count }),
+            if publish_seq != 0 {
+                effects.push(Effect::Refuse { channel, first: publish_seq, count: 1 });
             }
             return;
         }
@@ -158,20 +171,14 @@ pub fn refuse(command: Command, reply: Reply, effects: &mut Vec<Effect>) {
         | Command::Close { channel, request, .. }
         | Command::Sync { channel, request } => (channel, request),
         Command::Settle { .. }
-        | Command::SettleAgain { .. }
         | Command::Hold { .. }
         | Command::Configure { .. }
         | Command::DeadLetterAnswered { .. }
         | Command::Detach { .. }
-        | Command::Fence { .. }
-        | Command::Raise { .. }
-        | Command::Lives { .. }
         | Command::Reopen { .. }
         | Command::Delete { .. }
         | Command::Stall { .. }
         | Command::Grant { .. } => return,
-        Command::Resume { channel, number } => return effects.push(Effect::Resumed { channel, number }),
-        Command::Mark { channel, number } => return effects.push(Effect::Marked { channel, number, is_kept: false }),
     };
     effects.push(Effect::Reply { channel, request, reply });
 }
@@ -182,23 +189,14 @@ impl QueuePartition {
         match command {
             Command::Configure { queue, rules } => return self.configure(queue, rules),
             Command::Delete { queue } => self.forget(queue),
-            Command::Resume { channel, number } => {
-                self.broken.remove(&channel);
-                let resumed = Effect::Resumed { channel, number };
-                return match self.leader.as_deref_mut() {
-                    // Behind the confirms of all that came before.
-                    Some(leader) => leader.marks.push(resumed),
-                    None => cx.out.effects.push(resumed),
-                };
-            }
-            Command::Detach { channel } | Command::Fence { channel } => _ = self.broken.remove(&channel),
             _ => {}
         }
-        let is_broken = !self.broken.is_empty()
-            && matches!(&command, Command::Publish(publish) if self.broken.contains(&publish.channel));
-        let Some(leader) = self.leader.as_deref().filter(|_| !is_broken && self.known.has_all_of(&command)) else {
-            return self.send_back(command, cx.out);
+        let Some(leader) = self.leader.as_deref() else {
+            return refuse(command, Reply::NotLeader, &mut cx.out.effects);
         };
+        if !self.known.has_all_of(&command) {
+            return refuse(command, Reply::NotLeader, &mut cx.out.effects);
+        }
         // The topology decides for itself, not in a channel's order.
         let is_decision = matches!(command, Command::Delete { .. } | Command::Reopen { .. });
         let waits = !leader.postponed.is_empty() && !is_decision;
@@ -208,16 +206,6 @@ impl QueuePartition {
             return;
         }
         self.carry_out(command, cx);
-    }
-
-    /// Answers what this member does not carry out. A publish breaks its channel's stream: what comes
-    /// behind it must not be in the log before it, or it would be taken for a repeat when it comes
-    /// again.
-    pub(crate) fn send_back(&mut self, command: Command, out: &mut Outputs) {
-        if let Command::Publish(Publish { channel, publish_seq: 1.., .. }) = &command {
-            self.broken.insert(*channel);
-        }
-        refuse(command, Reply::NotLeader, &mut out.effects);
     }
 
     fn postpone(&mut self, command: Command) {
@@ -284,27 +272,12 @@ impl QueuePartition {
             return self.propose_if_full(cx);
         }
         match command {
-            Command::Configure { .. } | Command::Publish(_) | Command::Resume { .. } => unreachable!("handled above"),
+            Command::Configure { .. } | Command::Publish(_) => unreachable!("handled above"),
             Command::DeadLetterAnswered { queue, seq, is_safe } => {
                 self.dead_letter_answered(queue, seq, is_safe, cx.now_ms)
             }
             Command::Settle { queue, holder, first, count, outcome } => {
-                let mut taken = Vec::new();
-                self.release(queue, holder, (first, count), &mut taken);
-                self.settle(queue, taken, outcome, cx.now_ms);
-            }
-            Command::SettleAgain { queue, holder, first, count, outcome } => {
-                let mut taken = Vec::new();
-                if !self.deleted.contains(queue) && self.queues.queue(queue).is_some() {
-                    let _ = self.touched(queue);
-                    self.release(queue, holder, (first, count), &mut taken);
-                    self.claim(queue, (first, count), &mut taken);
-                }
-                self.settle(queue, taken, outcome, cx.now_ms);
-            }
-            Command::Mark { channel, number } => {
-                let marked = Effect::Marked { channel, number, is_kept: true };
-                self.leader.as_deref_mut().expect("only a leader takes commands").marks.push(marked);
+                self.settle(queue, holder, first, count, outcome, cx.now_ms)
             }
             Command::Consume { queue, consumer, request } => {
                 self.consume(queue, consumer, request, cx);
@@ -324,13 +297,7 @@ impl QueuePartition {
             }
             Command::Reopen { queue } => self.reopen(queue, cx),
             Command::Delete { queue } => self.delete(queue, cx),
-            Command::Detach { channel } => self.detach(channel, true, cx),
-            Command::Fence { channel } => self.detach(channel, false, cx),
-            Command::Raise { version } => self.raise_version(version),
-            Command::Lives { life } => {
-                let is_over = |key: ChannelKey| key.life().node == life.node && key.life().start < life.start;
-                self.forget_publishers(is_over);
-            }
+            Command::Detach { channel } => self.detach(channel, cx),
             Command::Stall { queue, consumer, stalled } => {
                 let known = self.leader.as_ref().is_some_and(|l| l.queues.contains_key(&queue));
                 if known {
@@ -416,21 +383,10 @@ impl QueuePartition {
     fn publish(&mut self, publish: &Publish, cx: &mut Context<'_>) -> bool {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         let (channel, seq) = (publish.channel, publish.publish_seq);
-        let mut last = 0;
-        if seq != 0 {
-            match numbered(leader, &self.queues, channel, seq) {
-                Numbered::New { last: before } => last = before,
-                Numbered::Repeat => {
-                    confirm_repeat(leader, channel, seq, &mut cx.out.effects);
-                    return true;
-                }
-                Numbered::Refused => {
-                    cx.out.effects.push(Effect::Refuse { channel, first: seq, count: 1 });
-                    return false;
-                }
-            }
+        if seq != 0 && is_repeat(leader, &self.queues, channel, seq) {
+            confirm_repeat(leader, channel, seq, &mut cx.out.effects);
+            return true;
         }
-        let remembers_refusals = self.remembers_refusals && self.queues.machine_version() >= KNOWS_REFUSALS;
         let mut targets = std::mem::take(&mut leader.targets);
         targets.clear();
         let mut level = Level::Written;
@@ -482,12 +438,7 @@ impl QueuePartition {
             leader.targets = targets;
             match seq {
                 0 => {}
-                _ if is_refused => {
-                    if remembers_refusals {
-                        note_refused(leader, &self.queues, channel, (last, seq));
-                    }
-                    cx.out.effects.push(Effect::Refuse { channel, first: seq, count: 1 });
-                }
+                _ if is_refused => cx.out.effects.push(Effect::Refuse { channel, first: seq, count: 1 }),
                 // It is as safe as the message that it repeats.
                 _ if is_known => confirm_repeat(leader, channel, seq, &mut cx.out.effects),
                 _ => cx.out.effects.push(Effect::Confirm { channel, first: seq, count: 1 }),
@@ -536,9 +487,6 @@ impl QueuePartition {
             }
         }
         let publisher = if seq == 0 { ChannelKey::NOBODY } else { channel };
-        if seq != 0 && !leader.refused.is_empty() {
-            log_refused(leader, channel);
-        }
         if targets.len() > TARGETS_MAX {
             let past = (targets.len() - 1) / TARGETS_MAX * TARGETS_MAX;
             self.publish_widely(&targets[..past], (level, stamp, key), &publish.message, cx);
@@ -558,10 +506,6 @@ impl QueuePartition {
         leader.targets = targets;
         if is_refused && seq != 0 {
             // One queue refused it: its publisher hears that, though others have it.
-            if remembers_refusals {
-                note_refused(leader, &self.queues, channel, (seq - 1, seq));
-                log_refused(leader, channel);
-            }
             cx.out.effects.push(Effect::Refuse { channel, first: seq, count: 1 });
         } else if seq != 0 && !closing.is_empty() {
             hold_confirm(leader, HeldConfirm { channel, seq, closing }, &mut cx.out.effects);
@@ -679,41 +623,16 @@ impl QueuePartition {
         lq.touch(id, &mut leader.dirty);
     }
 
-    /// Takes messages out of a holder's hands.
-    fn release(&mut self, id: QueueId, holder: ConsumerKey, (first, count): (u64, u64), taken: &mut Vec<(u64, u64)>) {
+    fn settle(&mut self, id: QueueId, holder: ConsumerKey, first: u64, count: u64, outcome: Disposition, now_ms: u64) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         // A queue that was deleted meanwhile: an ack after that is harmless.
         let Some(lq) = leader.queues.get_mut(&id) else { return };
-        lq.dispatch.release(holder, first, count, taken);
+        let mut taken = Vec::new();
+        lq.dispatch.release(holder, first, count, &mut taken);
         lq.touch(id, &mut leader.dirty);
-    }
-
-    /// Takes messages that an earlier leader may have given out and that are ready here: those that
-    /// the holder's hands did not have. Where bytes are counted they stay: nobody has counted them
-    /// out.
-    fn claim(&mut self, id: QueueId, (first, count): (u64, u64), taken: &mut Vec<(u64, u64)>) {
-        let state = self.queues.queue(id);
-        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-        let Some(lq) = leader.queues.get_mut(&id).filter(|lq| lq.closing.is_none()) else { return };
-        if lq.rules.as_ref().is_some_and(|rules| rules.length_bytes_max.is_some()) {
+        if taken.is_empty() {
             return;
         }
-        let next_live = |from| state.and_then(|state| state.runs().next_live(from)).map(|(seq, _)| seq);
-        let levels = self.queues.levels(id);
-        lq.dispatch.follow_levels(levels);
-        let past = first.saturating_add(count).min(lq.sink.redelivered_below.max(lq.dispatch.cursor()));
-        let mut from = first;
-        while let Some(seq) = next_live(from).filter(|seq| *seq < past) {
-            if lq.dispatch.claim(seq, levels, next_live) {
-                taken.push((seq, 1));
-            }
-            from = seq + 1;
-        }
-    }
-
-    fn settle(&mut self, id: QueueId, mut taken: Vec<(u64, u64)>, outcome: Disposition, now_ms: u64) {
-        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-        let Some(lq) = leader.queues.get_mut(&id).filter(|_| !taken.is_empty()) else { return };
         match outcome {
             Disposition::Discard if lq.rules.as_ref().is_some_and(|r| r.dead_letter.is_some()) => {
                 for (first, count) in &taken {
@@ -776,8 +695,7 @@ impl QueuePartition {
         lq.dispatch.hold(consumer, first, count, next_live);
     }
 
-    /// A channel is not heard of here any more. One that `ends` sends nothing again.
-    fn detach(&mut self, channel: ChannelKey, ends: bool, cx: &mut Context<'_>) {
+    fn detach(&mut self, channel: ChannelKey, cx: &mut Context<'_>) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         for id in leader.channels.remove(&channel).unwrap_or_default() {
             let Some(lq) = leader.queues.get_mut(&id) else { continue };
@@ -796,16 +714,11 @@ impl QueuePartition {
             }
             lq.touch(id, &mut leader.dirty);
         }
-        if !ends {
-            return;
-        }
-        let was_last = leader.last_publisher.0 == channel;
-        if was_last {
-            leader.last_publisher = (ChannelKey::NOBODY, 0);
-        }
-        leader.refused.remove(&channel);
-        if leader.publishers.remove(&channel).is_some() || was_last || self.queues.publishers.contains_key(&channel) {
+        if leader.publishers.remove(&channel).is_some() || self.queues.publishers.contains_key(&channel) {
             leader.builder.closed(channel);
+        }
+        if leader.last_publisher.0 == channel {
+            leader.last_publisher = (ChannelKey::NOBODY, 0);
         }
     }
 

@@ -74,10 +74,6 @@ impl QueuePartition {
                 letters: &mut leader.letters,
                 answers: &mut leader.answers,
                 due: &mut leader.due,
-                claimed: match leader.claims_until_ms {
-                    Some(_) => Some(&mut leader.claimed),
-                    None => None,
-                },
                 scheduled,
                 cx,
             };
@@ -327,8 +323,6 @@ pub(crate) struct LogAccess<'a, 'c> {
     answers: &'a mut Vec<Answer>,
     /// Scheduled messages that are due.
     pub(crate) due: &'a mut Vec<DueMessage>,
-    /// While consumers may still say what they hold of an earlier leader: queues that wait for it.
-    claimed: Option<&'a mut Vec<QueueId>>,
     /// Messages of this queue that wait to be due; counted only where somebody asks.
     scheduled: u64,
     pub(crate) cx: &'a mut Context<'c>,
@@ -368,14 +362,6 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
 
     /// Whether the log lets this message out; if not, the next entry will say so.
     fn may_be_sent(&mut self, seq: u64) -> bool {
-        if let Some(claimed) = &mut self.at.claimed
-            && seq < self.lq.sink.redelivered_below
-        {
-            if claimed.last() != Some(&self.id) {
-                claimed.push(self.id);
-            }
-            return false;
-        }
         let state = self.at.state;
         let (applied, next_seq) = state.map_or((1, 1), |s| (s.dispatched_below(), s.next_seq()));
         if seq < self.lq.sink.lowered_to.map_or(applied, |below| below.min(applied)) {

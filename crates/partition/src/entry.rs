@@ -13,7 +13,6 @@
 //! delete   u8 5 | u8 0 | u16 0 | u32 0 | u64 queue
 //! closed   u8 6 | u8 flags (16: with a life) | u16 0 | u32 0 | u64 publisher | with a life: u64 life
 //! dead     u8 7 | u8 reason | u16 0 | u32 ranges | u64 queue | ranges * (u64 first, u64 count)
-//! refused  u8 10 | u8 flags (16: with a life) | u16 0 | u32 0 | u64 publisher | with a life: u64 life | u64 first | u64 last
 //! raise    u8 9 | u8 0 | u16 0 | u32 0 | u64 machine version
 //! retry    u8 8 | u8 counts | u16 0 | u32 ranges | u64 queue | u64 until ms | ranges * (u64 first, u64 count)
 //! ```
@@ -21,8 +20,7 @@
 //! All numbers are little-endian. A publisher is the number of its channel in a life of its node;
 //! the life is the node's number (upper half) and that of its start. Version 1, which is read, knew
 //! no lives. Outcomes are logged, not decisions: what a limit or a timer led to stands here as a
-//! settle with its reason, so that replay needs no policy. `refused` is written from machine version 2
-//! on. Invariant: a batch's messages were
+//! settle with its reason, so that replay needs no policy. Invariant: a batch's messages were
 //! published by one channel, in order, all to the same queues; every target gets them under
 //! consecutive numbers of its own.
 
@@ -70,7 +68,6 @@ const SENT_LOWERS: u8 = 1;
 const KIND_DEAD: u8 = 7;
 const KIND_RETRY: u8 = 8;
 const KIND_RAISE: u8 = 9;
-const KIND_REFUSED: u8 = 10;
 const BATCH_TIMED: u8 = 1;
 const BATCH_SCHEDULED: u8 = 2;
 
@@ -381,17 +378,6 @@ impl EntryBuilder {
         }
     }
 
-    /// Notes that a queue refused what this publisher sent here under the numbers from `first` to
-    /// `last`.
-    pub fn refused(&mut self, publisher: ChannelKey, (first, last): (u64, u64)) {
-        let (life, number) = publisher.words();
-        self.command(KIND_REFUSED, if life == 0 { 0 } else { FLAG_LIFE }, 0, number);
-        if life != 0 {
-            self.bytes.extend_from_slice(&life.to_le_bytes());
-        }
-        self.ranges(&[(first, last)]);
-    }
-
     /// Has entries applied by this version of the machine from here on.
     pub fn raise_version(&mut self, version: u32) {
         self.command(KIND_RAISE, 0, 0, version.into());
@@ -657,15 +643,6 @@ pub enum LogCommand<'a> {
         /// Who.
         publisher: ChannelKey,
     },
-    /// A queue refused what the publisher sent here under these numbers.
-    Refused {
-        /// Who.
-        publisher: ChannelKey,
-        /// The first number.
-        first: u64,
-        /// The last number.
-        last: u64,
-    },
 }
 
 /// Ranges as `(first, count)`, seen in their entry.
@@ -762,19 +739,6 @@ impl<'a> Commands<'a> {
             }
             KIND_CLOSED if rest.len() >= 24 => {
                 (LogCommand::Closed { publisher: ChannelKey::from_words(word(16), queue.0) }, 24)
-            }
-            KIND_REFUSED => {
-                let at = if rest[1] & FLAG_LIFE == 0 { 16 } else { 24 };
-                if rest.len() < at + 16 {
-                    return Err(damaged("a refusal is cut"));
-                }
-                let life = if at == 16 { 0 } else { word(16) };
-                let publisher = ChannelKey::from_words(life, queue.0);
-                let (first, last) = (word(at), word(at + 8));
-                if first > last {
-                    return Err(damaged("a refusal of nothing"));
-                }
-                (LogCommand::Refused { publisher, first, last }, at + 16)
             }
             _ => return Err(damaged("an unknown command")),
         };

@@ -52,7 +52,6 @@ impl KnownQueues {
             | Command::Stat { queue, .. }
             | Command::Close { queue, .. }
             | Command::Settle { queue, .. }
-            | Command::SettleAgain { queue, .. }
             | Command::Stall { queue, .. }
             | Command::Grant { queue, .. }
             | Command::DeadLetterAnswered { queue, .. } => self.has(*queue),
@@ -61,11 +60,6 @@ impl KnownQueues {
             | Command::Reopen { .. }
             | Command::Delete { .. }
             | Command::Detach { .. }
-            | Command::Fence { .. }
-            | Command::Resume { .. }
-            | Command::Mark { .. }
-            | Command::Raise { .. }
-            | Command::Lives { .. }
             | Command::Sync { .. } => true,
         }
     }

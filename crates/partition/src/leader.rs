@@ -14,7 +14,6 @@ use crate::log_life::{DueMessage, LogLife};
 use crate::machine::{FixedMap, Queues};
 use crate::queue::{Answer, Queue, Sink, UsedQueues, Waiting};
 use crate::reader::Reader;
-use crate::refusals::Refusals;
 use crate::tail::ReadShare;
 use crate::turn::Rooms;
 use broker::queue::{Aside, Counts, Dispatch, LevelRule, QueueState, Rules, SeqRanges};
@@ -60,19 +59,6 @@ pub(crate) fn push_confirm(ranges: &mut Vec<ConfirmRange>, channel: ChannelKey, 
     ranges.push(ConfirmRange { channel, first: seq, count: 1 });
 }
 
-/// What of a channel's publishes queues refused, as the leader knows it ahead of the log.
-pub(crate) struct Refused {
-    pub(crate) all: Refusals,
-    /// What the log has not heard of: nothing of the channel is in it behind that.
-    pub(crate) unlogged: Option<(u64, u64)>,
-}
-
-impl Refused {
-    pub(crate) fn of(queues: &Queues, channel: ChannelKey) -> Refused {
-        Refused { all: queues.refusals.get(&channel).cloned().unwrap_or_default(), unlogged: None }
-    }
-}
-
 /// An entry that was proposed and is not applied yet.
 pub(crate) struct InFlight {
     pub(crate) index: LogIndex,
@@ -89,8 +75,6 @@ pub(crate) struct InFlight {
     pub(crate) values: Vec<(QueueId, u64)>,
     pub(crate) written_done: bool,
     pub(crate) bytes: usize,
-    /// What is said once the log has all that came before.
-    pub(crate) marks: Vec<Effect>,
     /// Messages that this entry ends and that go elsewhere once it is applied.
     pub(crate) letters: Vec<DeadLetter>,
     /// Requests that are answered once this entry is applied, because the answer promises what it
@@ -346,8 +330,6 @@ pub(crate) struct Leader {
     /// The last publish number taken in of channels that publish here, ahead of the log.
     pub(crate) publishers: FixedMap<ChannelKey, u64>,
     pub(crate) last_publisher: (ChannelKey, u64),
-    /// Channels of which a queue here refused something under this leader.
-    pub(crate) refused: FixedMap<ChannelKey, Refused>,
     /// Repeats that queues with deduplication dropped since this leader began; only those that did.
     pub(crate) repeats: FixedMap<QueueId, u64>,
     /// Barriers: answered once everything written before is synced.
@@ -359,12 +341,6 @@ pub(crate) struct Leader {
     pub(crate) rooms: Rooms,
     /// When queues want to be looked at.
     pub(crate) timers: Timers,
-    /// What is said once the entry being built is applied, or the last one before if that stays empty.
-    pub(crate) marks: Vec<Effect>,
-    /// Until when messages that an earlier leader may have given out wait for those who hold them, and
-    /// queues whose next one does.
-    pub(crate) claims_until_ms: Option<u64>,
-    pub(crate) claimed: Vec<QueueId>,
     /// Dead letters that leave once the entry being built is applied.
     pub(crate) letters: Vec<DeadLetter>,
     /// Answers that are given once the entry being built is applied.
@@ -402,15 +378,11 @@ impl Leader {
             channels: FixedMap::default(),
             publishers: FixedMap::default(),
             last_publisher: (ChannelKey::NOBODY, 0),
-            refused: FixedMap::default(),
             barriers: VecDeque::new(),
             held: VecDeque::new(),
             targets: SmallVec::new(),
             rooms: Rooms::default(),
             timers: Timers::new(),
-            marks: Vec::new(),
-            claims_until_ms: None,
-            claimed: Vec::new(),
             letters: Vec::new(),
             answers: Vec::new(),
             repeats: FixedMap::default(),
@@ -421,12 +393,10 @@ impl Leader {
     }
 
     /// Its office ends: whoever waits for an answer is told to ask the next leader, publishes that
-    /// were not confirmed before a decision may be sent again, and consumers hear that
+    /// were not confirmed before a decision hear that nobody promises them, and consumers hear that
     /// they are none any more: the next leader does not know them, and would leave them waiting for
     /// ever.
-    /// What is left is said last.
-    #[must_use]
-    pub(crate) fn leave_unanswered(&mut self, effects: &mut Vec<Effect>) -> Vec<Effect> {
+    pub(crate) fn leave_unanswered(&mut self, effects: &mut Vec<Effect>) {
         let mut ids: Vec<QueueId> = self.queues.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
@@ -436,36 +406,16 @@ impl Leader {
             let Some(closing) = lq.closing.take() else { continue };
             closing.refuse_consumers(Reply::NotLeader, effects);
             let refused = closing.confirms.into_iter();
-            effects.extend(refused.map(|held| Effect::SendAgain { channel: held.channel, first: held.seq, count: 1 }));
+            effects.extend(refused.map(|held| Effect::Refuse { channel: held.channel, first: held.seq, count: 1 }));
         }
         for (_, channel, request) in self.barriers.drain(..) {
             effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
         }
         // What the log was told and nobody has heard of yet may come to pass or not.
         let in_log = self.in_flight.iter_mut().chain(self.held.iter_mut().map(|held| &mut held.1));
-        let (mut answers, mut marks) = (Vec::new(), std::mem::take(&mut self.marks));
-        for entry in in_log {
-            answers.append(&mut entry.answers);
-            marks.append(&mut entry.marks);
-        }
-        for Answer { channel, request, .. } in answers.into_iter().chain(std::mem::take(&mut self.answers)) {
+        let in_log = in_log.flat_map(|entry| std::mem::take(&mut entry.answers));
+        for Answer { channel, request, .. } in in_log.chain(std::mem::take(&mut self.answers)) {
             effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
-        }
-        for mark in &mut marks {
-            if let Effect::Marked { is_kept, .. } = mark {
-                *is_kept = false;
-            }
-        }
-        marks
-    }
-
-    /// Whoever held something of an earlier leader has said so: what is left goes out again.
-    pub(crate) fn end_claims(&mut self) {
-        self.claims_until_ms = None;
-        for id in std::mem::take(&mut self.claimed) {
-            if let Some(queue) = self.queues.get_mut(&id) {
-                queue.touch(id, &mut self.dirty);
-            }
         }
     }
 

@@ -49,7 +49,6 @@ pub mod place;
 mod queue;
 pub mod reader;
 pub mod recovery;
-mod refusals;
 mod repair;
 pub mod replica;
 pub mod salvage;

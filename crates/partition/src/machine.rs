@@ -9,7 +9,6 @@ use crate::entry::{Batch, Commands, EntryDamaged, LogCommand, Ranges};
 use crate::message::Stamp;
 use crate::outputs::ExtentRun;
 use crate::place::Place;
-use crate::refusals::{Refusals, sorted_refusals};
 use broker::queue::levels::priority_of;
 use broker::queue::{Aside, DedupRule, Extras, KeyMeter, Levels, QueueState, Run, SeqRanges};
 use broker::{ChannelKey, QueueId};
@@ -19,11 +18,7 @@ use storage::Location;
 
 /// The newest version of the machine that this build carries out. A rule that changes what `apply`
 /// makes of an entry gets the next one, and the old rule stays beside it.
-///
-/// Version 2 (`KNOWS_REFUSALS`) remembers which publishes of a channel a queue refused.
-pub const MACHINE_VERSION: u32 = 2;
-/// From this version on the log says what queues refuse.
-pub(crate) const KNOWS_REFUSALS: u32 = 2;
+pub const MACHINE_VERSION: u32 = 1;
 /// The version of a state that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 
@@ -45,9 +40,6 @@ pub(crate) const TOO_NEW: &str = "a newer leveret raised the machine version: st
 
 /// A map whose hash is the same in every run: simulations replay.
 pub type FixedMap<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
-
-/// A set of the same kind.
-pub(crate) type FixedSet<K> = hashbrown::HashSet<K, foldhash::fast::FixedState>;
 
 /// Places that a map keeps for a next burst though they are empty.
 pub(crate) const ROOM_KEPT: usize = 256;
@@ -119,8 +111,6 @@ pub struct ExtentUse {
 pub struct Queues {
     pub(crate) queues: FixedMap<QueueId, QueueState<Place>>,
     pub(crate) publishers: FixedMap<ChannelKey, u64>,
-    /// What of those publishers' numbers queues here refused; only publishers of which they did.
-    pub(crate) refusals: FixedMap<ChannelKey, Refusals>,
     pub(crate) time_ms: u64,
     /// Per WAL file: runs that lie in it.
     wal_runs: BTreeMap<u32, u64>,
@@ -172,7 +162,6 @@ impl Queues {
     pub(crate) fn trim(&mut self) {
         self.queues.trim();
         self.publishers.trim();
-        self.refusals.trim();
     }
 
     /// The queue, if it ever held a message.
@@ -313,10 +302,6 @@ impl Queues {
             }
             LogCommand::Closed { publisher } => {
                 self.publishers.remove(&publisher);
-                self.refusals.remove(&publisher);
-            }
-            LogCommand::Refused { publisher, first, last } => {
-                self.refusals.entry(publisher).or_default().note(first, last);
             }
         }
     }
@@ -562,9 +547,6 @@ impl Queues {
         let mut publishers: Vec<_> = self.publishers.iter().map(|(k, v)| (*k, *v)).collect();
         publishers.sort_unstable();
         publishers.hash(&mut hasher);
-        for (channel, refusals) in sorted_refusals(self) {
-            (channel, refusals).hash(&mut hasher);
-        }
         self.time_ms.hash(&mut hasher);
         // What version 1 hashes stays as it was.
         if self.versions.current > FIRST_MACHINE_VERSION {

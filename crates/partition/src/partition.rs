@@ -7,13 +7,14 @@
 //! waiting for more.
 
 use crate::command::{Effect, Level, Outlets, Reply};
+use crate::commands::refuse;
 use crate::deleted::Deleted;
 use crate::entry::Reason;
 use crate::known::KnownQueues;
 use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch, SENT_QUIET_MS};
 use crate::life::Life;
 use crate::log_life::LogLife;
-use crate::machine::{FixedMap, FixedSet, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
+use crate::machine::{FixedMap, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
 use crate::maintenance::Maintenance;
 use crate::outputs::{Outputs, Ticket};
 use crate::peer::PeerFrame;
@@ -30,10 +31,6 @@ use storage::Location;
 /// Without a consumer this many messages of a queue are kept in memory for whoever fetches them one
 /// by one.
 const READY_KEPT_MAX: u64 = 1024;
-
-/// So long a new leader waits with what an earlier one may have given out, for consumers on other
-/// nodes to say what they hold. Those that are there do so within a round trip of hearing of it.
-const CLAIMS_MS: u64 = 500;
 
 /// What all partitions of a shard share in a step.
 pub struct Context<'a> {
@@ -68,10 +65,6 @@ pub struct QueuePartition {
     pub(crate) known: KnownQueues,
     /// Queues that ended lately: what was routed to them before comes too late.
     pub(crate) deleted: Deleted,
-    /// Channels that were told to send something again and have not said that they begin to.
-    pub(crate) broken: FixedSet<ChannelKey>,
-    /// Whether the log is told what queues refuse. Nobody sends again in a group of one.
-    pub(crate) remembers_refusals: bool,
 }
 
 impl QueuePartition {
@@ -91,8 +84,6 @@ impl QueuePartition {
             limits_bytes: false,
             known: KnownQueues::default(),
             deleted: Deleted::default(),
-            broken: FixedSet::default(),
-            remembers_refusals: false,
         }
     }
 
@@ -153,8 +144,7 @@ impl QueuePartition {
     /// message is due. On the clock of [`Context::now_ms`].
     pub fn due_ms(&self) -> Option<u64> {
         let leader = self.leader.as_ref()?;
-        let claims = leader.claims_until_ms.filter(|_| !leader.claimed.is_empty());
-        leader.timers.first().map(|(at, _)| *at).into_iter().chain(leader.look_ahead_ms).chain(claims).min()
+        leader.timers.first().map(|(at, _)| *at).into_iter().chain(leader.look_ahead_ms).min()
     }
 
     /// Bytes that were taken in and are not committed: what back-pressure looks at.
@@ -248,9 +238,6 @@ impl QueuePartition {
         }
         if let Some(leader) = self.leader.as_deref_mut() {
             leader.lower_watermarks(&self.queues, cx.now_ms);
-            if leader.claims_until_ms.is_some_and(|until| until <= cx.now_ms) {
-                leader.end_claims();
-            }
         }
         self.finish_entry(cx.now_ms);
         self.drive(cx);
@@ -264,22 +251,6 @@ impl QueuePartition {
         // Watermarks and no-ack settles that dispatching made belong to the log too.
         if self.finish_entry(cx.now_ms) {
             self.drive(cx);
-        }
-        self.note_marks(cx);
-    }
-
-    /// Marks behind which no entry begins: the last one that is under way has all that came before.
-    fn note_marks(&mut self, cx: &mut Context<'_>) {
-        let Some(leader) = self.leader.as_deref_mut().filter(|leader| !leader.marks.is_empty()) else { return };
-        let mut marks = std::mem::take(&mut leader.marks);
-        if !leader.postponed.is_empty() {
-            leader.marks = marks;
-        } else if let Some((_, entry)) = leader.held.back_mut() {
-            entry.marks.append(&mut marks);
-        } else if let Some(entry) = leader.in_flight.back_mut() {
-            entry.marks.append(&mut marks);
-        } else {
-            cx.out.effects.append(&mut marks);
         }
     }
 
@@ -341,11 +312,6 @@ impl QueuePartition {
             lowered: std::mem::take(&mut leader.lowered),
             written_done: false,
             bytes: data.len(),
-            marks: match leader.postponed.is_empty() {
-                true => std::mem::take(&mut leader.marks),
-                // They stand behind what waits.
-                false => Vec::new(),
-            },
             letters: std::mem::take(&mut leader.letters),
             answers: std::mem::take(&mut leader.answers),
         };
@@ -427,7 +393,6 @@ impl QueuePartition {
             confirm(done.on_written, &mut cx.out.effects);
         }
         confirm(done.on_synced, &mut cx.out.effects);
-        cx.out.effects.extend(done.marks);
         cx.out.effects.extend(done.letters.into_iter().map(|letter| Effect::DeadLetter(Box::new(letter))));
         cx.out.effects.extend(done.answers.into_iter().map(Effect::from));
         for (id, value) in done.values {
@@ -520,9 +485,9 @@ impl QueuePartition {
             if leads && leader.term == status.term {
                 return;
             }
-            // Publishes may yet be committed by the next leader, and may be sent again.
-            let first = cx.out.effects.len();
-            let mut last = leader.leave_unanswered(&mut cx.out.effects);
+            leader.leave_unanswered(&mut cx.out.effects);
+            // Publishes may yet be committed by the next leader; their channels hear that nobody
+            // promises it.
             let mut gone = std::mem::take(&mut leader.on_written);
             gone.append(&mut leader.on_synced);
             for entry in leader.in_flight.drain(..).chain(leader.held.drain(..).map(|h| h.1)) {
@@ -530,23 +495,14 @@ impl QueuePartition {
                 gone.extend(entry.on_synced);
             }
             for ConfirmRange { channel, first, count } in gone {
-                cx.out.effects.push(Effect::SendAgain { channel, first, count });
+                cx.out.effects.push(Effect::Refuse { channel, first, count });
             }
             let postponed = std::mem::take(&mut leader.postponed);
             self.leader = None;
-            for effect in &cx.out.effects[first..] {
-                if let Effect::SendAgain { channel, .. } = effect {
-                    self.broken.insert(*channel);
-                }
-            }
-            postponed.into_iter().for_each(|command| self.send_back(command, cx.out));
-            cx.out.effects.append(&mut last);
+            postponed.into_iter().for_each(|command| refuse(command, Reply::NotLeader, &mut cx.out.effects));
         }
         if leads && self.applied_term == status.term && self.applied > LogIndex(0) {
-            let mut leader = Box::new(Leader::new(status.term));
-            self.remembers_refusals = !self.is_only_copy();
-            leader.claims_until_ms = self.remembers_refusals.then_some(cx.now_ms + CLAIMS_MS);
-            self.leader = Some(leader);
+            self.leader = Some(Box::new(Leader::new(status.term)));
             self.look_at_rules();
         }
     }

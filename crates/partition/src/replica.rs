@@ -262,36 +262,24 @@ impl Replica {
         if self.written_term != status.term || status.role != Role::Leader {
             return LogIndex(0);
         }
-        let voters = &self.voters;
-        if let [_] = voters.as_slice()
-            && !self.is_joint
-        {
-            return self.written.get(&self.node).copied().unwrap_or_default();
-        }
-        if self.has_no_spare(status.term) {
+        // In the middle of a change a majority of those before is needed as well: members who do not
+        // know of it yet elect without the others.
+        if self.is_joint {
             return status.commit;
         }
+        let voters = &self.voters;
         let majority = voters.len() / 2 + 1;
+        if let [_] = voters.as_slice() {
+            return self.written.get(&self.node).copied().unwrap_or_default();
+        }
+        // Who may have forgotten something is no spare: it would be missing at an election.
+        if self.group.active_voters().saturating_sub(self.doubtful.count(status.term)) <= majority {
+            return status.commit;
+        }
         let mut indexes: Vec<LogIndex> =
             voters.iter().map(|v| self.written.get(v).copied().unwrap_or_default()).collect();
         indexes.sort_unstable_by(|a, b| b.cmp(a));
         indexes.get(majority - 1).copied().unwrap_or_default()
-    }
-
-    /// Whether this member leads a group that has nobody to spare: what asks for *written* is confirmed
-    /// as *synced* then.
-    pub fn raises_written(&self) -> bool {
-        let status = self.group.status();
-        let is_alone = self.voters.len() == 1 && !self.is_joint;
-        status.role == Role::Leader && !is_alone && self.has_no_spare(status.term)
-    }
-
-    fn has_no_spare(&self, term: Term) -> bool {
-        // In the middle of a change a majority of those before is needed as well: members who do not
-        // know of it yet elect without the others. Who may have forgotten something is no spare: it
-        // would be missing at an election.
-        let majority = self.voters.len() / 2 + 1;
-        self.is_joint || self.group.active_voters().saturating_sub(self.doubtful.count(term)) <= majority
     }
 
     /// A write was handed to the operating system; `bodies` are the places of its entries.

@@ -288,10 +288,7 @@ impl Salvage {
 fn names<'a>(command: &LogCommand<'a>) -> (QueueId, impl Iterator<Item = (u64, u64)> + use<'a>) {
     let (queue, ranges) = match command {
         LogCommand::Settle { queue, ranges, .. } => (*queue, Some(*ranges)),
-        LogCommand::Publish(_)
-        | LogCommand::Closed { .. }
-        | LogCommand::Refused { .. }
-        | LogCommand::RaiseVersion { .. } => (QueueId(0), None),
+        LogCommand::Publish(_) | LogCommand::Closed { .. } | LogCommand::RaiseVersion { .. } => (QueueId(0), None),
         LogCommand::Requeue { queue, .. }
         | LogCommand::Dead { queue, .. }
         | LogCommand::Retry { queue, .. }

@@ -361,14 +361,7 @@ impl TransientQueues {
                 self.consume(*queue, consumer.clone(), *request, effects);
             }
             // Nobody leads these but this node: no consumer comes from an earlier leader.
-            Command::Hold { .. } | Command::Raise { .. } | Command::Lives { .. } => {}
-            // Nor is anything sent again here.
-            Command::Resume { channel, number } => {
-                effects.push(Effect::Resumed { channel: *channel, number: *number });
-            }
-            Command::Mark { channel, number } => {
-                effects.push(Effect::Marked { channel: *channel, number: *number, is_kept: true });
-            }
+            Command::Hold { .. } => {}
             Command::Cancel { queue, consumer, request } => {
                 let channel = consumer.channel;
                 let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, channel, *request) };
@@ -390,11 +383,10 @@ impl TransientQueues {
             &Command::Close { queue, if_unused, if_empty, channel, request } => {
                 self.ask(queue, Waiting::Close { if_unused, if_empty, channel, request }, effects, outlets);
             }
-            Command::Settle { queue, holder, first, count, outcome }
-            | Command::SettleAgain { queue, holder, first, count, outcome } => {
+            Command::Settle { queue, holder, first, count, outcome } => {
                 self.settle(*queue, *holder, *first, *count, *outcome, effects);
             }
-            Command::Detach { channel } | Command::Fence { channel } => self.detach(*channel, effects),
+            Command::Detach { channel } => self.detach(*channel, effects),
             Command::Reopen { queue } => self.reopen(*queue, effects),
             Command::Delete { queue } => {
                 let Some(mut q) = self.queues.remove(queue) else { return };

@@ -87,12 +87,6 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         (Command::Grant { queue, consumer, count: 4 }, "44 5 2,200.1,172.2,3 4"),
         (Command::Sync { channel, request }, "45 9 2,200.1,172.2"),
         (Command::Hold { queue, consumer, first: 1, count: 4 }, "46 5 2,200.1,172.2,3 1 4"),
-        (Command::Resume { channel, number: 300 }, "47 172.2 2,200.1,172.2"),
-        (
-            Command::SettleAgain { queue, holder: consumer, first: 300, count: 4, outcome: Disposition::Discard },
-            "48 5 2,200.1,172.2,3 172.2 4 3",
-        ),
-        (Command::Mark { channel, number: 300 }, "49 172.2 2,200.1,172.2"),
     ];
     let effects = [
         (Effect::Confirm { channel, first: 300, count: 4 }, "64 2,200.1,172.2 172.2 4"),
@@ -115,9 +109,6 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         (Effect::Cancelled { consumer, queue }, "68 5 2,200.1,172.2,3"),
         (Effect::GrantWanted { consumer, queue, ready: 300 }, "69 5 2,200.1,172.2,3 172.2"),
         (Effect::GrantReturned { consumer, count: 4 }, "70 2,200.1,172.2,3 4"),
-        (Effect::SendAgain { channel, first: 300, count: 4 }, "71 2,200.1,172.2 172.2 4"),
-        (Effect::Resumed { channel, number: 300 }, "72 2,200.1,172.2 172.2"),
-        (Effect::Marked { channel, number: 300, is_kept: true }, "73 2,200.1,172.2 172.2 1"),
     ];
     let others = [
         (Forward::Starved { consumer }, "80 2,200.1,172.2,3"),
@@ -427,11 +418,6 @@ fn command() -> impl Strategy<Value = Command> {
             Command::Settle { queue, holder, first, count, outcome }
         }),
         channel().prop_map(|channel| Command::Detach { channel }),
-        (channel(), number()).prop_map(|(channel, number)| Command::Resume { channel, number }),
-        (channel(), number()).prop_map(|(channel, number)| Command::Mark { channel, number }),
-        (queue(), consumer(), number(), number()).prop_map(|(queue, holder, first, count)| {
-            Command::SettleAgain { queue, holder, first, count, outcome: Disposition::Ack }
-        }),
         (queue(), channel(), request()).prop_map(|(queue, channel, request)| Command::Purge {
             queue,
             channel,
@@ -518,13 +504,6 @@ fn effect() -> impl Strategy<Value = Effect> {
             ready
         }),
         (consumer(), number_u32()).prop_map(|(consumer, count)| Effect::GrantReturned { consumer, count }),
-        (channel(), number(), number()).prop_map(|(channel, first, count)| Effect::SendAgain { channel, first, count }),
-        (channel(), number()).prop_map(|(channel, number)| Effect::Resumed { channel, number }),
-        (channel(), number(), any::<bool>()).prop_map(|(channel, number, is_kept)| Effect::Marked {
-            channel,
-            number,
-            is_kept
-        }),
     ]
 }
 

@@ -12,7 +12,7 @@ use partition::command::{Durability, Level, Message, Target};
 use partition::entry::{Commands, EntryBuilder, LogCommand};
 use partition::machine::{Queues, Unobserved};
 use partition::message::Stamp;
-use partition::{Command, Effect, Publish};
+use partition::{Command, Publish};
 use smallvec::smallvec;
 use storage::{FileNo, Location};
 
@@ -48,9 +48,6 @@ fn said(entry: &[u8]) -> Vec<String> {
                 let bodies: Vec<_> = batch.iter().map(|message| message.body().len()).collect();
                 let (life, number) = batch.publisher().words();
                 format!("{life:x} {number:x} from {} to {queues:?}: {bodies:?}", batch.first_publish_seq())
-            }
-            LogCommand::Refused { publisher, first, last } => {
-                format!("{:?} refused {first} to {last}", publisher.words())
             }
             LogCommand::Closed { publisher } => format!("{:?} closed", publisher.words()),
             other => panic!("{other:?} was not said"),
@@ -146,50 +143,4 @@ fn the_same_channel_number_of_another_life_or_node_publishes_nothing_twice_and_l
     let other_node = ChannelKey::of(NodeLife { node: 4, ..LIFE }, NUMBER);
     assert_eq!(publish(&mut rig, other_node, 5), 3);
     assert_eq!(publish(&mut rig, ChannelKey::from_words(0, NUMBER), 5), 4, "a build that knew no lives");
-}
-
-#[test]
-fn the_answer_to_a_channel_that_resumes_stands_behind_the_confirms_of_what_came_before() {
-    let mut rig = Rig::new(Vec::new(), 1 << 20);
-    let channel = ChannelKey::of(LIFE, NUMBER);
-    let durability = Durability::Level(Level::Synced);
-    let targets = smallvec![Target { queue: QUEUE, durability, selective: None }];
-    rig.command(Command::Publish(Publish { channel, publish_seq: 5, targets, delay_ms: 0, message: message() }));
-    rig.command(Command::Resume { channel, number: 3 });
-    rig.command(Command::Mark { channel, number: 4 });
-    rig.write();
-    let said = |rig: &Rig| rig.effects.clone();
-    assert_eq!(said(&rig), [], "nothing is on the disk");
-    rig.run();
-    let (resumed, kept) =
-        (Effect::Resumed { channel, number: 3 }, Effect::Marked { channel, number: 4, is_kept: true });
-    assert_eq!(said(&rig), [Effect::Confirm { channel, first: 5, count: 1 }, resumed, kept.clone()]);
-    rig.effects.clear();
-    rig.command(Command::Mark { channel, number: 4 });
-    rig.run();
-    assert_eq!(said(&rig), [kept], "where nothing is under way it is answered at once");
-}
-
-#[test]
-fn what_a_queue_refused_is_in_checkpoints_from_machine_version_2_on() {
-    let at = Location { file: FileNo(1), offset: 4096, bytes: 100 };
-    let channel = ChannelKey::of(LIFE, NUMBER);
-    let mut queues = Queues::default();
-    let mut builder = EntryBuilder::default();
-    builder.raise_version(2);
-    builder.refused(channel, (4, 8));
-    let entry = builder.finish(1000).0;
-    queues.apply(&entry, at, &mut Unobserved).unwrap();
-    let mut payload = Vec::new();
-    encode_queues(&queues, &mut payload);
-    let back = decode_queues(&Bytes::from(payload)).unwrap();
-    assert_eq!((back.machine_version(), back.state_hash()), (2, queues.state_hash()));
-    assert_ne!(queues.state_hash(), Queues::default().state_hash());
-    let mut commands = Commands::parse(&entry).unwrap();
-    assert!(matches!(commands.next(), Ok(Some(LogCommand::RaiseVersion { version: 2 }))));
-    let refused = commands.next().unwrap();
-    assert!(
-        matches!(refused, Some(LogCommand::Refused { publisher, first: 4, last: 8 }) if publisher == channel),
-        "{refused:?}"
-    );
 }

@@ -86,8 +86,6 @@ pub struct NodeFigures {
     /// The sum over all selective queues of what was confirmed, or is about to be, and is not
     /// synced.
     pub value_at_risk: u64,
-    /// Partitions led here whose group has no member to spare: *written* is *synced* there.
-    pub partitions_without_spare: u64,
     /// Messages set aside since the start, because their bytes are damaged on the disk.
     pub messages_set_aside: u64,
     /// Partitions that are damaged, and whose queues are unavailable until they are repaired.
@@ -354,7 +352,6 @@ impl Handle {
         }
         if let Some(engine) = &self.inner.engine {
             figures.value_at_risk = engine.value_at_risk();
-            figures.partitions_without_spare = engine.without_spare();
             figures.messages_set_aside = engine.messages_set_aside();
             figures.partitions_quarantined = shared.config.quarantined.len() as u64;
             (figures.log_bytes, figures.log_syncs) = engine.log_written();

@@ -120,7 +120,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or
 /// a flag.
-const OTHERS: [(Key, &str, &str); 61] = [
+const OTHERS: [(Key, &str, &str); 62] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -166,6 +166,7 @@ const OTHERS: [(Key, &str, &str); 61] = [
     (Key::management_tls_ca, r#""https-ca.pem""#, "https-ca.pem"),
     (Key::management_tls_verify, r#""optional""#, "optional"),
     (Key::management_hsts_s, "60", "60"),
+    (Key::prometheus, r#"["127.0.0.1:15692"]"#, "127.0.0.1:15692"),
     (Key::definitions_skip_if_unchanged, r#""true""#, "true"),
     (Key::wal_file_bytes, r#""32MiB""#, "33_554_432"),
     (Key::wal_retained_bytes, "0", "0"),

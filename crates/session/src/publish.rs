@@ -293,17 +293,8 @@ impl Session {
             consumer.unacked -= count;
             consumer.counts.acked += if outcome == Disposition::Ack { count } else { 0 };
             let (queue, partition, state) = (consumer.queue, consumer.partition, consumer.state);
-            let is_detached = consumer.is_detached;
             let holder = channel.holder(&channel.consumers[found]);
-            let (first, is_end) = (run.first_seq, matches!(outcome, Disposition::Ack | Disposition::Discard));
-            // Its leader left, and the next one does not know yet who holds what.
-            cx.host.push(
-                partition,
-                match is_end && is_detached {
-                    true => Command::SettleAgain { queue, holder, first, count, outcome },
-                    false => Command::Settle { queue, holder, first, count, outcome },
-                },
-            );
+            cx.host.push(partition, Command::Settle { queue, holder, first: run.first_seq, count, outcome });
             channel.forget_if_done(found, cx.host.ledger());
             if outcome == Disposition::Ack {
                 cx.host.count(Count::Acked, count);

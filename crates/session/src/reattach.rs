@@ -18,12 +18,7 @@ impl Session {
         let Some(consumer) = self.channels[at].consumer(number) else { return };
         let is_there = cx.host.topology().queue(consumer.queue).is_some();
         match consumer.state {
-            // It waits with the host for a leader, if none can be reached: so it is among the first
-            // that the next one hears.
-            State::Active if is_there => {
-                self.detach_consumer(at, number, cx);
-                self.attach_again(at, cx);
-            }
+            State::Active if is_there => self.detach_consumer(at, number, cx),
             // The answer to its request says what became of it.
             State::Starting if is_there => {}
             _ => self.channels[at].cancelled(number, cx),

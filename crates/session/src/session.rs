@@ -311,7 +311,7 @@ impl Session {
                     cx.host.note_confirmed(begin_us);
                 }
             }
-            Effect::Refuse { first, count, .. } | Effect::SendAgain { first, count, .. } => {
+            Effect::Refuse { first, count, .. } => {
                 self.probe.answered(key, first, count);
                 self.channels[at].confirm(first, count, true, cx.client);
             }
@@ -323,12 +323,8 @@ impl Session {
             Effect::GrantReturned { consumer, count } => {
                 self.channels[at].grant_returned(consumer.number, count, cx.host);
             }
-            Effect::Unused { .. }
-            | Effect::DeadLetter(_)
-            | Effect::Lapsed { .. }
-            | Effect::Resumed { .. }
-            | Effect::Marked { .. } => {
-                unreachable!("the shard keeps what concerns no channel, or itself")
+            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => {
+                unreachable!("the shard keeps what concerns no channel")
             }
         }
     }

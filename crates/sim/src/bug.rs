@@ -130,16 +130,6 @@ pub enum Bug {
     ConfirmIsHasty,
     /// An alarm that is over holds publishers for ever.
     AlarmStays,
-    /// Partitions do not hear that the link to a channel's node is gone.
-    FenceIsForgotten,
-    /// With the link to a node all is forgotten that its channels published.
-    FenceForgetsPublishers,
-    /// Nobody hears that publishes are to be sent again.
-    SendAgainIsSwallowed,
-    /// A channel whose publishes were sent back is taken from at once, though others are under way.
-    StreamGoesOn,
-    /// One end of a link does not hear that it is gone.
-    OneEndHears,
     /// A leader raises its machine to what it knows itself.
     RaiseIsEarly,
     /// A node that is to join founds the groups itself, as its folder is empty.
@@ -150,7 +140,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 69] = [
+    pub const ALL: [Bug; 64] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -212,11 +202,6 @@ impl Bug {
         Bug::DetachIsForgotten,
         Bug::ConfirmIsHasty,
         Bug::AlarmStays,
-        Bug::FenceIsForgotten,
-        Bug::FenceForgetsPublishers,
-        Bug::SendAgainIsSwallowed,
-        Bug::StreamGoesOn,
-        Bug::OneEndHears,
         Bug::RaiseIsEarly,
         Bug::JoinerFounds,
         Bug::DiskIsReplaced,

@@ -405,7 +405,6 @@ impl Client {
                 }
                 _ => self.close(false, n),
             },
-            Effect::SendAgain { .. } => self.close(false, n),
             Effect::Reply { reply: Reply::NotLeader | Reply::Unavailable, .. } => {
                 let ended = matches!(self.part, Part::Reader(_));
                 self.close(ended, n);
@@ -432,12 +431,7 @@ impl Client {
                     r.consumers.remove(&number);
                 }
             }
-            Effect::Unused { .. }
-            | Effect::DeadLetter(_)
-            | Effect::Lapsed { .. }
-            | Effect::GrantReturned { .. }
-            | Effect::Resumed { .. }
-            | Effect::Marked { .. } => {}
+            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } | Effect::GrantReturned { .. } => {}
         }
     }
 

@@ -731,10 +731,6 @@ impl Sessions {
     fn hand(&mut self, node: usize, partition: PartitionId, handed: Handed) {
         let now = self.schedule.now();
         let command = match handed {
-            Handed::Command(Command::Fence { .. }) if self.options.bug == Some(Bug::FenceIsForgotten) => return,
-            Handed::Command(Command::Fence { channel }) if self.options.bug == Some(Bug::FenceForgetsPublishers) => {
-                Command::Detach { channel }
-            }
             Handed::Command(command) => command,
             Handed::Forward(from, forward) => {
                 let mut out = StepOutput::default();
@@ -776,16 +772,6 @@ impl Sessions {
     /// A partition says something: it comes to the sessions, in its order.
     fn say(&mut self, node: usize, partition: PartitionId, effect: Effect) {
         let (now, life, delay) = (self.schedule.now(), self.nodes[node].life, self.delay());
-        match (&effect, self.options.bug) {
-            (Effect::SendAgain { .. }, Some(Bug::SendAgainIsSwallowed)) => return,
-            (Effect::SendAgain { channel, .. }, Some(Bug::StreamGoesOn)) => {
-                let resume = Command::Resume { channel: *channel, number: 0 };
-                let mut out = StepOutput::default();
-                self.nodes[node].enqueue(partition.0 as usize - 1, resume, &mut out);
-                self.settle(node, out);
-            }
-            _ => {}
-        }
         let Some(front) = &mut self.fronts[node] else { return };
         let last = front.from_partition.entry(partition).or_default();
         *last = (now + delay).max(*last + 1);

@@ -131,26 +131,6 @@ fn what_dies_is_where_its_queue_says() {
 }
 
 #[test]
-fn a_leader_lets_go_of_what_was_on_a_link_that_is_gone() {
-    found(Bug::FenceIsForgotten, 3, "");
-}
-
-#[test]
-fn what_was_published_over_a_link_that_is_gone_is_known_when_it_comes_again() {
-    found(Bug::FenceForgetsPublishers, 3, "[duplicate]");
-}
-
-#[test]
-fn what_a_leader_sends_back_is_sent_again_or_refused() {
-    found(Bug::SendAgainIsSwallowed, 3, "[answer]");
-}
-
-#[test]
-fn both_ends_hear_that_a_link_is_gone() {
-    found(Bug::OneEndHears, 3, "a link goes before the next one comes");
-}
-
-#[test]
 fn a_consumer_whose_leader_goes_is_told() {
     found(Bug::CancelIsLost, 3, "[overtaken]");
 }

@@ -7,10 +7,9 @@
 use crate::directory::Directory;
 use crate::leaders::Leaders;
 use crate::parcel::Parcel;
-use crate::resend::Step;
 use crate::roads::{Frames, LinkUp, Roads};
 use crate::unanswered::unanswered;
-use broker::{ChannelKey, NodeLife, NodeNumber, PartitionId, QueueId};
+use broker::{NodeLife, PartitionId, QueueId};
 use node::{NodeId, Waits};
 use partition::peer::forward::Forward;
 use partition::{Command, Effect, Message, PeerFrame};
@@ -73,87 +72,31 @@ impl<O> Inbox<O> {
     /// Sends a command to the node that leads the partition; gives it back if that is this one, or
     /// nobody is known to, or cannot be reached.
     fn push_away(&mut self, partition: PartitionId, command: Command) -> Option<Command> {
-        let (leader, own) = (self.leaders.leader(partition), self.leaders.own());
-        let left = if let Command::Detach { channel } = command {
-            // Behind what of its channel waits.
-            let held = self.roads.turning.hold(partition, command)?;
-            self.roads.detach(partition, channel, leader);
-            Some(held)
+        let leader = self.leaders.leader(partition);
+        let left = if let Command::Detach { channel } = &command {
+            self.roads.detach(partition, *channel);
+            self.roads.turning.hold(partition, command.clone());
+            Some(command)
         } else {
-            let Some(command) = self.roads.hold(partition, leader, own, command) else {
-                // The step looks whether it may go on.
-                self.wake();
-                return None;
-            };
-            match leader {
-                Some(node) => self.send(node, partition, command),
-                None => Some(command),
+            match self.roads.hold(partition, leader, self.leaders.own(), command) {
+                Some(command) => match leader.filter(|node| *node != self.leaders.own()) {
+                    Some(node) => match self.roads.command(node, partition, command) {
+                        Some(command) if partition.is_in_memory() => {
+                            self.given_up.extend(unanswered(partition, &command));
+                            self.wake();
+                            None
+                        }
+                        left => left,
+                    },
+                    None => Some(command),
+                },
+                None => None,
             }
         };
         if self.roads.has_frames() {
             self.wake();
         }
         left
-    }
-
-    /// Sends a command on its way to a node; gives it back if that is this one.
-    fn send(&mut self, node: NodeNumber, partition: PartitionId, command: Command) -> Option<Command> {
-        let own = self.leaders.own();
-        if let Command::Publish(publish) = &command
-            && publish.publish_seq != 0
-            && !(node == own && partition.is_in_memory())
-            && self.roads.is_reached(node, own)
-        {
-            self.roads.unconfirmed.note(partition, node, publish);
-        }
-        if !partition.is_in_memory() {
-            self.roads.unsettled.note(partition, node, &command);
-        }
-        if node == own {
-            return Some(command);
-        }
-        let left = self.roads.command(node, partition, command)?;
-        if partition.is_in_memory() {
-            self.given_up.extend(unanswered(partition, &left));
-            self.wake();
-            return None;
-        }
-        Some(left)
-    }
-
-    /// Asks leaders whether their logs have what channels here are done with; `own` asks.
-    pub(crate) fn ask_for_marks(&mut self, own: ChannelKey) {
-        for (node, partition, number) in self.roads.unsettled.take_due() {
-            let mark = Command::Mark { channel: own, number };
-            match node == self.leaders.own() {
-                true => self.push_here(partition, mark),
-                false => _ = self.roads.command(node, partition, mark),
-            }
-        }
-        if self.roads.has_frames() {
-            self.wake();
-        }
-    }
-
-    /// Goes on with what waits for leaders, as far as it can.
-    pub(crate) fn go_on(&mut self) {
-        for (partition, step) in self.roads.advance(&self.leaders) {
-            match step {
-                Step::Push(command) => self.push(partition, command),
-                Step::Tell(effect) => self.given_up.push(effect),
-                // What of this channel is elsewhere hears of its end too.
-                Step::GiveUp(Command::Detach { channel }) => {
-                    self.roads.detach(partition, channel, None);
-                    self.push_here(partition, Command::Detach { channel });
-                }
-                Step::GiveUp(command) => self.push_here(partition, command),
-                Step::Send(node, command) if node == self.leaders.own() => self.push_here(partition, command),
-                Step::Send(node, command) => _ = self.roads.command(node, partition, command),
-            }
-        }
-        if self.roads.has_frames() {
-            self.wake();
-        }
     }
 
     /// Queues a command for this node's member. One for a partition that does not run here is

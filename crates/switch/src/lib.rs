@@ -16,7 +16,7 @@
 //! In reading order: what a switch is given (`surroundings`), what shards say to each other
 //! (`parcel`), where partitions run (`directory`) and how channels are numbered (`channel_key`), what
 //! waits (`inbox`), who leads what (`leaders`) and what goes to other nodes (`roads`,
-//! `unanswered`, `unconfirmed`, `unsettled`, `turning`, `resend`), how much may be on its way (`windows`), the switch itself (`switch`), what
+//! `unanswered`, `turning`), how much may be on its way (`windows`), the switch itself (`switch`), what
 //! follows a change of the topology (`follow`), and what a shard publishes (`emit`, `dead_letter`).
 
 mod channel_key;
@@ -27,14 +27,11 @@ mod follow;
 mod inbox;
 mod leaders;
 mod parcel;
-mod resend;
 mod roads;
 mod surroundings;
 mod switch;
 mod turning;
 mod unanswered;
-mod unconfirmed;
-mod unsettled;
 mod windows;
 
 pub use channel_key::ChannelKeys;

@@ -14,10 +14,9 @@
 
 use crate::channel_key::shard_of_number;
 use crate::directory::Directory;
-use crate::turning::{On, Turning};
+use crate::leaders::Leaders;
+use crate::turning::{Fate, LEADERLESS_US, On, Turning};
 use crate::unanswered::Unanswered;
-use crate::unconfirmed::Unconfirmed;
-use crate::unsettled::Unsettled;
 use broker::{ChannelKey, NodeLife, NodeNumber, PartitionId, QueueId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -71,8 +70,6 @@ pub(crate) struct Roads {
     /// Few: a cluster has some nodes.
     roads: Vec<Road>,
     pub(crate) turning: Turning,
-    pub(crate) unconfirmed: Unconfirmed,
-    pub(crate) unsettled: Unsettled,
     has_frames: bool,
     /// The time of this step, microseconds.
     pub(crate) now_us: u64,
@@ -107,15 +104,7 @@ pub fn shard_for(life: NodeLife, partition: PartitionId, forward: &Forward, dire
 impl Roads {
     /// Of this shard, without any link.
     pub(crate) fn new(shard: usize) -> Roads {
-        Roads {
-            shard,
-            roads: Vec::new(),
-            turning: Turning::default(),
-            unconfirmed: Unconfirmed::default(),
-            unsettled: Unsettled::default(),
-            has_frames: false,
-            now_us: 0,
-        }
+        Roads { shard, roads: Vec::new(), turning: Turning::default(), has_frames: false, now_us: 0 }
     }
 
     /// A link is up.
@@ -134,20 +123,12 @@ impl Roads {
         });
     }
 
-    /// The nodes that there are links to, in their present lives.
-    pub(crate) fn lives(&self) -> Vec<NodeLife> {
-        self.roads.iter().map(|road| road.link.peer).collect()
-    }
-
     /// A link is gone: what channels here hear of it, and which channels of the other node are to be
     /// detached from which partitions.
     pub(crate) fn close(&mut self, node: NodeNumber) -> (Vec<Effect>, Vec<(PartitionId, ChannelKey)>) {
         self.turning.lost(node);
-        let (lost, mut effects) = self.unconfirmed.lose(node);
-        let unsettled = self.unsettled.lose(node);
-        lost.into_iter().chain(unsettled).for_each(|partition| self.turning.begin(partition, On::Leader, self.now_us));
         let Some(at) = self.roads.iter().position(|road| road.link.peer.node == node.0) else {
-            return (effects, Vec::new());
+            return (Vec::new(), Vec::new());
         };
         let Road { unanswered, guests, .. } = self.roads.swap_remove(at);
         let mut gone: Vec<_> = guests
@@ -155,8 +136,7 @@ impl Roads {
             .flat_map(|(channel, partitions)| partitions.into_iter().map(move |partition| (partition, channel)))
             .collect();
         gone.sort_unstable();
-        effects.extend(unanswered.give_up());
-        (effects, gone)
+        (unanswered.give_up(), gone)
     }
 
     pub(crate) fn road(&mut self, node: NodeNumber) -> Option<&mut Road> {
@@ -201,27 +181,23 @@ impl Roads {
 
     /// Before something goes to another leader than before: has it wait if something of the partition
     /// is on its way to that one.
-    fn turn(&mut self, partition: PartitionId, leader: NodeNumber) {
-        let unanswered = self.unconfirmed.is_sent_to(partition).filter(|to| *to != leader);
-        let unsettled = self.unsettled.is_said_to(partition).filter(|to| *to != leader);
-        let before = unanswered.or(unsettled).or_else(|| self.turning.before(partition, leader));
-        let Some(from) = before else { return };
-        let (shard, now_us) = (self.shard as u64, self.now_us);
-        let mut mark = None;
-        if let Some(road) = self.road(from).filter(|road| road.sent != road.handled) {
-            road.marked = road.sent;
-            mark = Some(road.sent);
-            road.out.push((partition, Forward::Ping { number: shard << MARK_SHIFT | road.sent }));
-            self.has_frames = true;
-        }
+    fn turn(&mut self, partition: PartitionId, leader: Option<NodeNumber>) {
+        let (Some(before), Some(_)) = (self.turning.before(partition, leader), leader) else { return };
+        let shard = self.shard as u64;
+        let Some(road) = self.road(before) else { return };
         // What it has handled it may still have to answer.
-        if mark.is_some() || unanswered.is_some() || unsettled.is_some() {
-            self.turning.begin(partition, On::Before { from, mark }, now_us);
+        if road.sent == road.handled && !road.unanswered.has_publishes(partition) {
+            return;
         }
+        road.marked = road.sent;
+        let mark = road.sent;
+        road.out.push((partition, Forward::Ping { number: shard << MARK_SHIFT | mark }));
+        self.has_frames = true;
+        self.turning.begin(partition, before, mark);
     }
 
     /// Holds a command for a partition whose leader changed while something was on its way to the
-    /// one before, or that nobody leads who can be reached; gives it back if it need not wait.
+    /// one before; gives it back if it need not wait.
     #[inline]
     pub(crate) fn hold(
         &mut self,
@@ -231,25 +207,59 @@ impl Roads {
         command: Command,
     ) -> Option<Command> {
         let command = self.turning.hold(partition, command)?;
-        if partition.is_in_memory() {
+        if self.turning.before(partition, leader).is_some() {
+            self.turn(partition, leader);
+            let command = self.turning.hold(partition, command)?;
+            return self.hold_leaderless(partition, leader, own, command);
+        }
+        self.hold_leaderless(partition, leader, own, command)
+    }
+
+    /// Holds a command for a group that nobody leads who can be reached; gives it back otherwise.
+    #[inline]
+    fn hold_leaderless(
+        &mut self,
+        partition: PartitionId,
+        leader: Option<NodeNumber>,
+        own: NodeNumber,
+        command: Command,
+    ) -> Option<Command> {
+        if partition.is_in_memory() || self.has_leader(leader, own) {
             return Some(command);
         }
-        match leader.filter(|leader| self.is_reached(*leader, own)) {
-            Some(leader) => self.turn(partition, leader),
-            None => self.turning.begin(partition, On::Leader, self.now_us),
-        }
+        self.turning.begin_leaderless(partition, self.now_us);
         self.turning.hold(partition, command)
     }
 
-    /// Whether a node can be reached: it is this one, or there is a link.
-    #[inline]
-    pub(crate) fn is_reached(&self, node: NodeNumber, own: NodeNumber) -> bool {
-        node == own || self.roads.iter().any(|road| road.link.peer.node == node.0)
+    /// What need not wait any more for a leader before.
+    pub(crate) fn take_turned(&mut self, leaders: &Leaders) -> Vec<(PartitionId, Command, bool)> {
+        if self.turning.is_empty() {
+            return Vec::new();
+        }
+        let Roads { roads, turning, now_us, .. } = self;
+        let road_to = |node: NodeNumber| roads.iter().find(|road| road.link.peer.node == node.0);
+        turning.take_done(|partition, on| match on {
+            On::Before { mark: None, .. } => Fate::Goes,
+            On::Before { from, mark: Some(mark) } => match road_to(*from) {
+                Some(road) if road.handled < *mark || road.unanswered.has_publishes(partition) => Fate::Waits,
+                _ => Fate::Goes,
+            },
+            On::Leader { since_us } => match leaders.leader(partition) {
+                Some(leader) if leader == leaders.own() || road_to(leader).is_some() => Fate::Goes,
+                _ if *now_us >= since_us + LEADERLESS_US => Fate::GivenUp,
+                _ => Fate::Waits,
+            },
+        })
+    }
+
+    /// Whether a partition is led by somebody who can be reached.
+    fn has_leader(&self, leader: Option<NodeNumber>, own: NodeNumber) -> bool {
+        leader.is_some_and(|leader| leader == own || self.roads.iter().any(|road| road.link.peer.node == leader.0))
     }
 
     /// Whether time alone may bring on what waits.
     pub(crate) fn is_leaderless(&self) -> bool {
-        !self.turning.is_empty()
+        self.turning.is_leaderless()
     }
 
     /// Has the node that leads a queue's partition delete the queue; false if there is no link.
@@ -278,11 +288,9 @@ impl Roads {
 
     /// A channel of this shard leaves a partition: every node is told that may know the channel
     /// there.
-    pub(crate) fn detach(&mut self, partition: PartitionId, channel: ChannelKey, leader: Option<NodeNumber>) {
-        self.unconfirmed.forget(partition, channel);
+    pub(crate) fn detach(&mut self, partition: PartitionId, channel: ChannelKey) {
         for road in &mut self.roads {
-            // Who leads now remembers what was published while others did.
-            if road.unanswered.detach(partition, channel) || leader == Some(road.node()) {
+            if road.unanswered.detach(partition, channel) {
                 road.out.push((partition, Forward::Command(Command::Detach { channel })));
                 self.has_frames = true;
             }
@@ -292,7 +300,7 @@ impl Roads {
     /// Whether as much is on its way to some node as may be: publishers wait.
     pub(crate) fn is_full(&self) -> bool {
         let is_full = |road: &Road| road.sent - road.handled > WINDOW_BYTES;
-        self.turning.held_bytes() + self.unconfirmed.lost_bytes() > WINDOW_BYTES || self.roads.iter().any(is_full)
+        self.turning.held_bytes() > WINDOW_BYTES || self.roads.iter().any(is_full)
     }
 
     pub(crate) fn has_frames(&self) -> bool {
@@ -378,13 +386,8 @@ impl Road {
     }
 
     /// An effect came from the other node; false if nobody waits for it any more.
-    pub(crate) fn answered(&mut self, effect: &Effect) -> bool {
-        self.unanswered.answered(effect)
-    }
-
-    /// Whether the other node has handled so much.
-    pub(crate) fn has_handled(&self, mark: u64) -> bool {
-        self.handled >= mark
+    pub(crate) fn answered(&mut self, partition: PartitionId, effect: &Effect) -> bool {
+        self.unanswered.answered(partition, effect)
     }
 
     pub(crate) fn mark(&mut self, number: u64) {

@@ -21,18 +21,11 @@ use node::{Edge, Intake, Waits};
 use partition::peer::forward::Forward;
 use partition::{Command, Effect, Outlets, QueuePartition, Reply, RequestId};
 use session::{Asker, Deleter, Deletion, Deletions};
-use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 
 /// How often a shard with something for a partition that nobody leads looks whether somebody does.
 pub const LEADERS_LOOK_MS: u64 = 10;
-
-/// How often a shard looks whether all members of its groups know a newer version of the machine.
-const VERSIONS_LOOK_US: u64 = 1_000_000;
-
-/// Effects that somebody waits to hear, the last first.
-type Passed = SmallVec<[Effect; 2]>;
 
 /// See the module. `C` is a connection of the shard, `O` somebody who is no channel.
 pub struct Switch<C, O> {
@@ -44,11 +37,8 @@ pub struct Switch<C, O> {
     channels: RefCell<HashMap<ChannelKey, (C, u16), FixedState>>,
     /// Whom partitions of this shard follow now, and the others have not heard.
     noted: RefCell<Vec<(PartitionId, Option<NodeNumber>)>>,
-    /// Partitions of this shard that lead, where others could, and the version that the machine of each
-    /// was raised to.
-    leading: RefCell<Vec<(PartitionId, u32)>>,
-    /// When it is looked next whether all members of a group know a newer one.
-    versions_at: Cell<u64>,
+    /// Partitions of this shard that lead, where others could.
+    leading: RefCell<Vec<PartitionId>>,
     remote: RefCell<RemoteWindows>,
     /// Connections with room reserved in this step, and channels of other shards likewise.
     reserved: RefCell<Vec<C>>,
@@ -76,7 +66,6 @@ impl<C, O> Switch<C, O> {
             channels: RefCell::default(),
             noted: RefCell::default(),
             leading: RefCell::default(),
-            versions_at: Cell::new(0),
             remote: RefCell::default(),
             reserved: RefCell::default(),
             reserved_remote: RefCell::default(),
@@ -244,19 +233,12 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 // Whoever sent it here knows why.
                 self.inbox.borrow_mut().push_here(partition, command);
             }
-            Parcel::LinkUp(link) => {
-                self.inbox.borrow_mut().roads.open(link);
-                self.leading.borrow().iter().for_each(|(id, _)| self.tell_life(*id, link.peer));
-            }
+            Parcel::LinkUp(link) => self.inbox.borrow_mut().roads.open(link),
             Parcel::LinkDown(node) => self.link_down(node, env),
             Parcel::Forwards(node, frames) => self.take_forwards(node, frames, env),
             Parcel::Frame(partition, from, frame) => self.inbox.borrow_mut().receive(partition, from, frame),
             Parcel::Declare(partition, queue) => self.inbox.borrow_mut().declare(partition, queue),
-            Parcel::Effect(partition, effect) => {
-                let mut heard = SmallVec::<[Effect; 1]>::new();
-                self.sift(partition, effect, &mut heard);
-                self.deliver(heard.into_iter(), None, env);
-            }
+            Parcel::Effect(effect) => self.deliver(std::iter::once(effect), None, env),
             Parcel::Starved { consumer } => self.pass_over(consumer, env),
             Parcel::Drained { channel, bytes } => self.remote.borrow_mut().drained(channel, bytes),
             Parcel::Decided { channel, request, outcome } => {
@@ -336,15 +318,13 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             return;
         }
         let mut leading = self.leading.borrow_mut();
-        if leading.iter().any(|(id, _)| *id == queues.id()) == queues.is_leading() {
+        if leading.contains(&queues.id()) == queues.is_leading() {
             return;
         }
         if !queues.is_leading() {
-            return leading.retain(|(id, _)| *id != queues.id());
+            return leading.retain(|id| *id != queues.id());
         }
-        leading.push((queues.id(), queues.queues().machine_version()));
-        let lives = self.inbox.borrow().roads.lives();
-        lives.into_iter().chain([self.own_key().life()]).for_each(|life| self.tell_life(queues.id(), life));
+        leading.push(queues.id());
         let topology = env.topology();
         // One that this node has not heard of yet is no orphan.
         let is_gone = |queue: &QueueId| topology.queue(*queue).is_none() && *queue < topology.next_queue();
@@ -360,39 +340,18 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             return;
         }
         self.inbox.borrow_mut().roads.now_us = env.elapsed_us();
-        if env.elapsed_us() >= self.versions_at.get() {
-            self.raise_versions(env);
-        }
-        if self.inbox.borrow().roads.has_waiting() {
-            self.go_on_with_roads(env);
-        }
-        self.inbox.borrow_mut().ask_for_marks(self.own_key());
         let given_up = self.inbox.borrow_mut().take_given_up();
         self.deliver(given_up.into_iter(), None, env);
-    }
-
-    /// A partition that leads here forgets what channels of a node's earlier lives published.
-    fn tell_life(&self, partition: PartitionId, life: NodeLife) {
-        self.inbox.borrow_mut().push_here(partition, Command::Lives { life });
-    }
-
-    /// Has the machines of partitions that lead here raised, as far as all of their members can
-    /// follow.
-    fn raise_versions(&self, env: &impl Surroundings<Connection = C, Outsider = O>) {
-        self.versions_at.set(env.elapsed_us() + VERSIONS_LOOK_US);
-        let topology = env.topology();
-        for (id, raised) in self.leading.borrow_mut().iter_mut() {
-            let Some((_, put)) = topology.partitions().find(|(known, _)| known == id) else { continue };
-            let version = topology.queues_version_for(put.members.iter().copied()).unwrap_or(0);
-            if version > *raised {
-                *raised = version;
-                self.inbox.borrow_mut().push_here(*id, Command::Raise { version });
+        if !self.inbox.borrow().roads.has_waiting() {
+            return;
+        }
+        let turned = self.inbox.borrow_mut().roads.take_turned(&self.leaders);
+        for (partition, command, is_given_up) in turned {
+            match is_given_up {
+                true => self.inbox.borrow_mut().push_here(partition, command),
+                false => self.push(partition, command),
             }
         }
-    }
-
-    fn go_on_with_roads(&self, env: &impl Surroundings<Connection = C, Outsider = O>) {
-        self.inbox.borrow_mut().go_on();
         let held = self.inbox.borrow_mut().roads.take_held();
         for (node, frames) in held {
             self.take_forwards(node, frames.into(), env);
@@ -415,7 +374,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         let (effects, gone) = self.inbox.borrow_mut().roads.close(node);
         for (partition, channel) in gone {
             self.remote.borrow_mut().forget(channel);
-            self.inbox.borrow_mut().push_here(partition, Command::Fence { channel });
+            self.inbox.borrow_mut().push_here(partition, Command::Detach { channel });
         }
         self.deliver(effects.into_iter(), None, env);
         // What waited for that node goes on.
@@ -453,9 +412,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     inbox.push_here(partition, command);
                 }
                 Forward::Effect(effect) => {
-                    if road.answered(&effect) {
-                        drop(inbox);
-                        self.pass(node, partition, effect, &mut answers);
+                    if road.answered(partition, &effect) {
+                        answers.push(effect);
                     } else if let Effect::Deliver(delivery) = effect {
                         // Nobody takes it, and it is on its way no longer.
                         let (channel, bytes) = (delivery.consumer.channel, delivery.message.len() as u64);
@@ -503,10 +461,6 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         partition: Option<PartitionId>,
         env: &impl Surroundings<Connection = C, Outsider = O>,
     ) {
-        let watched = partition.filter(|partition| self.leaders.has_peers() && !partition.is_in_memory());
-        let mut passed: Passed = Passed::new();
-        let mut effects = effects;
-        let effects = std::iter::from_fn(|| self.next_passed(watched, &mut passed, &mut effects));
         let mut effects = effects.peekable();
         while let Some(effect) = effects.next() {
             let Some(channel) = effect.channel() else {
@@ -525,8 +479,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                         self.remote.borrow_mut().send(channel, delivery.message.len());
                     }
                     self.note_cancelled(&effect);
-                    let from = partition.unwrap_or(PartitionId(0));
-                    self.inbox.borrow_mut().push_parcel(shard, Parcel::Effect(from, effect));
+                    self.inbox.borrow_mut().push_parcel(shard, Parcel::Effect(effect));
                     continue;
                 }
                 None => {
@@ -549,81 +502,6 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             let Some((connection, number)) = self.connection_of(channel) else { continue };
             let same = |next: &Effect| next.channel() == Some(channel);
             env.hear(&connection, (channel, number), effect, &mut || effects.next_if(same));
-        }
-    }
-
-    /// The next effect that concerns anybody.
-    #[inline]
-    fn next_passed(
-        &self,
-        watched: Option<PartitionId>,
-        passed: &mut Passed,
-        effects: &mut impl Iterator<Item = Effect>,
-    ) -> Option<Effect> {
-        let Some(partition) = watched else { return effects.next() };
-        loop {
-            if let Some(effect) = passed.pop() {
-                return Some(effect);
-            }
-            let effect = effects.next()?;
-            let is_here = effect.channel().is_some_and(|key| self.keys.borrow().shard_of(key) == Some(self.index));
-            if !is_here {
-                return Some(effect);
-            }
-            self.pass(self.leaders.own(), partition, effect, passed);
-            passed.reverse();
-        }
-    }
-
-    /// Takes what a partition of another shard of this node says to a channel of this one: what its
-    /// channel is to hear goes to `heard`, for [`Switch::deliver`].
-    pub fn sift(&self, partition: PartitionId, effect: Effect, heard: &mut impl Extend<Effect>) {
-        self.pass(self.leaders.own(), partition, effect, heard);
-    }
-
-    /// Takes what a partition, led by a node, says to a channel of this shard: what somebody waits to
-    /// hear goes on to `heard`.
-    fn pass(&self, from: NodeNumber, partition: PartitionId, effect: Effect, heard: &mut impl Extend<Effect>) {
-        let again = match effect {
-            _ if !self.leaders.has_peers() || from == self.leaders.own() && partition.is_in_memory() => Some(effect),
-            Effect::Confirm { channel, first, count } => {
-                let publishes = (channel, first, count);
-                let rows = self.inbox.borrow_mut().roads.unconfirmed.answered(from, partition, publishes);
-                heard.extend(rows.into_iter().map(|(first, count)| Effect::Confirm { channel, first, count }));
-                None
-            }
-            Effect::Refuse { channel, first, count } => {
-                let publishes = (channel, first, count);
-                let rows = self.inbox.borrow_mut().roads.unconfirmed.answered(from, partition, publishes);
-                heard.extend(rows.into_iter().map(|(first, count)| Effect::Refuse { channel, first, count }));
-                None
-            }
-            Effect::SendAgain { channel, first, count } => {
-                self.inbox.borrow_mut().roads.send_again(from, partition, (channel, first, count));
-                None
-            }
-            Effect::Resumed { number, .. } => {
-                self.inbox.borrow_mut().roads.turning.resumed(partition, from, number);
-                None
-            }
-            Effect::Marked { number, is_kept, .. } => {
-                let mut inbox = self.inbox.borrow_mut();
-                if inbox.roads.unsettled.marked(partition, from, number, is_kept) {
-                    let now_us = inbox.roads.now_us;
-                    inbox.roads.turning.bounced(partition, from, now_us);
-                }
-                None
-            }
-            effect => Some(effect),
-        };
-        match again {
-            Some(effect) => heard.extend([effect]),
-            None => {
-                let mut inbox = self.inbox.borrow_mut();
-                if inbox.roads.has_waiting() {
-                    inbox.wake();
-                }
-            }
         }
     }
 
@@ -667,9 +545,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 outsider.into_iter().for_each(|outsider| outsider.answer(Ok(reply.clone())));
             }
             Effect::Confirm { first, count, .. } => self.dead_letters_answered((first, count), true),
-            Effect::Refuse { first, count, .. } | Effect::SendAgain { first, count, .. } => {
-                self.dead_letters_answered((first, count), false);
-            }
+            Effect::Refuse { first, count, .. } => self.dead_letters_answered((first, count), false),
             _ => {}
         }
     }
@@ -822,7 +698,7 @@ impl<E: Surroundings> Deleter<E::Outsider> for At<'_, E> {
                     return self.switch.deliver(std::iter::once(effect), None, self.env);
                 };
                 let parcel = match answer {
-                    Ok(reply) => Parcel::Effect(PartitionId(0), Effect::Reply { channel, request, reply }),
+                    Ok(reply) => Parcel::Effect(Effect::Reply { channel, request, reply }),
                     Err(refusal) => Parcel::Decided { channel, request, outcome: Err(refusal) },
                 };
                 // Its own shard too hears of it by mail: this may be called while the channel asks.

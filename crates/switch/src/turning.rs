@@ -1,18 +1,12 @@
 //! Partitions whose leader changed while something of this shard was on its way to the one before, or
-//! of which nobody is known to lead them: what comes for them waits here, in its order.
-//!
-//! ```text
-//!   before ──all answered, or its link is gone──▶ leader ──one can be reached──▶ resume ──it answered──▶ sent again,
-//!                                                    ▲        (something is to be sent again)   │         then what waits
-//!                                                    └───────────── its link is gone ───────────┘
-//! ```
+//! of which nobody is known to lead them.
 //!
 //! What was sent to one leader must not come into the log behind what is sent to the next, and is
 //! confirmed before it. So a shard waits before it turns to another leader: until the one before has
 //! handled all that came to it, and has answered every publish, or its link is gone. Nothing waits
 //! where nothing was on its way. What finds no leader that can be reached waits for one, for
 //! [`LEADERLESS_US`] at most: it would be refused by whoever is asked, though an election takes tenths
-//! of a second. The steps themselves are `resend.rs`.
+//! of a second.
 
 use broker::{NodeNumber, PartitionId};
 use foldhash::fast::FixedState;
@@ -26,35 +20,35 @@ pub(crate) struct Turning {
     last: HashMap<PartitionId, NodeNumber, FixedState>,
     waiting: HashMap<PartitionId, Waiting, FixedState>,
     held_bytes: u64,
-    /// Numbers the attempts to send something again.
-    attempt: u64,
 }
 
-/// After so long without a leader that takes it, what waits is refused.
+/// After so long without a leader that can be reached, what waits is refused.
 pub(crate) const LEADERLESS_US: u64 = 10_000_000;
-/// A leader that sent something back is not asked again before so long: it may not know yet that it
-/// leads no more, or does.
-const BOUNCED_US: u64 = 10_000;
 
-/// What waits for one partition.
 #[derive(Debug)]
 struct Waiting {
     on: On,
-    since_us: u64,
-    /// Who sent something back, and until when it is left alone.
-    bounced: Option<(NodeNumber, u64)>,
     held: Vec<Command>,
 }
 
 /// What is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum On {
     /// The leader before, and what it has to have handled; nothing where its link is gone.
     Before { from: NodeNumber, mark: Option<u64> },
-    /// A leader that can be reached.
-    Leader,
-    /// The answers of so many channels to [`Command::Resume`].
-    Resume { to: NodeNumber, number: u64, left: usize },
+    /// A leader that can be reached, since this time.
+    Leader { since_us: u64 },
+}
+
+/// What becomes of what waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It waits on.
+    Waits,
+    /// It goes on its way.
+    Goes,
+    /// It goes to this node's member, which refuses it.
+    GivenUp,
 }
 
 /// What a command weighs while it waits.
@@ -68,8 +62,8 @@ fn bytes_of(command: &Command) -> u64 {
 impl Turning {
     /// Whom this shard sent something for the partition last, if that is not `leader`.
     #[inline]
-    pub(crate) fn before(&self, partition: PartitionId, leader: NodeNumber) -> Option<NodeNumber> {
-        self.last.get(&partition).copied().filter(|last| *last != leader)
+    pub(crate) fn before(&self, partition: PartitionId, leader: Option<NodeNumber>) -> Option<NodeNumber> {
+        self.last.get(&partition).copied().filter(|last| Some(*last) != leader)
     }
 
     /// Something goes to this node now.
@@ -78,27 +72,19 @@ impl Turning {
         self.last.insert(partition, to);
     }
 
-    /// Has what comes for a partition wait, if it does not yet.
-    pub(crate) fn begin(&mut self, partition: PartitionId, on: On, now_us: u64) {
-        let new = || Waiting { on, since_us: now_us, bounced: None, held: Vec::new() };
-        self.waiting.entry(partition).or_insert_with(new);
+    /// Has what comes for a partition wait until `from` has handled so much.
+    pub(crate) fn begin(&mut self, partition: PartitionId, from: NodeNumber, mark: u64) {
+        self.waiting.insert(partition, Waiting { on: On::Before { from, mark: Some(mark) }, held: Vec::new() });
     }
 
-    /// A node sent something back that it did not take.
-    pub(crate) fn bounced(&mut self, partition: PartitionId, from: NodeNumber, now_us: u64) {
-        self.begin(partition, On::Before { from, mark: None }, now_us);
-        if let Some(waiting) = self.waiting.get_mut(&partition) {
-            waiting.bounced = Some((from, now_us + BOUNCED_US));
-        }
+    /// Has what comes for a partition wait until somebody leads it who can be reached.
+    pub(crate) fn begin_leaderless(&mut self, partition: PartitionId, now_us: u64) {
+        self.waiting.insert(partition, Waiting { on: On::Leader { since_us: now_us }, held: Vec::new() });
     }
 
-    /// A channel's answer to an attempt to send again.
-    pub(crate) fn resumed(&mut self, partition: PartitionId, from: NodeNumber, answer: u64) {
-        if let Some(Waiting { on: On::Resume { to, number, left }, .. }) = self.waiting.get_mut(&partition)
-            && (*to, *number) == (from, answer)
-        {
-            *left -= 1;
-        }
+    /// Whether something waits for a leader, so that time alone may bring it on.
+    pub(crate) fn is_leaderless(&self) -> bool {
+        self.waiting.values().any(|waiting| matches!(waiting.on, On::Leader { .. }))
     }
 
     /// Holds a command of a partition that waits; gives it back if it does not.
@@ -117,10 +103,10 @@ impl Turning {
     pub(crate) fn lost(&mut self, node: NodeNumber) {
         self.last.retain(|_, last| *last != node);
         for waiting in self.waiting.values_mut() {
-            match &mut waiting.on {
-                On::Before { from, mark } if *from == node => *mark = None,
-                On::Resume { to, .. } if *to == node => waiting.on = On::Leader,
-                _ => {}
+            if let On::Before { from, mark } = &mut waiting.on
+                && *from == node
+            {
+                *mark = None;
             }
         }
     }
@@ -134,43 +120,76 @@ impl Turning {
         self.waiting.is_empty()
     }
 
-    /// Partitions that wait, in order.
-    pub(crate) fn partitions(&self) -> Vec<PartitionId> {
-        let mut all: Vec<_> = self.waiting.keys().copied().collect();
-        all.sort_unstable();
-        all
-    }
-
-    /// What a partition waits for, and whether for too long.
-    pub(crate) fn on(&self, partition: PartitionId, now_us: u64) -> Option<(On, bool)> {
-        let waiting = self.waiting.get(&partition)?;
-        Some((waiting.on, now_us >= waiting.since_us + LEADERLESS_US))
-    }
-
-    /// Whether this leader is left alone for a moment.
-    pub(crate) fn is_left_alone(&self, partition: PartitionId, leader: NodeNumber, now_us: u64) -> bool {
-        let bounced = self.waiting.get(&partition).and_then(|waiting| waiting.bounced);
-        bounced.is_some_and(|(from, until)| from == leader && now_us < until)
-    }
-
-    /// It waits for something else now.
-    pub(crate) fn turn_to(&mut self, partition: PartitionId, on: On) {
-        if let Some(waiting) = self.waiting.get_mut(&partition) {
-            waiting.on = on;
+    /// Gives out what need not wait any more, as `fate` says of a partition and what it waits for;
+    /// true with what is given up.
+    pub(crate) fn take_done(
+        &mut self,
+        mut fate: impl FnMut(PartitionId, &On) -> Fate,
+    ) -> Vec<(PartitionId, Command, bool)> {
+        let mut fates: Vec<(PartitionId, Fate)> = self
+            .waiting
+            .iter()
+            .map(|(partition, waiting)| (*partition, fate(*partition, &waiting.on)))
+            .filter(|(_, fate)| *fate != Fate::Waits)
+            .collect();
+        fates.sort_unstable_by_key(|(partition, _)| *partition);
+        let mut done = Vec::new();
+        for (partition, fate) in fates {
+            let waiting = self.waiting.remove(&partition).expect("it was listed");
+            // Who waited for a leader may still have to wait for the one before that.
+            if matches!(waiting.on, On::Before { .. }) {
+                self.last.remove(&partition);
+            }
+            self.held_bytes -= waiting.held.iter().map(bytes_of).sum::<u64>();
+            done.extend(waiting.held.into_iter().map(|command| (partition, command, fate == Fate::GivenUp)));
         }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broker::QueueId;
+
+    const P: PartitionId = PartitionId(3);
+
+    fn command(queue: u64) -> Command {
+        Command::Delete { queue: QueueId(queue) }
     }
 
-    /// A number for an attempt.
-    pub(crate) fn next_attempt(&mut self) -> u64 {
-        self.attempt += 1;
-        self.attempt
+    #[test]
+    fn what_finds_no_leader_waits_and_then_for_the_one_before_too() {
+        let (first, second) = (NodeNumber(1), NodeNumber(2));
+        let mut turning = Turning::default();
+        assert!(turning.hold(P, command(1)).is_some(), "nothing waits");
+        turning.sent(P, first);
+        turning.begin_leaderless(P, 5);
+        assert!(turning.is_leaderless());
+        assert!(turning.hold(P, command(1)).is_none() && turning.hold(P, command(2)).is_none());
+        assert!(turning.take_done(|_, _| Fate::Waits).is_empty());
+        let done = turning.take_done(|_, on| match on {
+            On::Leader { since_us: 5 } => Fate::Goes,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(done, [(P, command(1), false), (P, command(2), false)]);
+        assert_eq!((turning.is_leaderless(), turning.held_bytes()), (false, 0));
+        assert_eq!(turning.before(P, Some(second)), Some(first), "that one may not have answered for all it was sent");
+        turning.begin(P, first, 7);
+        assert!(turning.hold(P, command(3)).is_none());
+        turning.lost(first);
+        let done = turning.take_done(|_, on| match on {
+            On::Before { mark: None, .. } => Fate::Goes,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!((done.len(), turning.before(P, Some(second))), (1, None));
     }
 
-    /// Nothing waits for the partition any more: what did, in its order.
-    pub(crate) fn release(&mut self, partition: PartitionId) -> Vec<Command> {
-        self.last.remove(&partition);
-        let Some(Waiting { held, .. }) = self.waiting.remove(&partition) else { return Vec::new() };
-        self.held_bytes -= held.iter().map(bytes_of).sum::<u64>();
-        held
+    #[test]
+    fn what_waited_too_long_is_given_up() {
+        let mut turning = Turning::default();
+        turning.begin_leaderless(P, 0);
+        turning.hold(P, command(1));
+        assert_eq!(turning.take_done(|_, _| Fate::GivenUp), [(P, command(1), true)]);
     }
 }

@@ -4,6 +4,7 @@
 //! Invariant: whatever left for the other node is answered once: by that node, or here, when the
 //! link to it is gone. An answer that comes twice is passed on once.
 
+use broker::queue::SeqRanges;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -19,8 +20,8 @@ pub(crate) struct Unanswered {
 /// What one channel has under way.
 #[derive(Debug, Default)]
 struct OfChannel {
-    /// Every partition that it was in touch with.
-    partitions: SmallVec<[PartitionId; 2]>,
+    /// Every partition that it was in touch with, and its publishes there without an answer.
+    partitions: SmallVec<[(PartitionId, SeqRanges); 2]>,
     requests: Vec<Request>,
     consumers: Vec<(u32, PartitionId, QueueId)>,
 }
@@ -33,10 +34,12 @@ struct Request {
 }
 
 impl OfChannel {
-    fn touch(&mut self, partition: PartitionId) {
-        if !self.partitions.contains(&partition) {
-            self.partitions.push(partition);
-        }
+    fn publishes(&mut self, partition: PartitionId) -> &mut SeqRanges {
+        let at = self.partitions.iter().position(|(known, _)| *known == partition).unwrap_or_else(|| {
+            self.partitions.push((partition, SeqRanges::new()));
+            self.partitions.len() - 1
+        });
+        &mut self.partitions[at].1
     }
 }
 
@@ -51,7 +54,8 @@ impl Unanswered {
         let (channel, request) = match command {
             Command::Publish(Publish { channel, publish_seq, .. }) => {
                 if *publish_seq != 0 {
-                    self.channels.entry(*channel).or_default().touch(partition);
+                    let of = self.channels.entry(*channel).or_default();
+                    of.publishes(partition).insert_range(*publish_seq, 1);
                 }
                 return;
             }
@@ -71,36 +75,42 @@ impl Unanswered {
             | Command::Close { channel, request, .. }
             | Command::Sync { channel, request } => (*channel, Request { id: *request, consumer: None }),
             Command::Settle { .. }
-            | Command::SettleAgain { .. }
-            | Command::Mark { .. }
             | Command::Hold { .. }
             | Command::Configure { .. }
             | Command::DeadLetterAnswered { .. }
             | Command::Detach { .. }
-            | Command::Fence { .. }
-            | Command::Resume { .. }
-            | Command::Raise { .. }
-            | Command::Lives { .. }
             | Command::Reopen { .. }
             | Command::Delete { .. }
             | Command::Stall { .. }
             | Command::Grant { .. } => return,
         };
         let of = self.channels.entry(channel).or_default();
-        of.touch(partition);
+        let _ = of.publishes(partition);
         of.requests.push(request);
     }
 
     /// Something else is asked of a partition of the other node.
     pub(crate) fn note_request(&mut self, partition: PartitionId, channel: ChannelKey, request: RequestId) {
         let of = self.channels.entry(channel).or_default();
-        of.touch(partition);
+        let _ = of.publishes(partition);
         of.requests.push(Request { id: request, consumer: None });
     }
 
+    /// Whether publishes to a partition wait for their answer. Costs a look at every channel.
+    pub(crate) fn has_publishes(&self, partition: PartitionId) -> bool {
+        let of = |of: &OfChannel| {
+            of.partitions.iter().any(|(known, publishes)| *known == partition && !publishes.is_empty())
+        };
+        self.channels.values().any(of)
+    }
+
     /// An effect came from the other node; false if nobody waits for it any more.
-    pub(crate) fn answered(&mut self, effect: &Effect) -> bool {
+    pub(crate) fn answered(&mut self, partition: PartitionId, effect: &Effect) -> bool {
         match effect {
+            Effect::Confirm { channel, first, count } | Effect::Refuse { channel, first, count } => {
+                let Some(of) = self.channels.get_mut(channel) else { return false };
+                of.publishes(partition).remove_range(*first, *count) == *count
+            }
             Effect::Reply { channel, request, reply } => {
                 let Some(of) = self.channels.get_mut(channel) else { return false };
                 let Some(at) = of.requests.iter().position(|known| known.id == *request) else { return false };
@@ -133,7 +143,7 @@ impl Unanswered {
     pub(crate) fn detach(&mut self, partition: PartitionId, channel: ChannelKey) -> bool {
         let Some(of) = self.channels.get_mut(&channel) else { return false };
         let before = of.partitions.len();
-        of.partitions.retain(|known| *known != partition);
+        of.partitions.retain(|(known, _)| *known != partition);
         of.consumers.retain(|(_, at, _)| *at != partition);
         let was_there = of.partitions.len() < before;
         if of.partitions.is_empty() {
@@ -142,13 +152,17 @@ impl Unanswered {
         was_there
     }
 
-    /// The link is gone: what its channels hear in the place of the other node. Requests may be asked
-    /// again, consumers are attached no more. Publishes are [`Unconfirmed`](crate::unconfirmed)'s.
+    /// The link is gone: what its channels hear in the place of the other node. Publishes are
+    /// promised by nobody, requests may be asked again, consumers are attached no more.
     pub(crate) fn give_up(self) -> Vec<Effect> {
         let mut channels: Vec<_> = self.channels.into_iter().collect();
         channels.sort_unstable_by_key(|(key, _)| *key);
         let mut effects = Vec::new();
-        for (channel, OfChannel { requests, consumers, .. }) in channels {
+        for (channel, OfChannel { partitions, requests, consumers }) in channels {
+            for (_, mut publishes) in partitions {
+                let refused = publishes.drain().map(|(first, count)| Effect::Refuse { channel, first, count });
+                effects.extend(refused);
+            }
             // What is being attached is told by the answer to its request.
             let attached = consumers.iter().filter(|(number, ..)| !is_starting(&requests, *number));
             effects.extend(attached.map(|(number, _, queue)| Effect::Cancelled {
@@ -164,9 +178,6 @@ impl Unanswered {
 
 /// What its channel hears of a command for a node that cannot be reached.
 pub(crate) fn unanswered(partition: PartitionId, command: &Command) -> Vec<Effect> {
-    if let Command::Publish(Publish { channel, publish_seq: first @ 1.., .. }) = command {
-        return vec![Effect::Refuse { channel: *channel, first: *first, count: 1 }];
-    }
     let mut unanswered = Unanswered::default();
     unanswered.note(partition, command);
     unanswered.give_up()
@@ -177,7 +188,7 @@ mod tests {
     use super::*;
     use broker::NodeLife;
     use broker::queue::Consumer;
-    use partition::Delivery;
+    use partition::{Delivery, Message};
 
     const P: PartitionId = PartitionId(3);
 
@@ -185,16 +196,30 @@ mod tests {
         ChannelKey::of(NodeLife { node: 1, start: 1 }, number)
     }
 
+    fn publish(number: u64, publish_seq: u64) -> Command {
+        let empty = bytes::Bytes::new();
+        let message =
+            Message { exchange: empty.clone(), routing_key: empty.clone(), properties: empty.clone(), body: empty };
+        let targets = SmallVec::new();
+        Command::Publish(Publish { channel: channel(number), publish_seq, targets, delay_ms: 0, message })
+    }
+
     #[test]
     fn what_was_not_answered_is_given_up_once() {
         let mut unanswered = Unanswered::default();
+        for seq in 1..=5 {
+            unanswered.note(P, &publish(1, seq));
+        }
+        unanswered.note(P, &publish(2, 0));
         unanswered.note(P, &Command::Stat { queue: QueueId(1), channel: channel(1), request: RequestId(9) });
         unanswered.note(P, &Command::Stat { queue: QueueId(1), channel: channel(1), request: RequestId(10) });
+        assert!(unanswered.answered(P, &Effect::Confirm { channel: channel(1), first: 1, count: 2 }));
+        assert!(!unanswered.answered(P, &Effect::Confirm { channel: channel(1), first: 1, count: 2 }), "a second time");
         let reply = |request, reply| Effect::Reply { channel: channel(1), request: RequestId(request), reply };
-        assert!(unanswered.answered(&reply(9, Reply::Done)));
-        assert!(!unanswered.answered(&reply(9, Reply::Done)), "a second time");
+        assert!(unanswered.answered(P, &reply(9, Reply::Done)));
+        assert!(!unanswered.answered(P, &reply(9, Reply::Done)), "a second time");
         let told = unanswered.give_up();
-        assert_eq!(told, [reply(10, Reply::NotLeader)]);
+        assert_eq!(told, [Effect::Refuse { channel: channel(1), first: 3, count: 3 }, reply(10, Reply::NotLeader)]);
     }
 
     #[test]
@@ -210,18 +235,18 @@ mod tests {
             counts: broker::queue::Counts::default(),
             message: bytes::Bytes::new(),
         });
-        assert!(!unanswered.answered(&delivery), "nobody asked for it over this link");
+        assert!(!unanswered.answered(P, &delivery), "nobody asked for it over this link");
         let consumer = Consumer { key, prefetch: 2, no_ack: false, exclusive: false, priority: 0, granted_only: false };
         unanswered.note(P, &Command::Consume { queue: QueueId(1), consumer, request: RequestId(4) });
-        assert!(!unanswered.answered(&delivery), "it is of the attachment before");
+        assert!(!unanswered.answered(P, &delivery), "it is of the attachment before");
         let reply = Effect::Reply { channel: channel(1), request: RequestId(4), reply: Reply::Consuming };
-        assert!(unanswered.answered(&reply) && unanswered.answered(&delivery));
+        assert!(unanswered.answered(P, &reply) && unanswered.answered(P, &delivery));
     }
 
     #[test]
     fn a_channel_that_left_hears_nothing_more() {
         let mut unanswered = Unanswered::default();
-        unanswered.note(P, &Command::Stat { queue: QueueId(1), channel: channel(1), request: RequestId(9) });
+        unanswered.note(P, &publish(1, 1));
         assert!(unanswered.detach(P, channel(1)));
         assert!(!unanswered.detach(P, channel(1)));
         assert_eq!(unanswered.give_up(), []);

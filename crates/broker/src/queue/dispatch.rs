@@ -477,15 +477,6 @@ impl Dispatch {
         self.refresh(key);
     }
 
-    /// Takes a message out for good that is ready, and that somebody who is not attached here is done
-    /// with. False, and nothing happens, if it is not ready.
-    pub fn claim(&mut self, seq: u64, levels: Option<&Levels>, next_live: impl Fn(u64) -> Option<u64>) -> bool {
-        match self.lanes.is_some() {
-            true => self.drop_ready(seq, levels),
-            false => self.take_ready(seq, &next_live),
-        }
-    }
-
     /// Takes a message that is ready, wherever it stands; what stands before it stays ready. False if
     /// it is not ready.
     fn take_ready(&mut self, seq: u64, next_live: &impl Fn(u64) -> Option<u64>) -> bool {

@@ -119,11 +119,6 @@ impl Scrape {
                 "Partitions that are damaged, whose queues are unavailable until they are repaired",
                 figures.partitions_quarantined,
             ),
-            (
-                "partitions_without_spare",
-                "Partitions led here without a member to spare: written is confirmed as synced",
-                figures.partitions_without_spare,
-            ),
             ("transient_messages_bytes", "Memory pinned by messages of transient queues", figures.transient_bytes),
             (
                 "transient_messages_limit_bytes",

@@ -401,7 +401,6 @@ fn describe(cx: Cx<'_>, rates: Option<&Ranges>) -> Value {
     let own = [
         ("leveret_publishers_held", Value::from(figures.alarms.operator)),
         ("leveret_value_at_risk", figures.value_at_risk.into()),
-        ("leveret_partitions_without_spare", figures.partitions_without_spare.into()),
         ("leveret_messages_set_aside", figures.messages_set_aside.into()),
         ("leveret_log_bytes_written", figures.log_bytes.into()),
         ("leveret_log_syncs", figures.log_syncs.into()),

@@ -229,10 +229,14 @@ mod tests {
     fn every_word_of_a_path_that_is_handled_is_in_the_document() {
         // Where a path says only why there is nothing it has no handler.
         let later = ["shovels", "federation-links", "stream", "traces", "trace-files"];
+        // What nodes ask each other.
+        let between_nodes = ["figures", "members", "rows"];
         let documented: BTreeSet<&str> = PATHS.iter().flat_map(|(path, ..)| path.split('/')).collect();
         let source = include_str!("mod.rs");
         let handled = source.split("b\"").skip(1).filter_map(|rest| rest.split('"').next());
-        let missing: Vec<&str> = handled.filter(|word| !documented.contains(word) && !later.contains(word)).collect();
+        let missing: Vec<&str> = handled
+            .filter(|word| !documented.contains(word) && !later.contains(word) && !between_nodes.contains(word))
+            .collect();
         assert_eq!(missing, Vec::<&str>::new());
     }
 

@@ -16,16 +16,13 @@
 //! 44 grant          queue, consumer, count
 //! 45 sync           request, channel
 //! 46 hold           queue, consumer, first, count
-//! 47 resume         number, channel
-//! 48 settle again   queue, consumer, first, count, outcome u8: 0 or 3
-//! 49 mark           number, channel
 //!
 //! target     queue, rule u8, value if the rule is selective, cap and interval if it has 4 in it
 //! message    exchange length u8, routing key length u8, properties length, body length, then these four
 //! ```
 //!
-//! `Configure` and `Delete` have no form: every node has them from the topology. `Fence`, `Raise`
-//! and `Lives` are a node's own. A priority is written with its sign as the lowest bit, so that small ones are short.
+//! `Configure` and `Delete` have no form: every node has them from the topology. A priority is
+//! written with its sign as the lowest bit, so that small ones are short.
 //!
 //! Invariant: a command that is read is one that a leader takes without a panic: it has a target,
 //! and its message is within the limits.
@@ -46,7 +43,7 @@ const RULE_SELECTIVE: u8 = 2;
 /// With any of the three: the target brings the rule of its queue.
 const RULE_BROUGHT: u8 = 4;
 
-const FROM_TOPOLOGY: &str = "rules, deletes and fences are a node's own, and never come from another one";
+const FROM_TOPOLOGY: &str = "rules and deletes come to every node from the topology, never from another node";
 
 /// The byte that a command begins with.
 ///
@@ -69,16 +66,7 @@ pub(super) fn kind(command: &Command) -> u8 {
         Command::Grant { .. } => 44,
         Command::Sync { .. } => 45,
         Command::Hold { .. } => 46,
-        Command::Resume { .. } => 47,
-        Command::SettleAgain { .. } => 48,
-        Command::Mark { .. } => 49,
-        Command::Configure { .. }
-        | Command::Delete { .. }
-        | Command::Fence { .. }
-        | Command::Raise { .. }
-        | Command::Lives { .. } => {
-            panic!("{FROM_TOPOLOGY}")
-        }
+        Command::Configure { .. } | Command::Delete { .. } => panic!("{FROM_TOPOLOGY}"),
     }
 }
 
@@ -101,8 +89,7 @@ pub(super) fn encode(command: &Command, out: &mut Segments) {
             put_channel(out, *channel);
             put_flags(out, &[*no_ack]);
         }
-        Command::Settle { queue, holder, first, count, outcome }
-        | Command::SettleAgain { queue, holder, first, count, outcome } => {
+        Command::Settle { queue, holder, first, count, outcome } => {
             out.put_varint(queue.0);
             put_consumer(out, *holder);
             put(out, &[*first, *count]);
@@ -142,17 +129,7 @@ pub(super) fn encode(command: &Command, out: &mut Segments) {
             put_consumer(out, *consumer);
             put(out, &[*first, *count]);
         }
-        Command::Resume { channel, number } | Command::Mark { channel, number } => {
-            out.put_varint(*number);
-            put_channel(out, *channel);
-        }
-        Command::Configure { .. }
-        | Command::Delete { .. }
-        | Command::Fence { .. }
-        | Command::Raise { .. }
-        | Command::Lives { .. } => {
-            panic!("{FROM_TOPOLOGY}")
-        }
+        Command::Configure { .. } | Command::Delete { .. } => panic!("{FROM_TOPOLOGY}"),
     }
 }
 
@@ -203,17 +180,6 @@ pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<Command>,
             let (queue, consumer) = (queue(cursor)?, consumer(cursor)?);
             Command::Hold { queue, consumer, first: cursor.varint()?, count: cursor.varint()? }
         }
-        47 => Command::Resume { number: cursor.varint()?, channel: channel(cursor)? },
-        48 => {
-            let (queue, holder) = (queue(cursor)?, consumer(cursor)?);
-            let (first, count) = (cursor.varint()?, cursor.varint()?);
-            let outcome = disposition(cursor)?;
-            if !matches!(outcome, Disposition::Ack | Disposition::Discard) {
-                return Err(cursor.invalid("an end of messages"));
-            }
-            Command::SettleAgain { queue, holder, first, count, outcome }
-        }
-        49 => Command::Mark { number: cursor.varint()?, channel: channel(cursor)? },
         _ => return Ok(None),
     }))
 }

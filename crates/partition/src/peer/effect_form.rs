@@ -13,9 +13,6 @@
 //! 68 cancelled        queue, consumer
 //! 69 grant wanted     queue, consumer, ready
 //! 70 grant returned   consumer, count
-//! 71 send again       channel, first, count
-//! 72 resumed          channel, number
-//! 73 marked           channel, number, flags { is kept }
 //!
 //! delivery   queue, sequence number, consumer, flags { needs ack, redelivered }, acquired, delivery count, length, message
 //! ```
@@ -44,9 +41,6 @@ pub(super) fn kind(effect: &Effect) -> u8 {
         Effect::Cancelled { .. } => 68,
         Effect::GrantWanted { .. } => 69,
         Effect::GrantReturned { .. } => 70,
-        Effect::SendAgain { .. } => 71,
-        Effect::Resumed { .. } => 72,
-        Effect::Marked { .. } => 73,
         Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => panic!("{FOR_ITS_NODE}"),
     }
 }
@@ -54,20 +48,9 @@ pub(super) fn kind(effect: &Effect) -> u8 {
 /// Writes what is behind the kind.
 pub(super) fn encode(effect: &Effect, out: &mut Segments) {
     match effect {
-        Effect::Confirm { channel, first, count }
-        | Effect::Refuse { channel, first, count }
-        | Effect::SendAgain { channel, first, count } => {
+        Effect::Confirm { channel, first, count } | Effect::Refuse { channel, first, count } => {
             put_channel(out, *channel);
             put(out, &[*first, *count]);
-        }
-        Effect::Resumed { channel, number } => {
-            put_channel(out, *channel);
-            out.put_varint(*number);
-        }
-        Effect::Marked { channel, number, is_kept } => {
-            put_channel(out, *channel);
-            out.put_varint(*number);
-            put_flags(out, &[*is_kept]);
         }
         Effect::Deliver(delivery) => put_delivery(out, delivery),
         Effect::Reply { channel, request, reply } => {
@@ -102,13 +85,6 @@ pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<Effect>, 
         68 => Effect::Cancelled { queue: queue(cursor)?, consumer: consumer(cursor)? },
         69 => Effect::GrantWanted { queue: queue(cursor)?, consumer: consumer(cursor)?, ready: cursor.varint()? },
         70 => Effect::GrantReturned { consumer: consumer(cursor)?, count: number_u32(cursor)? },
-        71 => Effect::SendAgain { channel: channel(cursor)?, first: cursor.varint()?, count: cursor.varint()? },
-        72 => Effect::Resumed { channel: channel(cursor)?, number: cursor.varint()? },
-        73 => {
-            let (channel, number) = (channel(cursor)?, cursor.varint()?);
-            let [is_kept] = flags(cursor)?;
-            Effect::Marked { channel, number, is_kept }
-        }
         _ => return Ok(None),
     }))
 }

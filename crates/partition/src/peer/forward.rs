@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! kind u8, then
-//! 32 to 49         a command, see `command_form`
-//! 64 to 73         an effect, see `effect_form`
+//! 32 to 45         a command, see `command_form`
+//! 64 to 70         an effect, see `effect_form`
 //! 80 starved       consumer
 //! 81 drained       channel, bytes
 //! 82 propose       token, term, length, change
@@ -36,7 +36,7 @@ use consensus::{Cursor, DecodeError, LogIndex, Segments, Term};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Forward {
     /// A command of a channel of the sending node, for a partition that the receiving node leads.
-    /// Never [`Command::Configure`], [`Command::Delete`] or [`Command::Fence`]: those are a node's own.
+    /// Never [`Command::Configure`] or [`Command::Delete`]: every node has those from the topology.
     Command(Command),
     /// What a partition of the sending node says to a channel of the receiving one. Only effects
     /// with a channel, so never [`Effect::Unused`], [`Effect::DeadLetter`] or [`Effect::Lapsed`].

@@ -1,7 +1,7 @@
 //! The image of a partition's state that a follower fetches before it fetches messages.
 //!
 //! ```text
-//! u8 version=3, or 4 and u32 machine version where that is above 1, and what was refused, as refusals.rs has it | time u64 | publishers u32 * (life u64, channel u64, last u64)
+//! u8 version=3, or 4 and u32 machine version where that is above 1 | time u64 | publishers u32 * (life u64, channel u64, last u64)
 //! queues u32 * (id u64, next u64, dispatched below u64,
 //!               counts u32 * (seq u64, acquired u32, delivery u32), levels and extras (as in checkpoint.rs),
 //!               live u32 * (first u64, count u64))
@@ -17,7 +17,6 @@ use crate::checkpoint::{
 use crate::machine::{FIRST_MACHINE_VERSION, Queues, Versions};
 use crate::outputs::ExtentReady;
 use crate::place::Place;
-use crate::refusals::{Refusals, put_refusals, read_refusals};
 use broker::queue::levels::Stretch;
 use broker::queue::{Counts, Extras, QueueState, Run};
 use broker::{ChannelKey, QueueId};
@@ -47,7 +46,6 @@ pub(super) struct QueueImage {
 pub(super) struct Image {
     pub(super) machine_version: u32,
     pub(super) time_ms: u64,
-    pub(super) refusals: Vec<(ChannelKey, Refusals)>,
     pub(super) publishers: Vec<(ChannelKey, u64)>,
     pub(super) queues: Vec<QueueImage>,
 }
@@ -58,7 +56,6 @@ pub(super) fn encode(queues: &Queues) -> Vec<u8> {
     if queues.machine_version() > FIRST_MACHINE_VERSION {
         out[0] = VERSION_RAISED;
         put32(&mut out, queues.machine_version());
-        put_refusals(queues, &mut out);
     }
     put64(&mut out, queues.time_ms);
     put_publishers(&sorted_publishers(queues), &mut out);
@@ -97,14 +94,9 @@ impl Image {
     /// Reads what [`encode`] wrote; anything else is refused whole.
     pub(super) fn decode(bytes: &Bytes, versions: Versions) -> Result<Image, CheckpointDamaged> {
         let mut cursor = Cursor::new(bytes);
-        let mut refusals = Vec::new();
         let machine_version = match cursor.u8()? {
             VERSION => FIRST_MACHINE_VERSION,
-            VERSION_RAISED => {
-                let version = cursor.machine_version(versions)?;
-                refusals = read_refusals(&mut cursor)?;
-                version
-            }
+            VERSION_RAISED => cursor.machine_version(versions)?,
             _ => return Err(cursor.damaged("a version that this build does not know")),
         };
         let time_ms = cursor.u64()?;
@@ -128,7 +120,7 @@ impl Image {
             queues.push(QueueImage { id, next_seq, dispatched_below, counts, levels, extras, live });
         }
         cursor.end()?;
-        Ok(Image { machine_version, time_ms, refusals, publishers, queues })
+        Ok(Image { machine_version, time_ms, publishers, queues })
     }
 
     /// The state that an image tells, with its messages where they were written.
@@ -136,7 +128,6 @@ impl Image {
         let mut queues = Queues::new(Versions { current: self.machine_version, ..versions });
         queues.time_ms = self.time_ms;
         queues.publishers.extend(self.publishers);
-        queues.refusals.extend(self.refusals);
         let mut runs: BTreeMap<QueueId, Vec<(u64, u64, Place)>> = BTreeMap::new();
         for extent in extents {
             queues.add_extent(extent.id, extent.messages, extent.bytes);

@@ -221,7 +221,7 @@ impl Kind {
             Kind::Folder => "the path of a folder".to_owned(),
             Kind::File => "the path of a file, or \"none\"".to_owned(),
             Kind::Addresses { count_min: 0, count_max } => {
-                format!("at most {count_max} different addresses of the form 0.0.0.0:5671 or [::]:5671, or \"none\"")
+                format!("at most {count_max} different addresses of the form 0.0.0.0:5672 or [::]:5672, or \"none\"")
             }
             Kind::Addresses { count_max, .. } => {
                 format!("1 to {count_max} different addresses of the form 0.0.0.0:5672 or [::]:5672")

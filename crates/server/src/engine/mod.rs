@@ -294,11 +294,6 @@ impl EngineGauges {
         self.at_risk.iter().map(|gauge| gauge.load(Ordering::Relaxed)).fold(0, u64::saturating_add)
     }
 
-    /// Partitions led here whose group has no member to spare: *written* is *synced* there.
-    pub fn without_spare(&self) -> u64 {
-        self.wal.gauges().without_spare.load(Ordering::Relaxed)
-    }
-
     /// Messages that were set aside since the start, because their bytes are damaged on the disk.
     pub fn messages_set_aside(&self) -> u64 {
         self.set_aside.load(Ordering::Relaxed)

@@ -346,8 +346,8 @@ impl StepTask {
                 if !matches!(parcel, Parcel::Drain(_)) {
                     self.drain.note_activity();
                 }
-                if let Parcel::Crossing(switch::Parcel::Effect(partition, effect)) = parcel {
-                    self.local.switch.sift(partition, effect, &mut self.arrived);
+                if let Parcel::Crossing(switch::Parcel::Effect(effect)) = parcel {
+                    self.arrived.push(effect);
                     continue;
                 }
                 self.handle_arrived();

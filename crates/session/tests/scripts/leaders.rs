@@ -3,7 +3,7 @@
 
 use crate::script::{DURABLE, Script, TRANSIENT, consume, copied_to, delete, delivery, get};
 use amqp::{Request, Table};
-use broker::{ConsumerKey, QueueId};
+use broker::ConsumerKey;
 use bytes::Bytes;
 use partition::{Effect, Reply};
 
@@ -131,28 +131,6 @@ fn a_consumer_whose_leader_went_is_cancelled_at_once() {
     script.said();
     script.answer(Reply::NotLeader);
     assert_eq!(script.said(), ["1: ok"], "it had its consumers in memory only");
-}
-
-#[test]
-fn a_consumer_whose_leader_went_asks_the_next_one_at_once_with_what_its_client_holds() {
-    let mut script = Script::begun();
-    script.ask(1, consume("q", false));
-    script.answer(Reply::Consuming);
-    script.deliver(1, 5, "hello");
-    script.said();
-    let channel = script.key(1);
-    let cancelled = Effect::Cancelled { consumer: ConsumerKey { channel, number: 1 }, queue: QueueId(1) };
-    script.effect(channel, cancelled);
-    assert_eq!(script.said(), ["p1 <- consume 1", "p1 <- hold 1 from 5 of 1"], "and the client hears nothing");
-    script.answer(Reply::NotLeader);
-    script.ack(1, 1, 5);
-    assert_eq!(script.said(), ["p1 <- again ack 1 from 5 of 1"], "nobody knows there who holds it");
-    script.pass(100);
-    assert_eq!(script.said(), ["p1 <- consume 1"]);
-    script.answer(Reply::Consuming);
-    script.deliver(1, 6, "next");
-    script.ack(1, 1, 6);
-    assert_eq!(script.said(), ["1: basic.deliver c next", "p1 <- ack 1 from 6 of 1"]);
 }
 
 #[test]

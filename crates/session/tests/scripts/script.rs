@@ -172,10 +172,6 @@ impl Host for Node {
                 let count = if *count == u64::MAX >> 1 { "all".to_owned() } else { count.to_string() };
                 format!("{outcome:?} {count} from {first} of {}", holder.number).to_lowercase()
             }
-            Command::SettleAgain { holder, first, count, outcome, .. } => {
-                format!("again {outcome:?} {count} from {first} of {}", holder.number).to_lowercase()
-            }
-            Command::Hold { consumer, first, count, .. } => format!("hold {count} from {first} of {}", consumer.number),
             Command::Stall { consumer, stalled, .. } => format!("stall {} {stalled}", consumer.number),
             Command::Grant { consumer, count, .. } => format!("grant {} {count}", consumer.number),
             Command::Detach { .. } => "detach".to_owned(),

@@ -213,7 +213,7 @@ impl Model {
                         self.back(queue, seq, counts_against, Some((index, until_ms)));
                     }
                 }
-                LogCommand::Sent { .. } | LogCommand::RaiseVersion { .. } | LogCommand::Refused { .. } => {}
+                LogCommand::Sent { .. } | LogCommand::RaiseVersion { .. } => {}
                 LogCommand::Delete { queue } => {
                     for id in [queue, scheduled_for(queue)] {
                         let was = self.queues.remove(&id).unwrap_or_default();

@@ -148,9 +148,7 @@ impl Cluster {
     pub(super) fn note_dead_letter(&mut self, node: usize, effect: &Effect) -> bool {
         let (channel, first, count, is_safe) = match effect {
             Effect::Confirm { channel, first, count } => (*channel, *first, *count, true),
-            Effect::Refuse { channel, first, count } | Effect::SendAgain { channel, first, count } => {
-                (*channel, *first, *count, false)
-            }
+            Effect::Refuse { channel, first, count } => (*channel, *first, *count, false),
             _ => return false,
         };
         if !crate::client::is_dead_letter_channel(channel) {

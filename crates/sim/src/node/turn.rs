@@ -13,7 +13,7 @@ use crate::bug::Bug;
 use crate::checks::violated;
 use crate::random::Random;
 use crate::schedule::MS;
-use broker::{ChannelKey, ConsumerKey, PartitionId};
+use broker::{ConsumerKey, PartitionId};
 use consensus::{LogIndex, Term};
 use node::{Edge, Now, Task};
 use partition::outputs::{Fate, ReadPurpose};
@@ -150,10 +150,7 @@ impl Node {
         };
         r.shard.step(Now { ms: self.now / MS, wall_ms: told_ms }, &r.waits, &mut mouth);
         out.repaired += mouth.repaired;
-        let mut said = mouth.said;
-        if !self.settings.forwards {
-            r.resume(&mut said);
-        }
+        let said = mouth.said;
         ended.into_iter().for_each(|session| r.end_session(session));
         r.topology_said(out);
         self.carry_out(said, out);
@@ -283,22 +280,6 @@ impl Running {
         }
     }
 
-    /// Streams are broken here, in the sessions of clients: partitions hear at once that what comes
-    /// next begins anew.
-    fn resume(&mut self, said: &mut Vec<(PartitionId, Said, Effect)>) {
-        let mut broken: Vec<(PartitionId, ChannelKey)> = Vec::new();
-        for (partition, _, effect) in said.iter() {
-            if let Effect::SendAgain { channel, .. } = effect {
-                broken.push((*partition, *channel));
-            }
-        }
-        said.retain(|(_, _, effect)| !matches!(effect, Effect::Resumed { .. }));
-        for (partition, channel) in broken {
-            let Some((at, _)) = self.all_queues().find(|(_, queues)| queues.id() == partition) else { continue };
-            self.send(at + 1, None, Command::Resume { channel, number: 0 });
-        }
-    }
-
     /// Commands for one turn: all that came, up to some bytes.
     fn take_commands(&mut self) -> Vec<(SessionId, Input)> {
         let (mut taken, mut bytes) = (Vec::new(), 0);
@@ -336,10 +317,8 @@ impl Running {
 /// not come again. A client that came back while the node was paused has two sessions here, and its
 /// stream breaks in both.
 fn break_streams(effects: &[Effect], gives_up: bool, sessions: &mut BTreeMap<SessionId, Session>) {
-    for effect in effects {
-        if let Effect::SendAgain { channel, .. } | Effect::Refuse { channel, .. } = effect
-            && !(gives_up && matches!(effect, Effect::Refuse { .. }))
-        {
+    for effect in effects.iter().filter(|_| !gives_up) {
+        if let Effect::Refuse { channel, .. } = effect {
             sessions.values_mut().filter(|session| session.channel == *channel).for_each(|s| s.broken = true);
         }
     }

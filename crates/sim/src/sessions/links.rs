@@ -4,7 +4,6 @@
 //! Invariant: a link comes up only after both ends have heard that the one before it is gone.
 
 use super::{Event, Phase, Sessions, brief, brief_effect};
-use crate::bug::Bug;
 use crate::network;
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
@@ -103,9 +102,6 @@ impl Sessions {
     pub(super) fn link_down(&mut self, node: usize, life: u32, peer: usize) {
         self.links.between(node, peer).untold -= 1;
         let Some(front) = self.fronts[node].as_ref().filter(|_| self.nodes[node].life == life) else { return };
-        if self.options.bug == Some(Bug::OneEndHears) && node < peer {
-            return;
-        }
         let number = NodeNumber(self.nodes[peer].id.0 as u32);
         for shard in &front.shards {
             shard.mailbox.borrow_mut().push_back(Parcel::LinkDown(number));
