@@ -301,13 +301,13 @@ fn a_wrong_value_says_what_is_allowed_in_the_words_of_its_source() {
         (
             Key::amqp,
             "5672",
-            "--amqp = 5672 is not allowed; it must be at most 16 different addresses of the form 0.0.0.0:5671 or [::]:5671, or \"none\"",
+            "--amqp = 5672 is not allowed; it must be at most 16 different addresses of the form 0.0.0.0:5672 or [::]:5672, or \"none\"",
         ),
         (Key::amqp, "none", "--amqp = [] is not allowed; without it amqps needs an address"),
         (
             Key::amqp,
             "0.0.0.0:1,0.0.0.0:1",
-            "--amqp = 0.0.0.0:1,0.0.0.0:1 is not allowed; it must be at most 16 different addresses of the form 0.0.0.0:5671 or [::]:5671, or \"none\"",
+            "--amqp = 0.0.0.0:1,0.0.0.0:1 is not allowed; it must be at most 16 different addresses of the form 0.0.0.0:5672 or [::]:5672, or \"none\"",
         ),
         (
             Key::loopback_users,
@@ -388,7 +388,7 @@ fn a_value_of_another_type_is_an_error_of_the_file() {
     );
     assert_eq!(
         said().file("amqp = 5672").error(),
-        "leveret.toml line 1: amqp = 5672 is not allowed; it must be at most 16 different addresses of the form 0.0.0.0:5671 or [::]:5671, or \"none\""
+        "leveret.toml line 1: amqp = 5672 is not allowed; it must be at most 16 different addresses of the form 0.0.0.0:5672 or [::]:5672, or \"none\""
     );
     assert_eq!(said().file("amqp = \"127.0.0.1:1\"").config().amqp.len(), 1, "a list of one may be written as a text");
 }
