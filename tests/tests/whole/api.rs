@@ -90,7 +90,9 @@ fn whichever_node_is_asked_it_answers_for_all() {
             [totals("connections"), totals("channels"), totals("consumers"), totals("queues")],
             [3, 3, 3, 6].map(Some)
         );
-        assert_eq!(overview["queue_totals"], json!({"messages": 9, "messages_ready": 6, "messages_unacknowledged": 3}));
+        let lengths =
+            ["messages", "messages_ready", "messages_unacknowledged"].map(|name| &overview["queue_totals"][name]);
+        assert_eq!(lengths, [9, 6, 3]);
         assert_eq!(overview["listeners"].as_array().unwrap().len(), 9, "AMQP, HTTP and for each other");
         let vhost = http.get("/api/vhosts/%2f").with(200);
         assert_eq!((&vhost["messages_ready"], &vhost["messages_unacknowledged"]), (&json!(6), &json!(3)));
