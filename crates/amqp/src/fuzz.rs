@@ -139,6 +139,7 @@ impl Driver {
                 Event::Publish(_) | Event::Settle(_) => {}
                 Event::Request { channel, request } => self.answer(channel, request),
                 Event::Closed(_) => {
+                    self.connection.left();
                     assert_eq!(self.open_channels, 0, "channels close before their connection");
                     self.closed = true;
                 }

@@ -665,10 +665,13 @@ fn a_close_waits_for_the_publishes_before_it() {
     client.send(0, close());
     assert_eq!((client.read(), client.events().len()), (vec![], 0), "the close comes behind the publish");
     client.connection.set_blocked(None);
-    let sent = [Method::ConnectionUnblocked {}, Method::ConnectionCloseOk {}].map(|method| Sent::Method(0, method));
-    assert_eq!(client.read(), sent);
+    assert_eq!(client.read(), [Sent::Method(0, Method::ConnectionUnblocked {})]);
     assert_eq!(client.published().body, &b"held"[..]);
     assert_eq!(client.closed(), Closed::ByClient { code: 200, text: "bye".into() });
+    assert_eq!(client.read(), [], "the close is answered once what belonged to the connection is gone");
+    client.connection.left();
+    assert_eq!(client.read_method(), (0, Method::ConnectionCloseOk {}));
+    assert!(client.connection.is_finished());
 
     // Likewise behind a request that is not answered yet.
     let (mut client, waiting) = Client::with_channel();
@@ -686,6 +689,8 @@ fn a_close_waits_for_the_publishes_before_it() {
     let (mut client, _) = Client::with_channel();
     client.connection.set_blocked(Some("low on disk"));
     client.send(0, close());
+    assert!(matches!(client.events()[..], [_, Event::Closed(Closed::ByClient { .. })]));
+    client.connection.left();
     assert_eq!(client.read_method(), (0, Method::ConnectionCloseOk {}));
     let (mut client, _) = Client::with_channel();
     client.connection.set_blocked(Some("low on disk"));

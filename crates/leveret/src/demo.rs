@@ -360,8 +360,10 @@ impl Nodes {
             "\nload with a check that nothing is lost, in another terminal:\n  \
              leveret bench --quorum-queue --queue demo -x 1 -y 1 -c 100 -r 1000 --uris {}\n\
              then here: `kill 2` kills a node, `start 2` starts it again, `stop 2` and `cont 2` have it hang and go on,\n\
-             `status` tells what is where. Logs and data: {}. Ctrl-C ends all.\n",
+             `status` tells what is where. Who leads what: leveret cluster status --data-dir {}\n\
+             Logs and data: {}. Ctrl-C ends all.\n",
             uris.join(","),
+            self.folder.join("n1").display(),
             self.folder.display()
         );
         text

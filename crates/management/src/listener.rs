@@ -368,6 +368,9 @@ async fn answer(
     shared: &Shared,
     asker: &Asker,
 ) -> Responded {
+    // Others have their turn between two requests that came at once: the socket of one who reads no
+    // answers takes many of them before it is full.
+    tokio::task::yield_now().await;
     let has_body = *request.method() != hyper::Method::HEAD;
     let (head, incoming) = request.into_parts();
     let asking = shared.requests.begin(head.method.as_str(), head.uri.path(), peer);

@@ -40,8 +40,7 @@ impl Map {
 
     /// The nodes that have a partition.
     pub(crate) fn members_of(&self, partition: PartitionId) -> Vec<&Member> {
-        if partition.is_in_memory() {
-            let home = partition.home().unwrap_or(self.own);
+        if let Some(home) = self.home(partition) {
             return self.nodes.get(&home).into_iter().collect();
         }
         match self.members.get(&partition) {
@@ -49,6 +48,11 @@ impl Map {
             // A folder from before there was a map.
             None => self.nodes.get(&self.own).into_iter().collect(),
         }
+    }
+
+    /// The node in whose memory a partition is; number 0 is this one, which is alone then.
+    fn home(&self, partition: PartitionId) -> Option<NodeNumber> {
+        partition.home().map(|home| if home == NodeNumber(0) { self.own } else { home })
     }
 
     pub(crate) fn node(&self, number: NodeNumber) -> Option<&Member> {
@@ -62,6 +66,8 @@ impl Map {
 
     /// Where the queues of a partition are, of which this node believes that `leader` leads it.
     pub(crate) fn place(&self, partition: PartitionId, leader: Option<NodeNumber>) -> Place<'_> {
+        // Nobody is voted for what one node has in memory.
+        let leader = self.home(partition).or(leader);
         let leader = leader.and_then(|number| self.nodes.get(&number)).filter(|member| member.is_reached);
         Place { leader, members: self.members_of(partition) }
     }
@@ -126,5 +132,8 @@ mod tests {
             (names(place.members.iter().copied()), place.state())
         };
         assert_eq!((of(second), of(third)), ((vec!["n2"], "running"), (vec!["n3"], "down")));
+        // A node that is alone names no home.
+        let own = map.place(PartitionId::in_memory(NodeNumber(0), 1), None);
+        assert_eq!((names(own.members.iter().copied()), own.state()), (vec!["n1"], "running"));
     }
 }

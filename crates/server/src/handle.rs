@@ -535,7 +535,7 @@ impl Handle {
     ) -> Result<(), ChangeError> {
         let delete = |outsider| {
             let asker = Asker::Outsider(outsider);
-            switch::Parcel::Delete(Box::new(Deletion { queue, partition, if_unused, if_empty, asker }))
+            switch::Parcel::Delete(Box::new(Deletion { queue, partition, if_unused, if_empty, asker, insists: false }))
         };
         match self.ask_leader(partition, delete).await? {
             Reply::DeleteRefused { in_use: true } => Err(ChangeError::InUse("in use")),

@@ -111,12 +111,12 @@ impl Host for Turn<'_> {
     }
 
     fn delete_queue(&self, delete: DeleteQueue) {
-        let DeleteQueue { queue, partition, if_unused, if_empty, channel, request } = delete;
+        let DeleteQueue { queue, partition, if_unused, if_empty, channel, request, insists } = delete;
         let asker = match channel {
             ChannelKey::NOBODY => Asker::Nobody,
             channel => Asker::Channel { channel, request },
         };
-        let deletion = Deletion { queue, partition, if_unused, if_empty, asker };
+        let deletion = Deletion { queue, partition, if_unused, if_empty, asker, insists };
         self.local.switch.delete_queue(deletion, &Here(self.local));
     }
 

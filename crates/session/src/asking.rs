@@ -53,6 +53,7 @@ impl Session {
                     if_empty,
                     channel: key,
                     request,
+                    insists: false,
                 });
             }
             Pending::Consume { number, .. } => {
@@ -103,7 +104,7 @@ impl Session {
             self.ask_at = self.ask_at.min(now + AGAIN_MS);
             return;
         }
-        self.give_up(at, "has no leader to ask", cx);
+        self.give_up(at, "has no leader to ask: does a majority of its nodes run?", cx);
     }
 
     /// The queue's group is damaged. Nobody answers before a person has acted, so nobody is asked

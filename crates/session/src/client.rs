@@ -41,6 +41,8 @@ client! {
         fn reply(channel: ChannelId, reply: Reply);
         /// Ends a channel, or the connection if the code is a hard one.
         fn channel_error(channel: ChannelId, error: ChannelError);
+        /// What belonged to the connection is gone, and the client that closed it may know.
+        fn left();
         /// Ends the connection.
         fn connection_error(error: ConnectionError);
         /// A message for a consumer; returns its delivery tag, or nothing where nobody takes it any

@@ -42,12 +42,14 @@ pub struct Deletion<O> {
     pub if_empty: bool,
     /// Who hears of it.
     pub asker: Asker<O>,
+    /// Whether it is asked again until it is decided.
+    pub insists: bool,
 }
 
 impl<O> Deletion<O> {
     /// The deletion of a queue that has to be unused, for a reason of its own.
     pub fn of_unused(queue: QueueId, partition: PartitionId) -> Self {
-        Deletion { queue, partition, if_unused: true, if_empty: false, asker: Asker::Nobody }
+        Deletion { queue, partition, if_unused: true, if_empty: false, asker: Asker::Nobody, insists: false }
     }
 
     fn has_conditions(&self) -> bool {
@@ -141,8 +143,7 @@ impl<O> Deletions<O> {
     /// The topology decided about a deletion that was begun here.
     pub fn decided(&self, request: RequestId, outcome: Result<CommandReply, Refusal>, by: &impl Deleter<O>) {
         let Some(Begun { deletion, ready }) = self.begun.borrow_mut().remove(&request) else { return };
-        let is_wanted = matches!(deletion.asker, Asker::Nobody) && !deletion.has_conditions();
-        if outcome.is_err() && is_wanted {
+        if outcome.is_err() && deletion.insists {
             // Its connection is gone, and the queue is to go whatever stands in the way now: nobody
             // else would ask again.
             return self.begin(deletion, by);

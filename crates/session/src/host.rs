@@ -68,6 +68,8 @@ pub struct DeleteQueue {
     pub channel: ChannelKey,
     /// The request that waits.
     pub request: RequestId,
+    /// Whether it is asked again until it is decided: nobody else would.
+    pub insists: bool,
 }
 
 /// What runs a session: a shard's thread, or a simulated one.

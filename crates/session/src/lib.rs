@@ -31,6 +31,7 @@ mod declare;
 mod deletion;
 mod events;
 mod facts;
+mod farewell;
 mod firehose;
 mod histories;
 mod history;

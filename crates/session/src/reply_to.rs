@@ -15,11 +15,8 @@ use super::traits::DIRECT_REPLY_TO;
 use super::{Client, Cx, Host, Session, names};
 use amqp::{ChannelError, ConsumerTag, MethodId, Properties, Reply, ReplyCode, Request, Table, Value};
 use broker::QueueId;
-use broker::topology::{Command as Change, CommandReply, DeclareQueue, Name};
+use broker::topology::{Command as Change, CommandReply, DeclareQueue, Name, REPLY_PREFIX};
 use bytes::Bytes;
-
-/// What a reply name starts with; 22 characters that nobody can guess follow.
-const REPLY_PREFIX: &str = "amq.rabbitmq.reply-to.";
 
 fn is_reply_name(name: &[u8]) -> bool {
     name == DIRECT_REPLY_TO || name.starts_with(REPLY_PREFIX.as_bytes())

@@ -6,8 +6,9 @@
 
 use crate::channel::{Channel, Pending, RequestKind};
 use crate::client::Client;
+use crate::farewell::Farewell;
 use crate::history::Replay;
-use crate::host::{DeleteQueue, Host};
+use crate::host::Host;
 use crate::logins::LoginOver;
 use crate::occupancy::Place;
 use crate::probe::Probe;
@@ -18,7 +19,7 @@ use crate::transaction::Commit;
 use crate::unfinished::{Sums, Unfinished, counted};
 use crate::work::Work;
 use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Event, Mechanism, Millis, Request};
-use broker::topology::{Actor, Checked, CommandReply, NAME_BYTES_MAX, Refusal, RouteTarget};
+use broker::topology::{Actor, CommandReply, NAME_BYTES_MAX, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, PartitionId, VhostId};
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -84,6 +85,8 @@ pub struct Session {
     pub(crate) committing: Option<Box<Commit>>,
     /// Histories on their way to new bindings; likewise.
     pub(crate) replays: VecDeque<Replay>,
+    /// What the answer to the client's `connection.close` waits for.
+    pub(crate) farewell: Option<Box<Farewell>>,
 }
 
 /// Who is at the other end of a socket, before AMQP says it.
@@ -141,6 +144,7 @@ impl Session {
             probe: Probe::default(),
             committing: None,
             replays: VecDeque::new(),
+            farewell: None,
         }
     }
 
@@ -290,7 +294,7 @@ impl Session {
                 tracing::info!(peer = %self.peer, user = &*user, ?reason, "secret updated");
                 cx.client.secret_updated(Ok(()));
             }
-            Event::Closed(why) => self.end(&why, cx.host),
+            Event::Closed(why) => self.end(&why, cx),
         }
     }
 
@@ -298,7 +302,7 @@ impl Session {
     #[inline]
     pub fn handle_effect(&mut self, channel: (ChannelKey, u16), effect: Effect, cx: &mut Cx<'_, impl Host>) {
         let (key, number) = channel;
-        let Ok(at) = self.place(number) else { return };
+        let Ok(at) = self.place(number) else { return self.one_is_gone(key, cx) };
         if self.channels[at].key != key {
             return;
         }
@@ -533,7 +537,8 @@ impl Session {
     }
 
     /// The connection is over; its channels are closed already. Its exclusive queues go with it.
-    fn end(&mut self, why: &Closed, host: &impl Host) {
+    fn end(&mut self, why: &Closed, cx: &mut Cx<'_, impl Host>) {
+        let host = cx.host;
         assert!(self.channels.is_empty(), "the machine closes the channels before the connection");
         let reason = reason_text(why);
         if self.occupied.take().is_some() {
@@ -556,20 +561,7 @@ impl Session {
             }
             _ => tracing::warn!(peer = %self.peer, user = &*user, vhost = &*vhost, reason, "connection closed"),
         }
-        let owned = host.topology().exclusive_queues(self.connection).to_vec();
-        for queue in owned {
-            let deletion = host.topology().deletion(queue);
-            match deletion {
-                Checked::Done => {}
-                Checked::Local(change) => drop(host.change(&change)),
-                // Every node knows it: its shard sees to it that they hear of its end.
-                Checked::Propose(_) => {
-                    let Some(partition) = host.topology().queue(queue).map(|queue| queue.partition) else { continue };
-                    let (if_unused, if_empty, channel, request) = (false, false, ChannelKey::NOBODY, RequestId(0));
-                    host.delete_queue(DeleteQueue { queue, partition, if_unused, if_empty, channel, request });
-                }
-            }
-        }
+        self.take_leave(why, cx);
     }
 }
 

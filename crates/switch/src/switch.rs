@@ -208,7 +208,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         if inbox.roads.road(node).is_none() {
             return Some(deletion);
         }
-        let Deletion { queue, partition, if_unused, if_empty, asker } = deletion;
+        let Deletion { queue, partition, if_unused, if_empty, asker, insists: _ } = deletion;
         let asks = match asker {
             Asker::Channel { channel, request } => (channel, request),
             Asker::Nobody => (self.own_key(), self.next_request()),
@@ -266,7 +266,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     fn delete_abandoned(&self, queue: QueueId, env: &impl Surroundings<Connection = C, Outsider = O>) {
         let found = env.topology().queue(queue).filter(|found| found.exclusive.is_some()).map(|found| found.partition);
         if let Some(partition) = found {
-            let deletion = Deletion { queue, partition, if_unused: false, if_empty: false, asker: Asker::Nobody };
+            let (if_unused, if_empty, asker, insists) = (false, false, Asker::Nobody, true);
+            let deletion = Deletion { queue, partition, if_unused, if_empty, asker, insists };
             self.delete_queue(deletion, env);
         }
     }
@@ -433,7 +434,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 Forward::Delete { queue, if_unused, if_empty, channel, request } => {
                     drop(inbox);
                     let asker = Asker::Channel { channel, request };
-                    let deletion = Deletion { queue, partition, if_unused, if_empty, asker };
+                    let deletion = Deletion { queue, partition, if_unused, if_empty, asker, insists: false };
                     self.deletions.begin(deletion, &At { switch: self, env });
                 }
                 forward @ (Forward::Propose { .. } | Forward::NotProposed { .. } | Forward::Applied { .. }) => {

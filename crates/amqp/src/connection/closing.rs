@@ -59,7 +59,7 @@ impl Connection {
 
     fn close_connection(&mut self, error: ConnectionError, next: Phase) {
         match self.phase {
-            Phase::Closing | Phase::Lingering | Phase::Finished => return,
+            Phase::Closing | Phase::Lingering | Phase::Leaving | Phase::Finished => return,
             // Before the protocol is agreed on there is no way to say anything in it.
             Phase::Header => return self.end(Closed::ByServer(error), Phase::Finished),
             _ => {}
@@ -94,11 +94,23 @@ impl Connection {
         self.timers.clear_all();
     }
 
-    /// Answers the client's `connection.close`.
+    /// Takes the client's `connection.close`. Whoever is told of it answers with
+    /// [`left`](Self::left); without that the client has its answer after two seconds.
     pub(crate) fn close_by_client(&mut self, code: u16, text: Bytes) {
-        self.end(Closed::ByClient { code, text }, Phase::Finished);
-        self.send(0, &Method::ConnectionCloseOk {});
-        self.finish();
+        self.end(Closed::ByClient { code, text }, Phase::Leaving);
+        self.close_unarmed = true;
+        self.timers.set(Timer::Close, self.now);
+    }
+
+    /// What belonged to the connection is gone: the client's `connection.close` is answered.
+    ///
+    /// To be called after [`Closed::ByClient`]. Without effect where the answer was given, or the
+    /// socket is gone.
+    pub fn left(&mut self) {
+        if self.phase == Phase::Leaving {
+            self.send(0, &Method::ConnectionCloseOk {});
+            self.finish();
+        }
     }
 
     /// Closes a channel with an error and ignores it until the client answers.

@@ -13,6 +13,10 @@ pub const CLOSE_OK_TIMEOUT_MS: u64 = 10_000;
 /// that the client can read why before the socket goes; RabbitMQ waits as long.
 pub const LINGER_MS: u64 = 3_000;
 
+/// How long the answer to a client's `connection.close` waits at most for the end of what belonged to
+/// the connection. Longer than the choice of a leader takes.
+pub const LEAVE_MS: u64 = 2_000;
+
 /// A connection that heard nothing for this long gives its unused buffers back.
 pub const TRIM_AFTER_MS: u64 = 1_000;
 
@@ -25,7 +29,7 @@ pub(crate) enum Timer {
     Silence,
     /// Half an interval after the last write, as far as is known: is there a heartbeat to send?
     Heartbeat,
-    /// The close must be answered, or the client had time to read it.
+    /// The close must be answered, by the client or by us, or the client had time to read it.
     Close,
     /// Unused memory goes back.
     Trim,

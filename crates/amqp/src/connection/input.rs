@@ -40,7 +40,7 @@ impl Connection {
             self.timers.set(Timer::Trim, now + TRIM_AFTER_MS);
         }
         while self.wants_input() && self.take_input(input) {}
-        if matches!(self.phase, Phase::Lingering | Phase::Finished) {
+        if matches!(self.phase, Phase::Lingering | Phase::Leaving | Phase::Finished) {
             input.clear();
         }
         self.heartbeat.deaf |= !self.has_room();
@@ -56,7 +56,7 @@ impl Connection {
                 self.handle_protocol_header(header);
                 true
             }
-            Phase::Lingering | Phase::Finished => false,
+            Phase::Lingering | Phase::Leaving | Phase::Finished => false,
             // During the handshake each frame may change the rules for the next.
             Phase::Starting
             | Phase::Securing
@@ -116,7 +116,7 @@ impl Connection {
                     .fail_for_good(format!("type {}, {shown}: {{invalid_frame_end_marker,{marker}}}", header.kind));
             }
             self.handle_frame(header.kind, header.channel, Payload::new(&batch, start, end));
-            if matches!(self.phase, Phase::Lingering | Phase::Finished) {
+            if matches!(self.phase, Phase::Lingering | Phase::Leaving | Phase::Finished) {
                 return;
             }
         }
@@ -230,7 +230,7 @@ impl Connection {
                     Phase::Tuning => "tuning",
                     Phase::Tuned | Phase::Opening => "opening",
                     Phase::Running => "running",
-                    Phase::Closing | Phase::Lingering | Phase::Finished => "closing",
+                    Phase::Closing | Phase::Lingering | Phase::Leaving | Phase::Finished => "closing",
                 };
                 let text = format!("unexpected method in connection state {state}");
                 Err(Fault::new(ReplyCode::ChannelError, blame, text))

@@ -34,7 +34,7 @@ use crate::wire::method::Method;
 use crate::wire::output::Output;
 use config::{ConnectionConfig, Mechanism};
 use event::{Authenticate, Closed, Event};
-use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
+use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LEAVE_MS, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
 
 /// Bytes of frames that wait in the channels of a publisher that an alarm holds back, before it is
 /// not read any more: there may be thousands of such publishers, and it is for want of memory that
@@ -67,6 +67,9 @@ pub(crate) enum Phase {
     Closing,
     /// `connection.close` was sent to a client whose bytes make no sense any more; nothing counts.
     Lingering,
+    /// The client's `connection.close` came, and is answered once what belonged to the connection is
+    /// gone; nothing else counts.
+    Leaving,
     /// The output is to be written, and then the socket closed.
     Finished,
 }
@@ -236,7 +239,7 @@ impl Connection {
 
     /// Whether [`Event::Closed`] was said.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Closing | Phase::Lingering | Phase::Finished)
+        matches!(self.phase, Phase::Closing | Phase::Lingering | Phase::Leaving | Phase::Finished)
     }
 
     /// The negotiated `frame_max`; 0 is no limit.
@@ -258,7 +261,7 @@ impl Connection {
     /// read; 0 says nothing.
     pub fn missing_input(&self, input: &[u8]) -> usize {
         match self.phase {
-            Phase::Header | Phase::Lingering | Phase::Finished => 0,
+            Phase::Header | Phase::Lingering | Phase::Leaving | Phase::Finished => 0,
             _ => missing_bytes(input, self.input_frame_max()),
         }
     }
@@ -456,9 +459,16 @@ impl Connection {
 
     fn handle_close_timeout(&mut self, now: Millis) {
         if std::mem::take(&mut self.close_unarmed) {
-            let wait = if self.phase == Phase::Lingering { LINGER_MS } else { CLOSE_OK_TIMEOUT_MS };
+            let wait = match self.phase {
+                Phase::Lingering => LINGER_MS,
+                Phase::Leaving => LEAVE_MS,
+                _ => CLOSE_OK_TIMEOUT_MS,
+            };
             self.timers.set(Timer::Close, now + wait);
             return;
+        }
+        if self.phase == Phase::Leaving {
+            return self.left();
         }
         self.finish();
     }

@@ -11,7 +11,7 @@ use super::Topology;
 use super::apply::Applied;
 use super::command::{Binding, Command};
 use super::name::Name;
-use super::queue::Queue;
+use super::queue::{Queue, is_of_replies};
 use super::user::{Permission, UserLimits};
 use super::vhost::VhostLimits;
 use crate::ids::VhostId;
@@ -105,7 +105,9 @@ impl Topology {
 
     fn foresee_queue_deleted(&self, queue: &Queue, foresight: &mut Foresight) {
         self.lost_bindings(&queue.incoming, foresight, queue.vhost);
-        foresight.events.push(self.about_vhost("queue.deleted", queue.vhost).text("name", &queue.name));
+        if !queue.is_of_replies() {
+            foresight.events.push(self.about_vhost("queue.deleted", queue.vhost).text("name", &queue.name));
+        }
     }
 
     fn may_lose_exchanges(&self, foresight: &mut Foresight, vhost: VhostId) {
@@ -234,7 +236,8 @@ impl Topology {
                 }
             }
             Command::DeclareQueue(declare) => {
-                if self.find_queue(declare.vhost, &declare.name).is_none() {
+                let is_told = !is_of_replies(&declare.name);
+                if is_told && self.find_queue(declare.vhost, &declare.name).is_none() {
                     let event = self
                         .about_vhost("queue.created", declare.vhost)
                         .text("name", &declare.name)

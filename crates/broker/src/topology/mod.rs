@@ -71,7 +71,7 @@ pub use password::{DIGEST_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, TooManySteps, WrongPattern};
 pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition, is_unsupported_key};
 pub use policy_plan::{PolicyPlan, PolicySurvey, Unplanned};
-pub use queue::{QUEUES_MAX, Queue, QueueShape, RouteTarget};
+pub use queue::{QUEUES_MAX, Queue, QueueShape, REPLY_PREFIX, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
 pub use route::{NoRoute, STEPS_OF_A_TARGET};
 pub use selector::SELECTOR_DEPTH_MAX;
@@ -317,6 +317,12 @@ impl Topology {
     /// All queues, in no order that means anything.
     pub fn queues(&self) -> impl Iterator<Item = &Queue> {
         self.queues.iter().map(|(_, queue)| queue)
+    }
+
+    /// The queues that somebody declared, in no order that means anything: those that carry direct
+    /// replies are left out.
+    pub fn declared_queues(&self) -> impl Iterator<Item = &Queue> {
+        self.queues().filter(|queue| !queue.is_of_replies())
     }
 
     /// The exclusive queues of a connection, in the order of their declares: what goes when it

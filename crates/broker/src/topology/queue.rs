@@ -89,6 +89,28 @@ pub struct RouteTarget {
     pub durability: DurabilityLevel,
 }
 
+impl Queue {
+    /// Whether it is one of those that carry direct replies to a channel: nobody declared it.
+    pub fn is_of_replies(&self) -> bool {
+        is_of_replies(&self.name)
+    }
+}
+
+/// What the names of queues that carry direct replies begin with; 22 characters that nobody can guess
+/// follow.
+pub const REPLY_PREFIX: &str = "amq.rabbitmq.reply-to.";
+
+/// Whether a queue of this name carries direct replies.
+pub(super) fn is_of_replies(name: &[u8]) -> bool {
+    name.starts_with(REPLY_PREFIX.as_bytes())
+}
+
+/// Whether it is none of the queues that a limit counts. What is in the log counts as it always did:
+/// all nodes have to find the same.
+fn is_uncounted(queue: &Queue) -> bool {
+    queue.id.is_local() && queue.is_of_replies()
+}
+
 /// All queues, found by name, by id and by owner.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
@@ -143,7 +165,7 @@ impl Queues {
         if self.vhost_counts.len() <= vhost {
             self.vhost_counts.resize(vhost + 1, [0; 2]);
         }
-        self.vhost_counts[vhost][usize::from(!queue.id.is_local())] += 1;
+        self.vhost_counts[vhost][usize::from(!queue.id.is_local())] += usize::from(!is_uncounted(&queue));
         let at = self.slots.insert(queue);
         if at == self.targets.len() {
             self.targets.push(target);
@@ -209,7 +231,8 @@ impl Queues {
         }
         self.local_count -= usize::from(queue.id.is_local());
         self.argument_bytes.take(queue.vhost, queue.shape.counted_bytes());
-        self.vhost_counts[queue.vhost.0 as usize][usize::from(!queue.id.is_local())] -= 1;
+        self.vhost_counts[queue.vhost.0 as usize][usize::from(!queue.id.is_local())] -=
+            usize::from(!is_uncounted(&queue));
         self.release_shape(&queue.shape);
         queue
     }
@@ -237,7 +260,8 @@ impl Queues {
         if local { self.local_count } else { self.slots.len() - self.local_count }
     }
 
-    /// How many queues of a virtual host live on this node only, and how many do not.
+    /// How many queues of a virtual host live on this node only, those of replies left out, and how
+    /// many do not.
     pub(super) fn count_in(&self, vhost: VhostId) -> [usize; 2] {
         self.vhost_counts.get(vhost.0 as usize).copied().unwrap_or_default()
     }

@@ -75,7 +75,7 @@ impl Refusal {
 
     /// Whoever decides about the topology did not say whether it did what was asked.
     pub fn undecided() -> Self {
-        Self::new(541, "INTERNAL_ERROR", true, "the change was not decided")
+        Self::new(541, "INTERNAL_ERROR", true, "the change was not decided: does a majority of the nodes run?")
     }
 
     /// What is left of the disk is kept for what frees it.

@@ -44,7 +44,7 @@ const NO_ERLANG: &str =
 const NO_MIRRORS: &str = "There are no mirrored queues here: a quorum queue is replicated, and synchronises itself";
 const ONE_PROCESS: &str = "A node is one process: end it by stop and start it by leveret server";
 const NO_CLUSTERING: &str =
-    "Members of a cluster are not changed by this command: docs/behaviour.md says what there is";
+    "Members of a cluster are not changed by this command: docs/clustering.md says what there is";
 const ON_STDERR: &str =
     "The log goes to standard error, and what started the node keeps it: journalctl -u leveret, or docker logs";
 const NO_SECRETS: &str =

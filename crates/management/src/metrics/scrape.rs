@@ -140,7 +140,7 @@ impl Scrape {
             memory_limit_bytes: facts.config.transient_bytes_max,
             connections_max: facts.config.connections_max as u64,
             uptime_s: facts.started.elapsed().as_secs_f64(),
-            queue_count: topology.queues().count() as u64,
+            queue_count: topology.declared_queues().count() as u64,
             exchange_count: topology.exchanges().count() as u64,
             binding_count: topology.binding_count() as u64,
             publisher_count: publishers.filter(has_published).count() as u64,
@@ -179,7 +179,8 @@ fn queue_rows(
         counts: counts(store.queue(queue.id).map_or(&[], |history| history.now())),
         has_dedup: queue.rules.dedup.is_some(),
     };
-    let mut rows: Vec<QueueRow> = topology.queues().map(row).filter(|row| view.has_vhost(&row.vhost)).collect();
+    let mut rows: Vec<QueueRow> =
+        topology.declared_queues().map(row).filter(|row| view.has_vhost(&row.vhost)).collect();
     if !view.is_each() {
         // What is known of queues whose record is not here yet counts too.
         let rest = found.values().filter(|figures| topology.queue(figures.queue).is_none());

@@ -40,7 +40,7 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
         let topology = cx.handle().topology();
         let vhost = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
         let sees = |id: VhostId| vhost.map_or_else(|| cx.caller.sees(&topology, id), |wanted| wanted == id);
-        let of_queues = topology.queues().filter(|queue| sees(queue.vhost));
+        let of_queues = topology.declared_queues().filter(|queue| sees(queue.vhost));
         let all = topology.bindings().filter(|binding| sees(binding.vhost));
         let all = all.chain(of_queues.map(|queue| of_default_exchange(queue.vhost, &queue.name)));
         Found::among(all, listing::page(cx.call), &topology)?
@@ -224,7 +224,7 @@ fn find<'t>(
             let exchange = need(Kind::Exchange, name)?;
             match exchange.is_empty() {
                 true => {
-                    let queues = topology.queues().filter(move |queue| queue.vhost == vhost);
+                    let queues = topology.declared_queues().filter(move |queue| queue.vhost == vhost);
                     Box::new(queues.map(move |queue| of_default_exchange(vhost, &queue.name)))
                 }
                 false => Box::new(all().filter(move |binding| binding.source == exchange)),

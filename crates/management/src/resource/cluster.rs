@@ -73,7 +73,7 @@ pub(super) fn deprecated_features(cx: Cx<'_>, only_used: bool) -> Result<Answer,
     cx.caller.need_administrator()?;
     let uses_transient = {
         let topology = cx.handle().topology();
-        topology.queues().any(|queue| !queue.shape.durable && queue.exclusive.is_none())
+        topology.declared_queues().any(|queue| !queue.shape.durable && queue.exclusive.is_none())
     };
     let is_used = |name: &str| name == "transient_nonexcl_queues" && uses_transient;
     let seen = DEPRECATED.iter().filter(|(name, ..)| !only_used || is_used(name));

@@ -101,7 +101,7 @@ fn name_of(topology: &Topology, vhost: VhostId) -> Value {
 }
 
 fn queues(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value> {
-    let mut found: Vec<_> = topology.queues().filter(|q| wanted(q.vhost) && q.exclusive.is_none()).collect();
+    let mut found: Vec<_> = topology.declared_queues().filter(|q| wanted(q.vhost) && q.exclusive.is_none()).collect();
     found.sort_unstable_by_key(|queue| queue.id);
     let described = found.into_iter().map(|queue| {
         json!({

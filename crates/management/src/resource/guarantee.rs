@@ -46,7 +46,7 @@ pub(super) async fn queues(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, R
             Some(vhost) => queue.vhost == vhost,
             None => cx.caller.sees(&topology, queue.vhost),
         };
-        topology.queues().filter(seen).map(|queue| (queue.vhost, queue.name.clone(), queue.id)).collect()
+        topology.declared_queues().filter(seen).map(|queue| (queue.vhost, queue.name.clone(), queue.id)).collect()
     };
     queues.sort_unstable();
     let describe = |part: &[(VhostId, Name, QueueId)]| {
@@ -78,7 +78,7 @@ pub(super) async fn disk(cx: Cx<'_>) -> Result<Answer, Refused> {
     let figures = cx.handle().figures();
     let topology = cx.handle().topology();
     let mut queues: HashMap<PartitionId, u64> = HashMap::new();
-    topology.queues().for_each(|queue| *queues.entry(queue.partition).or_default() += 1);
+    topology.declared_queues().for_each(|queue| *queues.entry(queue.partition).or_default() += 1);
     let mut partitions: Vec<&PartitionFigures> = found.partitions.values().collect();
     partitions.sort_unstable_by_key(|partition| partition.partition);
     let describe = |partition: &&PartitionFigures| {

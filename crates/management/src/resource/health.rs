@@ -49,7 +49,7 @@ fn own_alarms(cx: Cx<'_>) -> Vec<Value> {
 /// GET: every virtual host is served, all queues of it.
 pub(super) fn virtual_hosts(cx: Cx<'_>) -> Result<Answer, Refused> {
     let topology = cx.handle().topology();
-    let down = topology.queues().filter(|queue| cx.handle().is_quarantined(queue.partition));
+    let down = topology.declared_queues().filter(|queue| cx.handle().is_quarantined(queue.partition));
     let down: std::collections::BTreeSet<_> =
         down.filter_map(|queue| topology.vhost_of(queue.vhost)).map(|v| v.name.clone()).collect();
     if down.is_empty() {
@@ -110,7 +110,7 @@ pub(super) fn leaderless(cx: Cx<'_>, vhost: Option<&[u8]>, pattern: Option<&[u8]
 /// The quorum queues that are meant, as RabbitMQ's checks list them.
 fn quorum_queues(cx: Cx<'_>, vhost: Option<VhostId>, mut is_meant: impl FnMut(&Queue) -> bool) -> Vec<Value> {
     let topology = cx.handle().topology();
-    let quorum = topology.queues().filter(|queue| queue.shape.queue_type == QueueType::Quorum);
+    let quorum = topology.declared_queues().filter(|queue| queue.shape.queue_type == QueueType::Quorum);
     let of_vhost = quorum.filter(|queue| vhost.is_none_or(|vhost| queue.vhost == vhost));
     let describe = |queue: &Queue| {
         let vhost = topology.vhost_of(queue.vhost).map(|vhost| json::text(&vhost.name)).unwrap_or_default();

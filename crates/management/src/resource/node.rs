@@ -47,7 +47,7 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
     let seen: Vec<VhostId> =
         topology.vhosts().map(|(id, _)| id).filter(|id| cx.caller.monitors(&topology, *id)).collect();
     let (mut queues, mut ready, mut unacked) = (0, 0, 0);
-    for queue in topology.queues().filter(|queue| cx.caller.monitors(&topology, queue.vhost)) {
+    for queue in topology.declared_queues().filter(|queue| cx.caller.monitors(&topology, queue.vhost)) {
         queues += 1;
         if let Some(found) = figures.get(&queue.id) {
             ready += found.ready;

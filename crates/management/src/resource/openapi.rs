@@ -5,7 +5,9 @@
 
 use super::Cx;
 use crate::answer::{Answer, Refused};
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
+use std::sync::OnceLock;
 
 /// Every path behind `/api/`, its methods, and what it is about; a star is a list, which can be
 /// paged.
@@ -151,8 +153,15 @@ const PATHS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// GET of the document.
+/// GET of the document, which is made once.
 pub(super) fn document(cx: Cx<'_>) -> Result<Answer, Refused> {
+    static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
+    let version = &cx.handle().facts().config.product_version;
+    let document = DOCUMENT.get_or_init(|| made(version).to_string().into());
+    Ok(Answer::text(document.clone(), crate::answer::JSON))
+}
+
+fn made(version: &str) -> Value {
     let mut paths = Map::new();
     for (path, methods, about) in PATHS {
         let (is_list, about) = about.strip_prefix('*').map_or((false, *about), |about| (true, about));
@@ -167,12 +176,12 @@ pub(super) fn document(cx: Cx<'_>) -> Result<Answer, Refused> {
         }
         paths.insert(format!("/api/{path}"), operations.into());
     }
-    Ok(Answer::json(&json!({
+    json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Leveret management API",
             "summary": "RabbitMQ's management API, as far as this broker has what it is about",
-            "version": cx.handle().facts().config.product_version,
+            "version": version,
         },
         "security": [{ "basic": [] }, { "operator": [] }],
         "components": {
@@ -193,7 +202,7 @@ pub(super) fn document(cx: Cx<'_>) -> Result<Answer, Refused> {
             },
         },
         "paths": paths,
-    })))
+    })
 }
 
 fn operation(method: &str, about: &str, is_list: bool) -> Value {

@@ -27,7 +27,7 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
             Some(vhost) => queue.vhost == vhost,
             None => cx.caller.sees(&topology, queue.vhost),
         };
-        topology.queues().filter(seen).map(|queue| (queue.vhost, queue.name.clone(), queue.id)).collect()
+        topology.declared_queues().filter(seen).map(|queue| (queue.vhost, queue.name.clone(), queue.id)).collect()
     };
     queues.sort_unstable();
     let map = cx.map();
@@ -127,7 +127,7 @@ pub(super) async fn own_rows(cx: Cx<'_>) -> Result<Answer, Refused> {
     let map = cx.map();
     let wanted: Vec<QueueId> = {
         let topology = cx.handle().topology();
-        let of_vhost = topology.queues().filter(|queue| vhost.is_none_or(|vhost| queue.vhost == vhost));
+        let of_vhost = topology.declared_queues().filter(|queue| vhost.is_none_or(|vhost| queue.vhost == vhost));
         let of_ids = of_vhost.filter(|queue| ids.as_ref().is_none_or(|ids| ids.contains(&queue.id.0)));
         of_ids.filter(|queue| cx.caller.sees(&topology, queue.vhost)).map(|queue| queue.id).collect()
     };

@@ -158,7 +158,7 @@ fn standing(cx: Cx<'_>, map: &Map, members: &Members, id: PartitionId) -> Standi
 /// What queues are promised now: how many of which, and those that lack something.
 fn queues(cx: Cx<'_>, topology: &Topology, map: &Map, standings: &BTreeMap<PartitionId, Standing>) -> Value {
     let (mut guarantees, mut lacking, mut lacking_count) = (BTreeMap::<String, u64>::new(), Vec::new(), 0u64);
-    for queue in topology.queues() {
+    for queue in topology.declared_queues() {
         let place = map.place(queue.partition, cx.handle().leader(queue.partition));
         let Guarantee { words, lacks } = guarantee(queue, &place, standings.get(&queue.partition));
         if lacks {
@@ -173,7 +173,7 @@ fn queues(cx: Cx<'_>, topology: &Topology, map: &Map, standings: &BTreeMap<Parti
     let guarantees: Vec<Value> =
         guarantees.into_iter().map(|(words, queues)| json!({ "guarantee": words, "queues": queues })).collect();
     json!({
-        "total": topology.queues().count(),
+        "total": topology.declared_queues().count(),
         "guarantees": guarantees,
         "under_replicated": lacking_count,
         "under_replicated_first": lacking,

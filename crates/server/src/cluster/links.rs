@@ -340,18 +340,21 @@ fn run(common: Arc<Common>, listener: std::net::TcpListener) {
         let accept = async {
             loop {
                 match listener.accept().await {
-                    Ok((stream, _)) if strangers.enter() => {
+                    Ok((stream, from)) => {
                         let (common, strangers) = (common.clone(), strangers.clone());
+                        let stranger = strangers.enter(from.ip());
                         tokio::task::spawn_local(async move {
-                            let met = introduce(&common, stream, None).await;
-                            strangers.leave();
+                            let met = tokio::select! {
+                                met = introduce(&common, stream, None) => met,
+                                () = stranger.cut() => Err("too many introduce themselves at once".to_owned()),
+                            };
+                            strangers.leave(&stranger);
                             match met {
                                 Ok(known) => have_link(&common, known).await,
                                 Err(why) => refuse(&strangers, &why),
                             }
                         });
                     }
-                    Ok(_) => refuse(&strangers, "too many introduce themselves at once"),
                     Err(error) => {
                         tracing::warn!(%error, "a connection of another node was not accepted");
                         tokio::time::sleep(AGAIN_AFTER).await;

@@ -60,7 +60,7 @@ fn whoever_asks_where_nobody_leads_for_long_hears_541_and_not_that_the_queue_is_
         let said = script.said();
         let asked = said.iter().filter(|line| line.starts_with("p1 <- ")).count();
         assert!((290..=301).contains(&asked), "{request:?} was asked {asked} times");
-        let last = "1: error 541 queue 'q' in vhost '/' has no leader to ask";
+        let last = "1: error 541 queue 'q' in vhost '/' has no leader to ask: does a majority of its nodes run?";
         assert_eq!(said.last().map(String::as_str), Some(last), "{request:?}");
         assert_eq!(said.iter().filter(|line| line.starts_with("1: ")).count(), 1, "{said:?}");
     }

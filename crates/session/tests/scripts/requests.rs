@@ -2,8 +2,9 @@
 //! and channels that are gone.
 
 use crate::script::{Script, consume, copied_to, declare, get};
-use amqp::{Properties, Request};
+use amqp::{Event, Properties, Request, Table};
 use broker::ConsumerKey;
+use bytes::Bytes;
 use partition::{Effect, Reply};
 
 fn reply_to(name: &[u8]) -> Vec<u8> {
@@ -163,4 +164,49 @@ fn a_change_that_nobody_decides_any_more_is_not_left_without_an_answer() {
     script.lose_log();
     let said = script.said();
     assert!(said.len() == 2 && said[1].starts_with("1: error 5"), "{said:?}");
+}
+
+#[test]
+fn a_client_that_closes_hears_of_it_once_its_exclusive_queues_are_gone_on_all_nodes() {
+    let bye = || Event::Closed(amqp::Closed::ByClient { code: 200, text: Bytes::new() });
+    let exclusive = |name: &'static str| Request::QueueDeclare {
+        queue: Bytes::from_static(name.as_bytes()),
+        durable: false,
+        exclusive: true,
+        auto_delete: false,
+        arguments: Table::new(),
+        passive: false,
+    };
+    let owner = || {
+        let mut script = Script::begun();
+        script.among_others();
+        for name in ["mine", "mine too"] {
+            script.ask(1, exclusive(name));
+            script.decide();
+        }
+        script.close(1);
+        script.said();
+        script
+    };
+    let asked = "p9 <- delete if unused false if empty false";
+    let mut script = owner();
+    script.event(bye());
+    assert_eq!(script.said(), [asked, asked]);
+    let second = script.question();
+    script.answer_to(second, Reply::Counted(0));
+    assert_eq!(script.said(), [""; 0], "one of the two is known to others still");
+    script.answer_to(second, Reply::Counted(0));
+    assert_eq!(script.said(), ["connection.close-ok"]);
+
+    // Who just hangs up hears nothing, and its queues go all the same.
+    let mut script = owner();
+    script.event(Event::Closed(amqp::Closed::Disconnected));
+    assert_eq!(script.said(), [asked, asked]);
+
+    // Who has none has its answer at once.
+    let mut script = Script::begun();
+    script.close(1);
+    script.said();
+    script.event(bye());
+    assert_eq!(script.said(), ["connection.close-ok"]);
 }

@@ -16,7 +16,7 @@ use amqp::{
     Settle, Table, Value,
 };
 use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
-use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
+use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::message::{Stamp, store};
 use partition::{Command, Effect, Message, Reply, RequestId};
@@ -295,6 +295,10 @@ impl Client for Machine {
         self.say(format!("{channel}: error {} {}", error.code.number(), error.text));
     }
 
+    fn left(&mut self) {
+        self.say("connection.close-ok".to_owned());
+    }
+
     fn connection_error(&mut self, error: ConnectionError) {
         self.is_closing = true;
         self.say(format!("error {} {}", error.code.number(), error.text));
@@ -536,6 +540,11 @@ impl Script {
             body,
             publish_seq,
         }));
+    }
+
+    /// The node is one of several: the others know what it has in memory.
+    pub(crate) fn among_others(&mut self) {
+        self.node.topology.borrow_mut().set_own_home(Some(NodeNumber(1)));
     }
 
     /// The operator changes something.

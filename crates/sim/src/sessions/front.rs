@@ -430,10 +430,10 @@ impl Host for Desk<'_> {
     }
 
     fn delete_queue(&self, delete: DeleteQueue) {
-        let DeleteQueue { queue, partition, if_unused, if_empty, channel, request } = delete;
+        let DeleteQueue { queue, partition, if_unused, if_empty, channel, request, insists } = delete;
         self.front.askers.borrow_mut().insert(queue, channel);
         let asker = Asker::Channel { channel, request };
-        self.switch().delete_queue(Deletion { queue, partition, if_unused, if_empty, asker }, self);
+        self.switch().delete_queue(Deletion { queue, partition, if_unused, if_empty, asker, insists }, self);
     }
 
     fn open_channel(&self, number: u16) -> ChannelKey {
