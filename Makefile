@@ -41,7 +41,8 @@ torture:
 bench:
 	bench/run.sh
 
-# The pages of docs/examples anew, unattended (20 minutes on a machine that does nothing else; root; SECONDS_A_RUN=30 for longer windows).
+# The pages of docs/examples anew, unattended (20 to 30 minutes on a machine that does nothing else; root; SECONDS_A_RUN=30 for longer
+# windows, LIMIT_MINUTES=20 to end by then, DRY=1 to see what it would run).
 examples:
 	bench/examples.sh $(EXAMPLES)
 

@@ -28,6 +28,13 @@ end() {
 case ${1:-} in
 start)
   [ -z "$(pids)" ] || { echo "RabbitMQ runs already" >&2; exit 1; }
+  # Or what is measured or tested would be somebody else's broker.
+  for taken in "$port" $((port + 1)) $((port + 3)); do
+    if (exec 3<>"/dev/tcp/127.0.0.1/$taken") 2>/dev/null; then
+      echo "somebody else listens on port $taken: end it, or choose another RABBITMQ_TEST_PORT" >&2
+      exit 1
+    fi
+  done
   if [ -n "$root" ]; then
     # Its name resolution and its processes need these.
     mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
@@ -44,14 +51,20 @@ start)
     RABBITMQ_CONFIG_FILE="$folder/rabbitmq.conf" RABBITMQ_ADVANCED_CONFIG_FILE="$folder/none.config" \
     RABBITMQ_ENABLED_PLUGINS_FILE="$folder/enabled_plugins" RABBITMQ_CONF_ENV_FILE="$folder/none.conf" LANG=C.UTF-8 \
     setsid nohup /usr/lib/rabbitmq/bin/rabbitmq-server </dev/null >>"$root$folder/log/output.log" 2>&1 &
+  server=$!
   for _ in $(seq 1 600); do
     if curl -sf -o /dev/null -u guest:guest "http://127.0.0.1:$((port + 1))/api/overview"; then exit 0; fi
+    kill -0 "$server" 2>/dev/null || break
     sleep 0.2
   done
   tail -n 20 "$root$folder/log/output.log" >&2
   exit 1
   ;;
-stop) end TERM ;;
+stop)
+  end TERM
+  # The name service of its nodes ends with the last of them.
+  inside env LANG=C.UTF-8 epmd -port "$((port + 2))" -kill >/dev/null 2>&1 || true
+  ;;
 kill) end KILL ;;
 version) inside dpkg-query -W rabbitmq-server ;;
 *)

@@ -23,7 +23,7 @@ use crate::report;
 use crate::run::Context;
 use crate::screen::say;
 use crate::words::{Known, Words, help};
-use file::{Campaign, Planned};
+use file::{Campaign, Planned, Restart};
 use peer::Peer;
 use results::Builds;
 pub use results::Made;
@@ -36,8 +36,11 @@ const OWN: &[Known] = &[
     ("dry-run", "", "list the runs with the time that they take, and run nothing"),
 ];
 
-/// Seconds that starting and stopping a broker takes, and counting what is left in its queues.
-const AROUND_A_RUN_S: f64 = 15.0;
+/// Seconds that connecting takes, and counting what is left in the queues.
+const AROUND_A_RUN_S: f64 = 4.0;
+
+/// Seconds that a command takes to start a broker, and another one to stop it.
+const AROUND_A_START_S: f64 = 11.0;
 
 /// Runs what a file says, or what of it is not done.
 pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
@@ -67,7 +70,8 @@ pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
         campaign.planned(&versions, &context.version).map_err(|why| Error::usage(format!("{name}: {why}")))?;
     let is_left = |run: &&Planned| !results::is_done(&out, run);
     let left: Vec<&Planned> = planned.iter().filter(is_left).collect();
-    let seconds = |runs: &[&Planned]| runs.iter().map(|run| run.takes_s + AROUND_A_RUN_S).sum::<f64>();
+    let around = |run: &Planned| AROUND_A_RUN_S + if run.is_first { AROUND_A_START_S } else { 0.0 };
+    let seconds = |runs: &[&Planned]| runs.iter().map(|run| run.takes_s + around(run)).sum::<f64>();
     if words.is_set("dry-run") {
         for run in &planned {
             let state = if is_left(&run) { time(run.takes_s) } else { "done".to_owned() };
@@ -84,7 +88,12 @@ pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
     std::fs::create_dir_all(&out).map_err(|why| Error::machine(format!("making {}", out.display()), why))?;
     let _alone = alone(&out)?;
     crate::broker::end_orphans();
+    // Nor is another broker measured beside one that a killed campaign left.
+    if !left.is_empty() {
+        campaign.brokers.iter().for_each(|broker| Peer::end(broker, &out));
+    }
     let began = Instant::now();
+    let mut standing = None;
     for (at, run) in left.iter().enumerate() {
         if context.interrupted.load(Ordering::Relaxed) {
             break;
@@ -94,8 +103,9 @@ pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
         let slower = if at > 0 { began.elapsed().as_secs_f64() / expected } else { 1.0 };
         let rest = time(seconds(&left[at..]) * slower);
         say(&format!("\n==== {} of {all}, {rest} left: {}", done + at + 1, run.title()));
-        one(&campaign, run, &out, context)?;
+        one(&campaign, run, &mut standing, &out, context)?;
     }
+    drop(standing);
     finish(&campaign, &planned, &out, context, Builds::These)
 }
 
@@ -109,19 +119,45 @@ fn alone(out: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
+/// The broker that stands, and for which part it was started.
+struct Standing<'a> {
+    peer: Peer<'a>,
+    broker: usize,
+    part: usize,
+}
+
 /// Makes a run. Only what keeps all others from being made too is an error.
-fn one(campaign: &Campaign, run: &Planned, out: &Path, context: &Context) -> Result<(), Error> {
+fn one<'a>(
+    campaign: &'a Campaign,
+    run: &Planned,
+    standing: &mut Option<Standing<'a>>,
+    out: &'a Path,
+    context: &Context,
+) -> Result<(), Error> {
     let unfinished = out.join(format!("{}.unfinished", run.file));
     // Where a run leaves its figures is the campaign's affair: who types the command that the page
     // shows makes the same run.
     let mut unsaid = String::new();
-    let made = Peer::start(&campaign.brokers[run.broker], out, context).and_then(|peer| {
+    // The one before is gone before the next one starts.
+    let kept = standing
+        .take()
+        .filter(|it| campaign.restart == Restart::Part && (it.broker, it.part) == (run.broker, run.part));
+    let peer = match kept {
+        Some(it) => Ok(it.peer),
+        None => Peer::start(&campaign.brokers[run.broker], out, context),
+    };
+    let made = peer.and_then(|peer| {
         let tool = matches!(run.words.first().map(String::as_str), Some("scenario" | "durability"));
         let (tool, own) = run.words.split_at(if tool { 1 } else { 0 });
         let about = ["--id".to_owned(), run.made.broker.clone(), "--json".to_owned(), unfinished.display().to_string()];
         let words = [tool, &peer.words()[..], &about, own].concat();
         unsaid = crate::uri::without_passwords(&about);
-        crate::command::bench(&words, &context.with_brokers(Vec::new()))
+        let ended = crate::command::bench(&words, &context.with_brokers(Vec::new()))?;
+        // Whatever else it came to may have left messages in the queues.
+        if ended == Ended::Met {
+            *standing = Some(Standing { peer, broker: run.broker, part: run.part });
+        }
+        Ok(())
     });
     if context.interrupted.load(Ordering::Relaxed) {
         // It is made again, from its start.
@@ -182,10 +218,17 @@ fn finish(
 /// What stands behind the answer: the method, the brokers, and what is not there.
 fn foreword(campaign: &Campaign, failed: &[String], absent: &[String]) -> String {
     let mut html = format!("<h2>What was measured, and how</h2>\n<p>{}</p>\n", escape(&campaign.about));
-    html.push_str(
-        "<p>The brokers ran in turn, one at a time, each run on one that was started for it, and another \
-         one was first each time, so that what the machine does beside it meets all of them alike.</p>\n<ul>\n",
-    );
+    let started = match campaign.restart {
+        Restart::Run => "each run on one that was started for it",
+        Restart::Part => {
+            "each started once for all values of a part and anew behind a run that did not pass \
+             (this program's own for each run)"
+        }
+    };
+    html.push_str(&format!(
+        "<p>The brokers ran in turn, one at a time, {started}, and another one was first each time, so that what the \
+         machine does beside it meets all of them alike.</p>\n<ul>\n",
+    ));
     for broker in &campaign.brokers {
         html.push_str(&format!("<li>{}: <code>{}</code></li>\n", escape(&broker.name), escape(&broker.told())));
     }

@@ -241,7 +241,6 @@ impl Lab<'_> {
         Ok(Abilities { chooses, is_cluster: self.options("")?.uris.len() > 1 })
     }
 
-    /// What waits for the memory of the first node only.
     /// What waits for no disk. One node has it in memory; of a cluster that lets a queue choose, a
     /// majority has, because none of its levels is less than that.
     fn unsynced(&self) -> Stage {

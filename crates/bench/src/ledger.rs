@@ -82,11 +82,26 @@ impl Ledger {
         true
     }
 
-    /// Adds all of `first..limit`.
+    /// Adds all of `first..limit`, a word of 64 at a time.
     pub fn insert_range(&mut self, first: u64, limit: u64) {
-        (first..limit).for_each(|sequence| {
-            self.insert(sequence);
-        });
+        let mut at = first;
+        while at < limit {
+            let until = limit.min((at / 64 + 1) * 64);
+            let mask = (u64::MAX >> (64 - (until - at))) << (at % 64);
+            let chunk = self.chunk_mut(at);
+            let mut new = 0;
+            if let Chunk::Some { bits, count } = chunk {
+                let word = &mut bits[(at % CHUNK / 64) as usize];
+                new = (mask & !*word).count_ones();
+                *word |= mask;
+                *count += new as u16;
+                if u64::from(*count) == CHUNK {
+                    *chunk = Chunk::Full;
+                }
+            }
+            self.count += u64::from(new);
+            at = until;
+        }
     }
 
     /// Those that are here and not in `other`, the first `at_most` of them, and how many there are

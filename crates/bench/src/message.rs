@@ -135,11 +135,17 @@ impl Filling {
     }
 }
 
+#[repr(align(8))]
+struct Aligned([u8; 32]);
+
 impl Tail {
     /// The checksum of a body that begins like this and goes on with the filling.
     #[inline]
     fn check_behind(&self, head: &[u8]) -> u32 {
-        let [a, b, c, d] = crc32c::crc32c(head).to_le_bytes().map(usize::from);
+        // Eight bytes at a time, which wants them to stand at a multiple of eight.
+        let mut aligned = Aligned([0; 32]);
+        aligned.0[..head.len()].copy_from_slice(head);
+        let [a, b, c, d] = crc32c::crc32c(&aligned.0[..head.len()]).to_le_bytes().map(usize::from);
         self.shift[0][a] ^ self.shift[1][b] ^ self.shift[2][c] ^ self.shift[3][d] ^ self.check
     }
 

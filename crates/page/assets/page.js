@@ -40,27 +40,45 @@
   const HEIGHT = 260;
   const AXIS = "12px system-ui, sans-serif";
 
-  // What happened, over the curves: lines and bands with a word at the top, each word where it covers no other.
-  function drawMarks(u, marks) {
+  // What happened: lines and bands over the curves, with words above the plot, each in the first row where it covers no other.
+  const MARK = { font: "11px system-ui, sans-serif", row: 14, rows: 3 };
+  const measured = document.createElement("canvas").getContext("2d");
+  function markWords(marks, left, width, place, ratio) {
+    const ends = Array(MARK.rows).fill(-Infinity);
+    measured.font = MARK.font;
+    return marks.map((mark) => {
+      const at = place(mark.at), wide = measured.measureText(mark.text).width * ratio;
+      if ((mark.until == null ? at : place(mark.until)) < left || at > left + width) return null;
+      const x = Math.max(left, Math.min(at, left + width - wide));
+      const row = ends.findIndex((end) => end < x);
+      if (row >= 0) ends[row] = x + wide + 8 * ratio;
+      return row < 0 ? null : { x, row };
+    });
+  }
+  // How many rows of them a chart needs, before it is laid out.
+  const rowsOf = (marks, width, first, last) =>
+    Math.max(0, ...markWords(marks, 0, width - 70, (at) => ((at - first) / (last - first || 1)) * (width - 70), 1).map((word) => (word ? word.row + 1 : 0)));
+
+  function drawMarks(u, marks, rows) {
     const ratio = devicePixelRatio || 1;
     const ctx = u.ctx;
     const { left, top, width, height } = u.bbox;
-    const rows = [-Infinity, -Infinity, -Infinity];
+    const words = markWords(marks, left, width, (at) => u.valToPos(at, "x", true), ratio);
     ctx.save();
-    ctx.beginPath();
-    ctx.rect(left, top, width, height);
-    ctx.clip();
-    ctx.font = 11 * ratio + "px system-ui, sans-serif";
-    ctx.textBaseline = "top";
+    ctx.font = MARK.font.replace("11", 11 * ratio);
+    ctx.textBaseline = "bottom";
     ctx.textAlign = "left";
-    for (const mark of marks) {
+    marks.forEach((mark, nth) => {
       const at = u.valToPos(mark.at, "x", true);
       const until = mark.until == null ? at : u.valToPos(mark.until, "x", true);
-      if (until < left || at > left + width) continue;
+      if (until < left || at > left + width) return;
       ctx.strokeStyle = ctx.fillStyle = colour(mark.bad ? "--bad" : "--faint");
+      const word = words[nth] && words[nth].row < rows ? words[nth] : null;
+      const high = word ? (rows - 1 - word.row) * MARK.row * ratio : 0;
       if (until > at) {
+        const from = Math.max(left, at);
         ctx.globalAlpha = 0.14;
-        ctx.fillRect(at, top, until - at, height);
+        ctx.fillRect(from, top, Math.min(until, left + width) - from, height);
         ctx.globalAlpha = 1;
       } else {
         ctx.lineWidth = ratio;
@@ -71,17 +89,8 @@
         ctx.stroke();
         ctx.setLineDash([]);
       }
-      const wide = ctx.measureText(mark.text).width;
-      const x = Math.max(left + 2 * ratio, Math.min(at + 4 * ratio, left + width - wide - 2 * ratio));
-      const row = rows.findIndex((end) => end < x);
-      if (row < 0) continue;
-      rows[row] = x + wide + 6 * ratio;
-      const y = top + (2 + 14 * row) * ratio;
-      ctx.lineWidth = 3 * ratio;
-      ctx.strokeStyle = colour("--paper");
-      ctx.strokeText(mark.text, x, y);
-      ctx.fillText(mark.text, x, y);
-    }
+      if (word) ctx.fillText(mark.text, word.x, top - high - 2 * ratio);
+    });
     ctx.restore();
   }
 
@@ -163,6 +172,7 @@
       return Object.assign({}, one, { x, y: order.map((at) => one.y[at]), labels: one.labels && order.map((at) => one.labels[at]) });
     });
     const isDots = data.series.some((one) => one.stroke === "dots");
+    figure.classList.toggle("dots", isDots);
     const levelled = (low, high) => (data.level ? [Math.min(low, data.level[0]), Math.max(high, data.level[0])] : [low, high]);
     const tables = sorted.map((one) => [one.x, one.y]);
     const joined = tables.length > 1 ? uPlot.join(tables) : tables[0];
@@ -211,8 +221,10 @@
     const all = (u, at) => at;
     if (isLog) Object.assign(yAxis, { splits, filter: all });
     if (data.x.scale === "log") Object.assign(xAxis, { splits, filter: all });
+    const rows = rowsOf(data.marks || [], width, Math.min(0, first), last);
     const chart = new uPlot({
       width, height: HEIGHT,
+      padding: [rows > 0 ? rows * MARK.row + 4 : null, null, null, null],
       scales: {
         x: { time: false, distr: data.x.scale === "log" ? 3 : 1, range: xRange },
         y: isLog
@@ -236,7 +248,7 @@
         points: { size: 7 },
       },
       focus: { alpha: 0.35 },
-      legend: { markers: { width: 2 } },
+      legend: { markers: { width: 2, dash: (u, at) => (at > 0 && DASHES[sorted[at - 1].stroke] && sorted[at - 1].stroke) || "solid" } },
       series: [
         { label: data.x.name, value: (u, at) => (at == null ? "–" : isPercentile ? percentile(at) : three(at)) },
         ...sorted.map((one) => ({
@@ -253,7 +265,7 @@
         // Values stand in the legend while something points at them, here or in a chart that moves with this one.
         setCursor: [(u) => u.root.classList.toggle("pointed", u.cursor.idx != null)],
         draw: [
-          (u) => drawMarks(u, data.marks || []),
+          (u) => drawMarks(u, data.marks || [], rows),
           (u) => data.level && drawLevel(u, data.level),
           (u) => drawWords(u, sorted.filter((one, at) => one.labels && u.series[at + 1].show)),
         ],

@@ -11,7 +11,7 @@ mod shown;
 
 use serde::Serialize;
 
-use page::figures::three;
+use page::figures::{counted, three};
 
 use crate::latency::Curve;
 use crate::model::{COPIES, Estimate, Model, Parameter, Point, Shape, Validation, student, validate};
@@ -286,9 +286,9 @@ impl Engine {
             .then(|| Validation::of("configuration measured here", (0..points.len()).map(without).collect()));
         assumptions.push(format!(
             "the form of the model is the study's (RabbitMQ 3.8 on {} clusters): how CPU, volume, copies and agreement share the time of a \
-             message; only its scale is measured here, on {} configuration(s): {:.2} times the study's rate for the same shape",
+             message; only its scale is measured here, on {}: {:.2} times the study's rate for the same shape",
             reference.len(),
-            points.len(),
+            counted(points.len(), "configuration"),
             mean.exp()
         ));
         let mut unknown: Vec<&str> = points.iter().map(|point| point.shape.volume.as_str()).collect();

@@ -22,6 +22,9 @@ pub(super) struct Campaign {
     pub(super) about: String,
     /// Seconds of a run, for {seconds} in a line; `--seconds` gives others.
     pub(super) seconds: Option<u64>,
+    /// When a broker is started anew.
+    #[serde(default)]
+    pub(super) restart: Restart,
     /// How many times as long the runs are as the file says.
     #[serde(skip)]
     stretch: f64,
@@ -31,6 +34,18 @@ pub(super) struct Campaign {
     /// With what.
     #[serde(rename = "part")]
     pub(super) parts: Vec<Part>,
+}
+
+/// When a broker with a command that starts it is started anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Restart {
+    /// For each run.
+    #[default]
+    Run,
+    /// For all values of a part, which then follow one another; and behind a run that may have left
+    /// something to the next one.
+    Part,
 }
 
 /// A broker. Without any command it is this program's.
@@ -92,8 +107,12 @@ pub(super) struct Planned {
     pub(super) scenario: String,
     /// Number of the part with these values, among all.
     pub(super) cell: usize,
+    /// Number of its part.
+    pub(super) part: usize,
     /// Number of its broker.
     pub(super) broker: usize,
+    /// Whether a command starts its broker before it, as far as can be foreseen.
+    pub(super) is_first: bool,
     /// Its line, and the words of it.
     pub(super) bench: String,
     pub(super) words: Vec<String>,
@@ -190,22 +209,31 @@ impl Campaign {
 
     /// All runs, in the order in which they are made: brokers in turn, another one first each time.
     pub(super) fn planned(&self, versions: &[String], tool: &str) -> Result<Vec<Planned>, String> {
-        let (mut planned, mut files, mut cell) = (Vec::new(), BTreeSet::new(), 0);
-        for part in &self.parts {
-            let mut brokers = part.numbers(&self.brokers)?;
-            let next = usize::from(brokers.len() > 1);
-            for values in part.cells()? {
-                brokers.rotate_left(if cell == 0 { 0 } else { next });
-                cell += 1;
-                for &broker in &brokers {
-                    let of = (cell, broker, &self.brokers[broker]);
-                    let run = part.run(&values, (self.seconds, self.stretch), of, (&versions[broker], tool))?;
+        let (mut planned, mut files, mut turn, mut before) = (Vec::new(), BTreeSet::new(), 0, 0);
+        for (number, part) in self.parts.iter().enumerate() {
+            let (brokers, cells) = (part.numbers(&self.brokers)?, part.cells()?);
+            // What follows one another: the brokers of a cell, or the cells of a broker.
+            let turns: Vec<Vec<usize>> = match self.restart {
+                Restart::Run => (0..cells.len()).map(|cell| vec![cell]).collect(),
+                Restart::Part => vec![(0..cells.len()).collect()],
+            };
+            for cells_of_turn in turns {
+                let mut order = brokers.clone();
+                order.rotate_left(turn % brokers.len().max(1));
+                turn += 1;
+                for (broker, &cell) in
+                    order.iter().flat_map(|broker| cells_of_turn.iter().map(move |cell| (*broker, cell)))
+                {
+                    let of = (before + cell, broker, &self.brokers[broker]);
+                    let run = part.run(&cells[cell], (self.seconds, self.stretch), of, (&versions[broker], tool))?;
                     if !files.insert(run.file.clone()) {
                         return Err(format!("{} is there twice: give its part another name", run.title()));
                     }
-                    planned.push(run);
+                    let is_first = self.brokers[broker].start.is_some() && cell == cells_of_turn[0];
+                    planned.push(Planned { part: number, is_first, ..run });
                 }
             }
+            before += cells.len();
         }
         if planned.is_empty() { Err("there is nothing to run".to_owned()) } else { Ok(planned) }
     }
@@ -283,7 +311,8 @@ impl Part {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' };
         let file: String = format!("{scenario} {}", broker.name).chars().map(plain).collect();
         let file = file.split('-').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-") + ".jsonl";
-        Ok(Planned { scenario, cell, broker: number, bench, words, file, takes_s, made })
+        let (part, is_first) = (0, false);
+        Ok(Planned { scenario, cell, part, broker: number, is_first, bench, words, file, takes_s, made })
     }
 }
 
@@ -331,6 +360,26 @@ mod tests {
         );
         assert_eq!((runs[2].file.as_str(), runs[2].takes_s), ("fast-size-100-rabbit.jsonl", 5.0));
         assert_eq!(runs[0].bench, "--size 10 --rate 1k --time 5");
+    }
+
+    #[test]
+    fn all_values_of_a_part_follow_one_another_where_a_broker_is_started_once_for_them() {
+        let commands = "start = \"a\"\nstop = \"b\"\nuri = \"amqp://localhost\"";
+        let text = TEXT.replace("command = \"rabbit {port}\"", commands).replace("title", "restart = \"part\"\ntitle");
+        let runs = planned(&text).unwrap();
+        let told: Vec<(String, usize, bool)> = runs.iter().map(|run| (run.title(), run.cell, run.is_first)).collect();
+        let told: Vec<(&str, usize, bool)> =
+            told.iter().map(|(title, cell, first)| (&**title, *cell, *first)).collect();
+        assert_eq!(
+            told,
+            [
+                ("fast, size 10, Leveret", 0, false),
+                ("fast, size 100, Leveret", 1, false),
+                ("fast, size 10, Rabbit", 0, true),
+                ("fast, size 100, Rabbit", 1, false),
+                ("long, Rabbit", 2, true)
+            ]
+        );
     }
 
     #[test]

@@ -32,11 +32,14 @@ impl<'a> Peer<'a> {
     pub(super) fn start(broker: &'a Broker, out: &'a Path, context: &Context) -> Result<Peer<'a>, Error> {
         let peer = Peer { broker, out };
         if let Some(start) = &broker.start {
-            // A campaign that was killed has stopped nothing.
-            peer.stop();
             shell(start, out, &|| context.interrupted.load(Ordering::Relaxed))?;
         }
         Ok(peer)
+    }
+
+    /// Stops one that a campaign left which was killed, if there is one.
+    pub(super) fn end(broker: &'a Broker, out: &'a Path) {
+        drop(Peer { broker, out });
     }
 
     /// The words that bring a run to it.

@@ -259,7 +259,7 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
             0 => None,
             secs => Some(secs),
         },
-        warmup_secs: given.number("warmup", 0, 0, 86_400)?,
+        warmup_secs: warmup(given)?,
         interval_secs: given.number("interval", 1, 1, 3600)?,
         exit_when,
         closed_loop: given.is_set("closed-loop"),
@@ -579,6 +579,19 @@ pub(crate) fn bytes_of(text: &str) -> Result<u64, Error> {
     }
 }
 
+/// Seconds that are left out at the start. They are a part of the time, so something must be left of
+/// it.
+fn warmup(given: &Given) -> Result<u64, Error> {
+    let warmup = given.number("warmup", 0u64, 0, 86_400)?;
+    match given.number("time", 0u64, 0, TIME_SECS_MAX)? {
+        time if time > 0 && warmup >= time => Err(Error::usage(format!(
+            "--warmup {warmup} and --time {time} contradict each other: the warm-up is a part of the time, and nothing \
+             would be measured"
+        ))),
+        _ => Ok(warmup),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -670,6 +683,7 @@ mod tests {
         assert!(error("hello").contains("\"hello\" is not an option"));
         assert!(error("-x 0 -y 0").contains("nobody"));
         assert!(error("--rate 1 --rate 2").contains("twice"));
+        assert!(error("--warmup 2 --time 2").contains("nothing would be measured"));
         assert!(error("--limit-memory 5X").contains("--limit-memory 5X"));
         assert!(error("--uri amqp://h --limit-cpu 1").contains("--uri and --limit-cpu contradict each other"));
         assert!(error("--uris amqp://h,,").contains("\"\" is not an AMQP URI"));

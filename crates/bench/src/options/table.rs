@@ -188,7 +188,7 @@ pub const OWN: &[Spec] = &[
     value("tls-key", "", "FILE", "its key, PEM"),
     value("threads", "", "N", "threads for producers, and as many for consumers (default 1)"),
     value("drain-timeout", "", "SECONDS", "after the end wait so long for what is still queued (default 60)"),
-    value("warmup", "", "SECONDS", "leave the first seconds out of the figures (default 0)"),
+    value("warmup", "", "SECONDS", "leave the first seconds of --time out of the figures (default 0)"),
     value("json", "", "FILE", "a JSON object for each interval, and one for the whole run"),
     value("html", "", "FILE", "a report with charts, one file"),
     value("hdr-log", "", "FILE", "HdrHistogram log of every interval, tags confirm and end-to-end"),

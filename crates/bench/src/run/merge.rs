@@ -421,14 +421,19 @@ impl Merge {
                 ),
             });
         }
-        if let Some(target) = run.target_per_s.filter(|target| run.published_per_s < target * 0.99) {
-            let behind = (target - run.published_per_s) * seconds;
-            run.notes.push(format!(
-                "{behind:.0} messages were due in the time of load and not sent: the broker held the rest back"
-            ));
-        }
+        run.notes.extend(held_back(options, &run, seconds));
         run
     }
+}
+
+/// How far a rate was missed. A number of messages that is shorter than the run was never due for
+/// all of it.
+fn held_back(options: &Options, run: &Run, seconds: f64) -> Option<String> {
+    let target = run.target_per_s.filter(|target| run.published_per_s < target * 0.99)?;
+    let behind = (target - run.published_per_s) * seconds;
+    (options.producing.messages == 0).then(|| {
+        format!("{behind:.0} messages were due in the time of load and not sent: the broker held the rest back")
+    })
 }
 
 /// What runs there, beside what it says of itself: a broker may call itself by another's name, so
@@ -446,5 +451,25 @@ fn join(all: &mut Option<Histogram<u64>>, part: Histogram<u64>) {
     match all {
         Some(all) => add(all, &part),
         None => *all = Some(part),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Asked, parse};
+
+    #[test]
+    fn who_asked_for_a_number_of_messages_is_not_told_of_more_that_were_due() {
+        let run = Run { target_per_s: Some(1000.0), published_per_s: 2.0, ..Run::default() };
+        let told = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            match parse(&words).expect("a line") {
+                Asked::Run(options) => held_back(&options, &run, 1.5),
+                _ => panic!("a run was expected"),
+            }
+        };
+        assert_eq!(told("--rate 1k -C 3"), None);
+        assert!(told("--rate 1k --time 2").expect("a note").starts_with("1497 messages were due"));
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use page::chart::Chart;
 use page::escape;
-use page::figures::{exact, three};
+use page::figures::{counted, exact, three};
 use page::tile::Tone;
 
 use super::{Form, Known, Limit, Predicted, Prediction};
@@ -124,7 +124,9 @@ impl Prediction {
     fn model_line(&self) -> String {
         let from = match self.form {
             Form::Fitted => format!("fitted on {} configurations", self.fitted_on),
-            Form::Borrowed => format!("the study's form, scaled on {} configuration(s) measured here", self.fitted_on),
+            Form::Borrowed => {
+                format!("the study's form, scaled on {} measured here", counted(self.fitted_on, "configuration"))
+            }
         };
         format!(
             "Model: time of a message = cpu x copies/(nodes x vCPUs) + volume x copies/nodes + contention x (1 - 1/nodes) + coherency x \

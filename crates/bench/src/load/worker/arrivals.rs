@@ -50,10 +50,14 @@ impl Worker {
             (Some([0, 60, 0, 60]), Role::Consumers(consumers), Some(i)) if i < consumers.len() => {
                 let tag_bytes = usize::from(*payload.get(4).ok_or("a cut delivery")?);
                 let digits = payload.get(5..5 + tag_bytes).ok_or("a cut delivery")?;
-                let queue_at = std::str::from_utf8(digits)
-                    .ok()
-                    .and_then(|text| text.parse().ok())
-                    .ok_or("a strange consumer tag")?;
+                let queue_at = match digits {
+                    // Nearly all: who consumes one queue or a few.
+                    [digit @ b'0'..=b'9'] => usize::from(digit - b'0'),
+                    _ => std::str::from_utf8(digits)
+                        .ok()
+                        .and_then(|text| text.parse().ok())
+                        .ok_or("a strange consumer tag")?,
+                };
                 let tag = longlong(5 + tag_bytes).ok_or("a cut delivery")?;
                 let redelivered = *payload.get(13 + tag_bytes).ok_or("a cut delivery")? & 1 == 1;
                 consumers[i].content.announce(Announced { tag, redelivered, queue_at });
