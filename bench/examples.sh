@@ -47,13 +47,13 @@ if [ -n "${RABBITMQ_4_ROOT:-}" ]; then
   fi
 fi
 
-# COMMAND...: ends it as Ctrl-C does when the time for all is up; 130 then, and when it was not begun. It runs in a group of its own,
-# so that Ctrl-C comes to it once: a second one would end it without its page.
+# COMMAND...: ends it as Ctrl-C does when the time for all is up; 130 then, and when it was not begun. It runs in a session of its
+# own and is signalled alone, so that Ctrl-C comes to it once: a second one would end it without its page.
 interrupted=
 within() {
   local left=0 code=0
   if [ "$until" -gt 0 ]; then left=$((until - $(date +%s))) && [ "$left" -gt 0 ] || return 130; fi
-  timeout --preserve-status --signal=INT --kill-after=120 "$left" "$@" &
+  setsid timeout --foreground --preserve-status --signal=INT --kill-after=120 "$left" "$@" &
   local pid=$!
   trap 'interrupted=yes; kill -INT "$pid" 2>/dev/null' INT TERM
   while :; do
@@ -117,4 +117,5 @@ for part in "${parts[@]}"; do
   esac
 done
 echo "== done, $(date +%H:%M:%S)"
+[ -z "$interrupted" ] || exit 130
 exit $failed
