@@ -54,8 +54,14 @@ def in_turn(port, ports):
             else:
                 client.close()
                 continue
-            for side in (client, node):
-                side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                for side in (client, node):
+                    side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError:
+                # It hung up, or its node was killed; the next one is served all the same.
+                for side in (client, node):
+                    side.close()
+                continue
             threading.Thread(target=pass_on, args=(client, node), daemon=True).start()
             threading.Thread(target=pass_on, args=(node, client), daemon=True).start()
 

@@ -63,6 +63,10 @@ pub(crate) fn all() -> Result<(), String> {
                 let name = format!("{suite}'s own tests");
                 totals.run(&name, Command::new(&python).args(arguments).envs(environment.clone()))?;
             }
+            // Once more with three nodes, where each connection comes to another one.
+            let mut three = Command::new(&python);
+            three.args(["tests/python/suite.py", "py-amqp"]).envs(environment.clone()).env("LEVERET_NODES", "3");
+            totals.run("py-amqp's own tests on three nodes", &mut three)?;
         }
         Err(why) => totals.broken.push(format!("the Python clients: {why}")),
     }

@@ -54,9 +54,10 @@ fn both_peers_byte_by_byte() {
     assert_eq!(client.read_bytes(), b"\x01\0\x01\0\0\0\x08\0\x14\0\x0b\0\0\0\0\xce");
 
     client.raw(b"\x01\0\0\0\0\0\x0d\0\x0a\0\x32\0\xc8\x02ok\0\0\0\0\xce");
+    assert_eq!(client.closed(), Closed::ByClient { code: 200, text: Bytes::from_static(b"ok") });
+    client.connection.left();
     assert_eq!(client.read_bytes(), b"\x01\0\0\0\0\0\x04\0\x0a\0\x33\xce");
     assert!(client.connection.is_finished());
-    assert_eq!(client.closed(), Closed::ByClient { code: 200, text: Bytes::from_static(b"ok") });
 }
 
 #[test]
