@@ -34,6 +34,38 @@ fn logins_are_counted_by_protocol_until_they_are_forgotten() {
 }
 
 #[test]
+fn a_password_that_is_set_is_hashed_by_argon2id_and_its_hash_goes_out_and_in() {
+    let Some((broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    http.put("/api/users/ann", r#"{"password":"sesame","tags":"management"}"#).with(201);
+    let ann = http.get("/api/users/ann").with(200);
+    assert_eq!(ann["hashing_algorithm"], json!("leveret_password_hashing_argon2id"));
+    let hash = ann["password_hash"].as_str().unwrap();
+    assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{hash}");
+    for _ in 0..2 {
+        assert_eq!(http.as_user("ann", "sesame").get("/api/whoami").with(200)["name"], json!("ann"));
+        assert_eq!(http.as_user("ann", "Sesame").get("/api/whoami").status, 401);
+    }
+    // As it goes out it comes in, and under another name it is the same password.
+    let exported = http.get("/api/definitions").with(200);
+    http.post("/api/definitions", &exported.to_string()).with(204);
+    assert_eq!(http.get("/api/users/ann").with(200), ann);
+    http.put("/api/users/bob", &ann.to_string().replace("\"ann\"", "\"bob\"")).with(201);
+    http.as_user("bob", "sesame").get("/api/whoami").with(200);
+    // RabbitMQ's hash stays what it is, whoever logs in, until a password is set.
+    let old = json!({"password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR", "tags": "management"});
+    http.put("/api/users/old", &old.to_string()).with(201);
+    http.as_user("old", "test12").get("/api/whoami").with(200);
+    assert_eq!(http.get("/api/users/old").with(200)["password_hash"], old["password_hash"]);
+    http.put("/api/users/old", r#"{"password":"test13","tags":"management"}"#).with(204);
+    http.as_user("old", "test13").get("/api/whoami").with(200);
+    assert_eq!(http.as_user("old", "test12").get("/api/whoami").status, 401, "what was known is not known any more");
+    let too_dear = json!({"password_hash": hash.replace("m=19456", "m=1048576"), "tags": "",
+                          "hashing_algorithm": "leveret_password_hashing_argon2id"});
+    http.put("/api/users/dear", &too_dear.to_string()).with(400);
+    drop(broker);
+}
+
+#[test]
 fn a_hash_that_was_told_is_a_password() {
     let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
     assert_eq!(http.get("/api/auth").with(200)["oauth_enabled"], json!(false));

@@ -47,8 +47,10 @@ fn declare(topology: &mut Topology, name: &str) {
 #[test]
 fn commands_about_users_hosts_and_policies_are_read_back_as_they_were_written() {
     let (user, vhost) = (Name::from("ann"), SLASH);
-    let password =
-        |algorithm: HashAlgorithm| PasswordHash::from_bytes(algorithm, &vec![7; 4 + algorithm.digest_bytes()]).unwrap();
+    let password = |algorithm: HashAlgorithm| match algorithm.hash_bytes() {
+        Some(length) => PasswordHash::from_bytes(algorithm, &vec![7; length]).unwrap(),
+        None => PasswordHash::argon2id(b"secret", [7; 16]),
+    };
     let mut commands: Vec<Command> = HashAlgorithm::ALL
         .into_iter()
         .map(|a| Command::PutUser { name: user.clone(), password: password(a), tags: vec![Name::from("management")] })
@@ -67,6 +69,7 @@ fn commands_about_users_hosts_and_policies_are_read_back_as_they_were_written() 
         put("p", r"^(?!amq\.)", 7, &[("max-in-memory-length", Value::I64(5))]),
     ]);
     let mut topology = Topology::new();
+    topology.apply(&Command::RaiseVersion { version: 3 }).outcome.unwrap();
     for command in &commands {
         assert_eq!(&Command::decode(&command.encode()).unwrap(), command);
         topology.apply(command).outcome.unwrap();
@@ -89,6 +92,7 @@ fn commands_about_users_hosts_and_policies_are_read_back_as_they_were_written() 
         topology.encode_snapshot()[5..],
         {
             let mut fresh = Topology::new();
+            fresh.apply(&Command::RaiseVersion { version: 3 }).outcome.unwrap();
             let limits = VhostLimits { connections_max: None, queues_max: Some(u32::MAX) };
             fresh.apply(&Command::SetVhostLimits { vhost, limits }).outcome.unwrap();
             fresh.encode_snapshot()
@@ -138,9 +142,24 @@ fn what_the_first_version_wrote_is_still_read() {
     for bytes in [&user[..], &permission] {
         topology.apply(&Command::decode(bytes).unwrap()).outcome.unwrap();
     }
-    let ann = topology.authenticate(b"ann", b"pw").unwrap();
+    let ann = topology.user(b"ann").unwrap();
+    assert!(ann.password.matches(b"pw"));
     let everything = Permission::everything();
     assert_eq!(ann.permissions[&SLASH], Permission { write: Pattern::nothing(), ..everything });
+}
+
+#[test]
+fn hashes_of_argon2id_are_kept_once_all_nodes_can_read_them() {
+    let mut topology = Topology::new();
+    let password = PasswordHash::argon2id(b"secret", [7; 16]);
+    let put = Command::PutUser { name: Name::from("ann"), password, tags: Vec::new() };
+    let refused = topology.apply(&put).outcome.unwrap_err();
+    assert!(refused.text.contains("before all nodes"), "{}", refused.text);
+    assert!(topology.user(b"ann").is_none() && !topology.keeps_argon2id());
+    topology.apply(&Command::RaiseVersion { version: 3 }).outcome.unwrap();
+    topology.apply(&put).outcome.unwrap();
+    let read = Topology::decode_snapshot(&topology.encode_snapshot()).unwrap();
+    assert!(read.user(b"ann").unwrap().password.matches(b"secret"));
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl Caller {
             return Caller::of_token(named, from, token).await;
         }
         let Some((name, password)) = authorization.and_then(credentials) else { return Err(Refused::Anonymous) };
-        let login = handle.check_login(&name, &password, from);
+        let login = handle.check_login(&name, &password, from).await;
         let (refused, reason) = match login {
             Ok(()) => {
                 let tags = handle.topology().user(&name).map(|user| user.tags.clone());
@@ -62,6 +62,9 @@ impl Caller {
             Err(LoginError::Wrong) => (Refused::LoginFailed(FAILED), "wrong user or password"),
             Err(LoginError::NotAdmitted) => {
                 (Refused::LoginFailed(FAILED), "too many failed logins: the password was not looked at")
+            }
+            Err(LoginError::TooMany) => {
+                (Refused::LoginFailed(FAILED), "too many logins at once: the password was not looked at")
             }
             Err(LoginError::OnlyLoopback) => {
                 let reason = "User can only log in via localhost";

@@ -221,6 +221,14 @@ impl Client {
         inner.session.handle_decided(channel, request, outcome, cx);
     }
 
+    /// The password of this connection's login was looked at.
+    pub(crate) fn handle_password(self: &Rc<Self>, is_right: bool, local: &Rc<Local>, now: Millis) {
+        let inner = &mut *self.inner.borrow_mut();
+        let cx = &mut Cx { client: &mut inner.amqp, host: &Turn { local, client: self } };
+        inner.session.handle_password(is_right, cx, now);
+        inner.pump(self, local, now);
+    }
+
     /// The node's alarms changed.
     pub(crate) fn set_blocked(self: &Rc<Self>, reason: Option<&str>, local: &Rc<Local>, now: Millis) {
         let inner = &mut *self.inner.borrow_mut();

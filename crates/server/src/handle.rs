@@ -11,13 +11,15 @@ use crate::definitions::{Fresh, ImportError, Imported};
 use crate::engine::{Durations, EngineGauges, SyncTimes, wall_ms};
 use crate::listener;
 use crate::node::{Alarm, Alarms, Shared, trace_news};
+use crate::passwords::hashed;
 use crate::patterns;
 use crate::random;
 pub use crate::shard::ShardStatistics;
 use crate::shard::{Arrival, Look, Outsider, Parcel};
 use crate::topology_log::Answer;
 use broker::topology::{
-    Actor, Checked, Command, CommandReply, NodeStanding, QueueDeclare, QueueDeclared, Refusal, SALT_BYTES, Topology,
+    Actor, Checked, Command, CommandReply, HashAlgorithm, Name, NodeStanding, PasswordHash, QueueDeclare,
+    QueueDeclared, Refusal, SALT_BYTES, Topology,
 };
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
@@ -26,7 +28,7 @@ use partition::{QueueFigures, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::ServerConfig;
 use session::report::{ConnectionNumber, ConnectionReport};
-use session::{Asker, Deletion};
+use session::{Admitted, Asker, Deletion, PasswordCheck, Verdict};
 pub use session::{ChannelTraffic, Counted, LoginOver, MessageSizes, QueueTraffic, Traffic};
 use std::collections::HashMap;
 use std::io;
@@ -133,6 +135,8 @@ pub enum LoginError {
     /// Too many logins failed: the password was not looked at, and whoever asks is not to know
     /// that.
     NotAdmitted,
+    /// So many logins wait for a look at their passwords that this one was not looked at.
+    TooMany,
     /// This user may come from this machine only.
     OnlyLoopback,
 }
@@ -271,20 +275,41 @@ impl Handle {
 
     /// Whether somebody may log in with this password from this address. It does not ask what they
     /// may do.
-    pub fn check_login(&self, user: &[u8], password: &[u8], from: SocketAddr) -> Result<(), LoginError> {
-        let config = &self.shared().config;
-        let only_loopback = config.loopback_users.iter().any(|other| other.as_bytes() == user);
+    pub async fn check_login(&self, user: &[u8], password: &[u8], from: SocketAddr) -> Result<(), LoginError> {
         let shared = self.shared();
-        let topology = shared.topology();
-        let exists = topology.user(user).is_some();
-        let admitted = shared.sessions.logins.admit(from.ip(), user, exists, shared.now());
-        let known = admitted.as_ref().and_then(|_| topology.authenticate(user, password));
-        let login = match (admitted, known) {
-            (None, _) => Err(LoginError::NotAdmitted),
-            (_, None) => Err(LoginError::Wrong),
-            (_, Some(_)) if only_loopback && !from.ip().to_canonical().is_loopback() => Err(LoginError::OnlyLoopback),
-            (Some(admitted), Some(_)) => {
-                admitted.was_right(shared.now());
+        let only_loopback = shared.config.loopback_users.iter().any(|other| other.as_bytes() == user);
+        let hash = shared.topology().user(user).map(|user| user.password.clone());
+        let (exists, mut admitted) = (hash.is_some(), None);
+        let mut admit = || {
+            admitted = shared.sessions.logins.admit(from.ip(), user, exists, shared.now());
+            Admitted::of(admitted.as_ref())
+        };
+        let (sender, told) = oneshot::channel();
+        let verdict = match hash {
+            Some(hash) => {
+                let check = PasswordCheck { user: Name::new(user), hash, password: Bytes::copy_from_slice(password) };
+                shared.passwords.check(check, &mut admit, move |is_right| {
+                    // Who does not wait any more does not need it.
+                    let _ = sender.send(is_right);
+                })
+            }
+            None if admit() == Admitted::No => Verdict::NotAdmitted,
+            None => Verdict::Wrong,
+        };
+        let verdict = match verdict {
+            Verdict::Later if told.await.unwrap_or(false) => Verdict::Right,
+            Verdict::Later => Verdict::Wrong,
+            found => found,
+        };
+        let login = match verdict {
+            Verdict::NotAdmitted => Err(LoginError::NotAdmitted),
+            Verdict::TooMany => Err(LoginError::TooMany),
+            Verdict::Wrong | Verdict::Later => Err(LoginError::Wrong),
+            Verdict::Right if only_loopback && !from.ip().to_canonical().is_loopback() => Err(LoginError::OnlyLoopback),
+            Verdict::Right => {
+                if let Some(admitted) = admitted {
+                    shared.sessions.logins.was_right(admitted, shared.now());
+                }
                 Ok(())
             }
         };
@@ -577,6 +602,20 @@ impl Handle {
     /// Bits that nobody can guess.
     pub fn secret(&self) -> u128 {
         random::secret()
+    }
+
+    /// Hashes a password that is set anew, as the settings say; on another thread where that takes
+    /// long. `None`: too much waits for that.
+    pub async fn hash_password(&self, password: &[u8]) -> Option<PasswordHash> {
+        let shared = self.shared();
+        let algorithm = shared.hashing();
+        if algorithm != HashAlgorithm::Argon2id {
+            return Some(hashed(algorithm, password));
+        }
+        let (sender, told) = oneshot::channel();
+        let is_on_its_way =
+            shared.passwords.hash(Bytes::copy_from_slice(password), move |hash| drop(sender.send(hash)));
+        if is_on_its_way { told.await.ok() } else { None }
     }
 
     /// Random bytes for a password's hash.

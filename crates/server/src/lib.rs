@@ -22,6 +22,7 @@ pub mod engine;
 pub mod handle;
 mod listener;
 pub mod node;
+mod passwords;
 pub mod patterns;
 mod proxy_protocol;
 mod random;

@@ -135,6 +135,8 @@ pub fn run<G>(
             per_address: config.login_failures_per_address,
             per_user: config.login_failures_per_user,
         },
+        password_hashing: config.password_hashing,
+        known_passwords_s: config.login_cache_s,
         anonymous_user: config.anonymous_login_user.clone(),
         connections_max: config.connections_max,
         transient_bytes_max: config.transient_bytes_max,

@@ -7,6 +7,7 @@
 use crate::connection::Client;
 use crate::engine::wall_ms;
 use crate::random;
+use crate::shard::Parcel;
 use crate::shard::thread::{Here, Local};
 use crate::topology_log::Answer;
 use ::node::Stage;
@@ -15,7 +16,7 @@ use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
 use broker::{ChannelKey, PartitionId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
-use session::{Asker, Common, Count, DeleteQueue, Deletion, Host};
+use session::{Admitted, Asker, Common, Count, DeleteQueue, Deletion, Host, PasswordCheck, Verdict};
 use std::ops::Deref;
 use std::rc::Rc;
 use switch::Emission;
@@ -53,6 +54,14 @@ impl Host for Turn<'_> {
 
     fn random(&self) -> u128 {
         random::secret()
+    }
+
+    fn check_password(&self, check: PasswordCheck, admit: &mut dyn FnMut() -> Admitted) -> Verdict {
+        let (mailbox, seat) = (self.local.shared.mailboxes[self.local.index].clone(), self.client.seat);
+        self.local
+            .shared
+            .passwords
+            .check(check, admit, move |is_right| mailbox.send(Parcel::Password { seat, is_right }))
     }
 
     fn dice(&self) -> u64 {

@@ -120,7 +120,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or
 /// a flag.
-const OTHERS: [(Key, &str, &str); 62] = [
+const OTHERS: [(Key, &str, &str); 64] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -143,6 +143,8 @@ const OTHERS: [(Key, &str, &str); 62] = [
     (Key::loopback_users, "[]", "none"),
     (Key::login_failures_per_address, "0", "0"),
     (Key::login_failures_per_user, "100", "100"),
+    (Key::password_hashing, r#""sha256""#, "sha256"),
+    (Key::login_cache_s, "0", "0"),
     (Key::connections_max, "100", "100"),
     (Key::handshake_timeout_ms, "5000", "5000"),
     (Key::heartbeat_s, "0", "0"),

@@ -90,6 +90,38 @@ fn a_real_export_is_taken_in_and_what_it_has_for_others_is_told() {
     node.drain();
 }
 
+/// As RabbitMQ 4.3.6 exports it.
+const EXPORT_4: &str = include_str!("fixtures/rabbitmq-4.3.6-definitions.json");
+
+#[test]
+fn a_real_export_of_version_4_is_taken_in() {
+    let node = node();
+    let mut export: serde_json::Value = serde_json::from_str(EXPORT_4).unwrap();
+    // A durable queue needs a node with a log; a test of the whole broker has those.
+    export["queues"] = serde_json::json!([]);
+    export["bindings"].as_array_mut().unwrap().retain(|binding| binding["destination_type"] == "exchange");
+    let export = export.to_string();
+    let imported = node.import_definitions(&export).unwrap();
+    let told = imported.left_out.join("\n");
+    let expected = [
+        "exchange 'amq.rabbitmq.log' is what RabbitMQ itself publishes to",
+        "nothing is published to 'amq.rabbitmq.log' here",
+        "the federation-upstream \"up\" needs a plugin",
+        "the shovel \"sh\" needs a plugin",
+        "policies[0].definition.federation-upstream-set: ",
+        "policies[2].definition.max-age: ",
+    ];
+    assert_eq!(imported.left_out.len(), expected.len(), "{told}");
+    expected.iter().for_each(|sentence| assert!(told.contains(sentence), "{sentence}\nin\n{told}"));
+    let kept = r#"{"vhosts": [{"name": "prod", "description": "payments", "tags": ["a", "b"], "default_queue_type": "quorum",
+        "limits": {"max-queues": 50}}]}"#;
+    assert_eq!(node.import_definitions(kept).unwrap().changes, 0);
+    assert_eq!(node.import_definitions(&kept.replace("quorum", "classic")).unwrap().changes, 1, "it was another");
+    assert_eq!(node.import_definitions(kept).unwrap().changes, 1);
+    assert_eq!(node.import_definitions(&export).unwrap().changes, 0);
+    node.drain();
+}
+
 #[test]
 fn what_a_file_says_about_a_virtual_host_is_kept_and_is_no_change_the_second_time() {
     let node = node();

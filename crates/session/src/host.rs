@@ -7,12 +7,12 @@
 use crate::client::Client;
 use crate::histories::Histories;
 use crate::ledger::Ledger;
-use crate::logins::Logins;
+use crate::logins::{Logins, Try};
 use crate::occupancy::Occupancy;
 use crate::tally::Count;
 use crate::unfinished::Sums;
 use amqp::{Millis, Table};
-use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
+use broker::topology::{Applied, BrokerEvent, Command as Change, Name, PasswordHash, Topology};
 use broker::{ChannelKey, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
@@ -51,6 +51,53 @@ pub struct Settings {
     pub stamps: Option<Stamps>,
     /// Whether there is an event exchange to tell of what happens.
     pub tells_events: bool,
+}
+
+/// A password that is to be looked at. It is not printed.
+pub struct PasswordCheck {
+    /// The user's name.
+    pub user: Name,
+    /// The hash of the user's password.
+    pub hash: PasswordHash,
+    /// What is said to be it.
+    pub password: Bytes,
+}
+
+/// Whether a password may be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admitted {
+    /// It may not.
+    No,
+    /// It may.
+    Yes,
+    /// It may, and this user logged in from there before: such come first.
+    Known,
+}
+
+impl Admitted {
+    /// What a try says.
+    pub fn of(admitted: Option<&Try>) -> Admitted {
+        match admitted {
+            None => Admitted::No,
+            Some(admitted) if admitted.is_known() => Admitted::Known,
+            Some(_) => Admitted::Yes,
+        }
+    }
+}
+
+/// Whether a password is the right one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is.
+    Right,
+    /// It is not.
+    Wrong,
+    /// That is found out elsewhere.
+    Later,
+    /// It was not to be looked at.
+    NotAdmitted,
+    /// So many wait for that already that nobody looks.
+    TooMany,
 }
 
 /// A channel's wish that a queue goes.
@@ -94,6 +141,12 @@ pub trait Host {
 
     /// Bits that nobody can guess.
     fn random(&self) -> u128;
+
+    /// Whether this is the password of a hash. Where that takes long it is found out elsewhere, and
+    /// comes as [`super::Session::handle_password`]. `admit` is asked once before anything is looked
+    /// at, but where the very same is being looked at already: a thousand programs with one password
+    /// are one try.
+    fn check_password(&self, check: PasswordCheck, admit: &mut dyn FnMut() -> Admitted) -> Verdict;
 
     /// A number that differs each time, for choices that may be guessed.
     fn dice(&self) -> u64;

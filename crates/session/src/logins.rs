@@ -111,11 +111,18 @@ impl<K> Default for Buckets<K> {
 /// failure.
 #[derive(Debug)]
 #[must_use]
-pub struct Try<'l> {
-    logins: &'l Logins,
+pub struct Try {
     from: IpAddr,
     name: Option<Name>,
     took: Took,
+    is_known: bool,
+}
+
+impl Try {
+    /// Whether the user logged in from there before.
+    pub fn is_known(&self) -> bool {
+        self.is_known
+    }
 }
 
 /// What was taken, in milliseconds of filling up, by bucket.
@@ -155,7 +162,7 @@ impl Logins {
     }
 
     /// Whether a password may be tried, of `name`, which some user has or none, from `address`.
-    pub fn admit(&self, address: IpAddr, name: &[u8], exists: bool, now: Millis) -> Option<Try<'_>> {
+    pub fn admit(&self, address: IpAddr, name: &[u8], exists: bool, now: Millis) -> Option<Try> {
         let from = network(address);
         let name = exists.then(|| Name::new(name));
         let LoginLimits { per_address, per_user } = self.limits;
@@ -187,15 +194,13 @@ impl Logins {
         if let Some(name) = &name {
             tables.users.take(name.clone(), took.user, now);
         }
-        Some(Try { logins: self, from, name, took })
+        Some(Try { from, name, took, is_known })
     }
-}
 
-impl Try<'_> {
     /// The password was right: nothing counts, and the user is known there from now on.
-    pub fn was_right(self, now: Millis) {
-        let Try { logins, from, name, took } = self;
-        let mut tables = logins.lock();
+    pub fn was_right(&self, admitted: Try, now: Millis) {
+        let Try { from, name, took, .. } = admitted;
+        let mut tables = self.lock();
         tables.addresses.put_back(&from, took.address);
         tables.pairs.put_back(&(from, name.clone()), took.pair);
         let Some(name) = name else { return };
@@ -296,27 +301,27 @@ mod tests {
     fn right_passwords_use_up_nothing() {
         let logins = Logins::new(LoginLimits::default());
         for _ in 0..10_000 {
-            logins.admit(HOME, b"ann", true, 1).expect("it was right before").was_right(1);
+            logins.was_right(logins.admit(HOME, b"ann", true, 1).expect("it was right before"), 1);
         }
     }
 
     #[test]
     fn a_name_is_guarded_against_many_addresses_and_its_user_is_not_locked_out() {
         let logins = Logins::new(LoginLimits { per_address: 60, per_user: 60 });
-        logins.admit(HOME, b"ann", true, 1).expect("the first").was_right(1);
+        logins.was_right(logins.admit(HOME, b"ann", true, 1).expect("the first"), 1);
         let tried: usize = (0..1000).map(|n| fails(&logins, address(n), "ann", 10, 2)).sum();
         assert_eq!(tried, 60);
         assert!(logins.admit(address(5000), b"ann", true, 2).is_none());
         assert!(logins.admit(address(5000), b"bob", true, 2).is_some(), "another user is another's matter");
-        logins.admit(HOME, b"ann", true, 2).expect("ann came from there before").was_right(2);
+        logins.was_right(logins.admit(HOME, b"ann", true, 2).expect("ann came from there before"), 2);
         let here = IpAddr::V4(core::net::Ipv4Addr::LOCALHOST);
-        logins.admit(here, b"ann", true, 2).expect("nobody elsewhere locks this machine out").was_right(2);
+        logins.was_right(logins.admit(here, b"ann", true, 2).expect("nobody elsewhere locks this machine out"), 2);
     }
 
     #[test]
     fn who_is_known_somewhere_is_guessed_at_there_no_faster_than_the_limit_says() {
         let logins = Logins::new(LoginLimits { per_address: 60, per_user: 60 });
-        logins.admit(HOME, b"ann", true, 1).expect("the first").was_right(1);
+        logins.was_right(logins.admit(HOME, b"ann", true, 1).expect("the first"), 1);
         assert_eq!(fails(&logins, HOME, "ann", 1000, 2), 240);
         assert_eq!(fails(&logins, HOME, "bob", 1000, 2), 15, "others there have what they had");
     }
@@ -327,7 +332,7 @@ mod tests {
         for n in 0..50_000 {
             drop(logins.admit(address(n), format!("{n}").as_bytes(), true, u64::from(n)));
             if let Some(right) = logins.admit(address(n), b"ann", true, u64::from(n)) {
-                right.was_right(u64::from(n));
+                logins.was_right(right, u64::from(n));
             }
         }
         let tables = logins.lock();

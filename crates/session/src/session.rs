@@ -8,8 +8,8 @@ use crate::channel::{Channel, Pending, RequestKind};
 use crate::client::Client;
 use crate::farewell::Farewell;
 use crate::history::Replay;
-use crate::host::Host;
-use crate::logins::LoginOver;
+use crate::host::{Admitted, Host, PasswordCheck, Verdict};
+use crate::logins::{LoginOver, Try};
 use crate::occupancy::Place;
 use crate::probe::Probe;
 use crate::refusal;
@@ -19,7 +19,7 @@ use crate::transaction::Commit;
 use crate::unfinished::{Sums, Unfinished, counted};
 use crate::work::Work;
 use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Event, Mechanism, Millis, Request};
-use broker::topology::{Actor, CommandReply, NAME_BYTES_MAX, Refusal, RouteTarget};
+use broker::topology::{Actor, CommandReply, NAME_BYTES_MAX, Name, Refusal, RouteTarget};
 use broker::{ChannelKey, ConsumerKey, PartitionId, VhostId};
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -81,12 +81,23 @@ pub struct Session {
     pub(crate) work: Work,
     /// How long publishes take.
     pub(crate) probe: Probe,
+    /// A login whose password is looked at elsewhere.
+    login: Option<Box<Login>>,
     /// A commit that goes on with the next turn.
     pub(crate) committing: Option<Box<Commit>>,
     /// Histories on their way to new bindings; likewise.
     pub(crate) replays: VecDeque<Replay>,
     /// What the answer to the client's `connection.close` waits for.
     pub(crate) farewell: Option<Box<Farewell>>,
+}
+
+/// A login that is not decided.
+struct Login {
+    authenticate: Box<Authenticate>,
+    /// Who it is, or wants to be.
+    name: Bytes,
+    admitted: Option<Try>,
+    begun: Millis,
 }
 
 /// Who is at the other end of a socket, before AMQP says it.
@@ -142,6 +153,7 @@ impl Session {
             route_targets: 0,
             work: Work::default(),
             probe: Probe::default(),
+            login: None,
             committing: None,
             replays: VecDeque::new(),
             farewell: None,
@@ -285,7 +297,7 @@ impl Session {
             // The machine names what was outstanding; the partitions know it themselves and requeue
             // it at the detach.
             Event::ChannelClosed { channel, unsettled: _ } => self.end_channel(channel, cx.host),
-            Event::Authenticate(authenticate) => self.authenticate(&authenticate, cx, now),
+            Event::Authenticate(authenticate) => self.authenticate(authenticate, cx, now),
             Event::Open { vhost } => self.open(vhost, cx),
             // Passwords are checked at login only and rights at every operation, so a renewed
             // secret has nothing to refresh.
@@ -448,45 +460,76 @@ impl Session {
         }
     }
 
-    fn authenticate(&mut self, authenticate: &Authenticate, cx: &mut Cx<'_, impl Host>, now: Millis) {
+    fn authenticate(&mut self, authenticate: Box<Authenticate>, cx: &mut Cx<'_, impl Host>, now: Millis) {
         let topology = cx.host.topology();
-        let mut admitted = None;
-        let (name, known) = match (authenticate.mechanism, &self.certificate_user) {
-            (Mechanism::External, Some(name)) => {
-                (Bytes::copy_from_slice(name.as_bytes()), topology.user(name.as_bytes()).is_some())
-            }
+        let common = cx.host.common();
+        let user_of = |name: &[u8]| (Bytes::copy_from_slice(name), topology.user(name).is_some());
+        let mut hash = None;
+        let (name, exists) = match (authenticate.mechanism, &self.certificate_user) {
+            (Mechanism::External, Some(name)) => user_of(name.as_bytes()),
             (Mechanism::External, None) => (Bytes::new(), false),
-            (Mechanism::Anonymous, _) => {
-                let name = cx.host.common().settings.anonymous_user.as_bytes();
-                (Bytes::copy_from_slice(name), topology.user(name).is_some())
-            }
+            (Mechanism::Anonymous, _) => user_of(common.settings.anonymous_user.as_bytes()),
             _ => {
-                let exists = topology.user(&authenticate.user).is_some();
-                admitted = cx.host.common().logins.admit(self.peer.ip(), &authenticate.user, exists, now);
-                let known =
-                    admitted.is_some() && topology.authenticate(&authenticate.user, &authenticate.password).is_some();
-                (Bytes::copy_from_slice(&authenticate.user), known)
+                hash = topology.user(&authenticate.user).map(|user| user.password.clone());
+                user_of(&authenticate.user)
             }
         };
         drop(topology);
+        let (mechanism, password) = (authenticate.mechanism, authenticate.password.clone());
+        let mut admitted = None;
+        let mut admit = || {
+            admitted = common.logins.admit(self.peer.ip(), &name, exists, now);
+            Admitted::of(admitted.as_ref())
+        };
+        let verdict = match (mechanism, hash) {
+            (Mechanism::External | Mechanism::Anonymous, _) if exists => Verdict::Right,
+            (Mechanism::External | Mechanism::Anonymous, _) => Verdict::Wrong,
+            (_, None) if admit() == Admitted::No => Verdict::NotAdmitted,
+            (_, None) => Verdict::Wrong,
+            (_, Some(hash)) => {
+                cx.host.check_password(PasswordCheck { user: Name::new(&name), hash, password }, &mut admit)
+            }
+        };
+        self.login = Some(Box::new(Login { authenticate, name, admitted, begun: now }));
+        let outcome = match verdict {
+            Verdict::Right => Ok(()),
+            Verdict::Wrong => Err(match mechanism {
+                Mechanism::External => "no user of the certificate's name",
+                Mechanism::Anonymous => "no user of the name in anonymous_login_user",
+                _ => "wrong user or password",
+            }),
+            Verdict::NotAdmitted => Err("too many failed logins: the password was not looked at"),
+            Verdict::TooMany => Err("too many logins at once: the password was not looked at"),
+            Verdict::Later => return,
+        };
+        self.end_login(outcome, cx, now);
+    }
+
+    /// Whether the password was right that was looked at elsewhere.
+    pub fn handle_password(&mut self, is_right: bool, cx: &mut Cx<'_, impl Host>, now: Millis) {
+        self.end_login(if is_right { Ok(()) } else { Err("wrong user or password") }, cx, now);
+    }
+
+    fn end_login(&mut self, outcome: Result<(), &'static str>, cx: &mut Cx<'_, impl Host>, now: Millis) {
+        // A client that left meanwhile waits for nothing.
+        let Some(login) = self.login.take().filter(|_| !cx.client.is_finished()) else { return };
+        let Login { authenticate, name, admitted, begun } = *login;
         let user = log_text(&name);
-        let only_loopback = cx.host.common().settings.loopback_users.iter().any(|other| other.as_bytes() == &name[..]);
-        let reason = match (known, authenticate.mechanism) {
-            (false, Mechanism::External) => "no user of the certificate's name",
-            (false, Mechanism::Anonymous) => "no user of the name in anonymous_login_user",
-            (false, _) if admitted.is_none() => "too many failed logins: the password was not looked at",
-            (false, _) => "wrong user or password",
-            (true, _) if only_loopback && !self.is_loopback => "this user may only connect via loopback",
-            (true, mechanism) => {
+        let common = cx.host.common();
+        let only_loopback = common.settings.loopback_users.iter().any(|other| other.as_bytes() == &name[..]);
+        let reason = match outcome {
+            Err(reason) => reason,
+            Ok(()) if only_loopback && !self.is_loopback => "this user may only connect via loopback",
+            Ok(()) => {
                 if let Some(admitted) = admitted {
-                    admitted.was_right(now);
+                    common.logins.was_right(admitted, now);
                 }
-                let client = client_name(authenticate);
-                let mechanism = mechanism.name();
+                let client = client_name(&authenticate);
+                let mechanism = authenticate.mechanism.name();
                 self.count_login(true, cx);
                 tracing::info!(peer = %self.peer, user = &*user, mechanism, ?client, "connection authenticated");
                 self.user = name;
-                if cx.host.common().settings.tells_events {
+                if common.settings.tells_events {
                     self.tell_login("user.authentication.success", &self.user, authenticate.mechanism, None, cx.host);
                 }
                 self.client_properties = authenticate.client_properties.encode().into();
@@ -495,10 +538,11 @@ impl Session {
         };
         self.count_login(false, cx);
         tracing::warn!(peer = %self.peer, user = &*user, reason, "login refused");
-        if cx.host.common().settings.tells_events {
+        if common.settings.tells_events {
             self.tell_login("user.authentication.failure", &name, authenticate.mechanism, Some(reason), cx.host);
         }
-        self.refuse_at = now + LOGIN_REFUSED_DELAY_MS;
+        // From when it came: how long somebody looked at the password says nothing then.
+        self.refuse_at = begun + LOGIN_REFUSED_DELAY_MS;
     }
 
     fn count_login(&self, was_right: bool, cx: &Cx<'_, impl Host>) {

@@ -12,7 +12,7 @@ use super::apply::{CommandReply, Effect};
 use super::command::{Command, PutPolicy};
 use super::exchange::{Exchange, PREDECLARED};
 use super::name::Name;
-use super::password::PasswordHash;
+use super::password::{HashAlgorithm, PasswordHash};
 use super::policy::{self, ApplyTo, HeldPolicies, POLICIES_MAX, Policy, check_definition};
 use super::policy_plan::{Held, PolicyChange};
 use super::queue::{Queue, QueueShape};
@@ -161,6 +161,10 @@ impl Topology {
     fn put_user(&mut self, name: &Name, password: &PasswordHash, tags: &[Name]) -> Result<(), Refusal> {
         if tags.len() > TAGS_MAX {
             return Err(Refusal::precondition_failed(&format!("a user has at most {TAGS_MAX} tags")));
+        }
+        if password.algorithm() == HashAlgorithm::Argon2id && !self.keeps_argon2id() {
+            let text = "a hash of Argon2id cannot be kept before all nodes of the cluster run this version of leveret";
+            return Err(Refusal::precondition_failed(text));
         }
         let user = self.users.entry(name.clone()).or_insert_with(|| User::new(password.clone(), Vec::new()));
         user.password = password.clone();

@@ -31,11 +31,14 @@ use crate::ids::{NodeNumber, PartitionId, PoolId};
 /// - 1: what folders imply that say nothing. A durable queue may be placed in any partition that is
 ///   not retired.
 /// - 2: a durable queue is placed in a partition that serves, of a pool that serves its type.
-pub const MACHINE_VERSION: u32 = 2;
+/// - 3: passwords may be hashed by Argon2id, which earlier builds cannot read.
+pub const MACHINE_VERSION: u32 = 3;
 /// The version of a topology that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 /// The version from which on the map of partitions decides where queues may be.
 const MAP_DECIDES: u32 = 2;
+/// The version from which on hashes of Argon2id are kept.
+const KEEPS_ARGON2ID: u32 = 3;
 
 /// Nodes that a cluster may ever have: one that is gone keeps its record.
 pub const NODES_EVER_MAX: usize = 1 << 12;
@@ -191,6 +194,11 @@ impl Topology {
             Some(QueueType::Quorum) => pool.serves_quorum,
         };
         found.stage == PartitionStage::Serving && serves
+    }
+
+    /// Whether hashes of Argon2id may be kept: all nodes can read them.
+    pub fn keeps_argon2id(&self) -> bool {
+        self.machine_version >= KEEPS_ARGON2ID
     }
 
     /// The version that the topology's machine can be raised to, if that is above what it works by:

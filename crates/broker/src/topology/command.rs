@@ -633,7 +633,7 @@ impl Command {
 
 fn write_credentials(writer: &mut Writer, password: &PasswordHash, tags: &[Name]) {
     let algorithm = HashAlgorithm::ALL.iter().position(|a| *a == password.algorithm).expect("all are in the list");
-    writer.byte(u8::try_from(algorithm).expect("there are three"));
+    writer.byte(u8::try_from(algorithm).expect("there are four"));
     writer.bytes(&password.bytes);
     writer.names(tags);
 }
@@ -649,7 +649,7 @@ fn read_credentials(reader: &mut Reader<'_>) -> Result<(PasswordHash, Vec<Name>)
 /// As the first commands and snapshots had them: SHA-256 and nothing else.
 fn read_credentials_1(reader: &mut Reader<'_>) -> Result<(PasswordHash, Vec<Name>), Malformed> {
     let algorithm = HashAlgorithm::Sha256;
-    let bytes = reader.take(SALT_BYTES + algorithm.digest_bytes(), "password hash")?;
+    let bytes = reader.take(SALT_BYTES + 32, "password hash")?;
     let password = PasswordHash::from_bytes(algorithm, bytes).expect("as many bytes as it has");
     Ok((password, reader.names("tags")?))
 }

@@ -67,7 +67,7 @@ pub use exchange::{EXCHANGES_MAX, Exchange};
 pub use exchange_type::{BINDING_WEIGHT_MAX, ExchangeType, HISTORY_LENGTH_DEFAULT, HISTORY_LENGTH_MAX, HashOn};
 pub use message_facts::{HistoryId, MessageFacts, NoFacts, RouteRequest, stable_hash};
 pub use name::{NAME_BYTES_MAX, Name};
-pub use password::{DIGEST_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};
+pub use password::{ARGON2_SALT_BYTES, HASH_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, TooManySteps, WrongPattern};
 pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition, is_unsupported_key};
 pub use policy_plan::{PolicyPlan, PolicySurvey, Unplanned};
@@ -349,14 +349,6 @@ impl Topology {
     /// How many bindings there are, those of the default exchange not counted.
     pub fn binding_count(&self) -> usize {
         self.bindings.len()
-    }
-
-    /// The user of this name, if the password is right. Takes the time of one hash either way.
-    pub fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<&User> {
-        let nobody = PasswordHash::new(b"", [0; 4]);
-        let user = self.user(name);
-        let hash = user.map_or(&nobody, |user| &user.password);
-        if hash.matches(password) { user } else { None }
     }
 
     /// The user of this name: what is asked of a login whose proof is a certificate, and what

@@ -1,50 +1,76 @@
-//! Passwords as they are kept: salted hashes of RabbitMQ's three algorithms.
+//! Passwords as they are kept: hashes of Argon2id, and salted hashes of RabbitMQ's three algorithms.
 //!
 //! Invariant: a password is kept only as a salted hash, and no text or debug output shows even
-//! that. The salt is given by the caller, because this room knows no random numbers. Absent on
-//! purpose: a slow hash. A definitions file brings RabbitMQ's hashes and those are what can be
-//! checked; one check costs less than a microsecond, so no login holds up its thread.
+//! that. The salt is given by the caller, because this room knows no random numbers. Whether a
+//! password is the right one of a hash of Argon2id takes tens of milliseconds and megabytes of
+//! memory on purpose: [`PasswordHash::is_slow`] says so, and a thread that others wait for does not
+//! ask. What one hash may cost is bounded, whoever brought it.
 
 use std::fmt;
 
+use argon2::password_hash::{Ident, ParamsString, Salt};
+use argon2::{Algorithm, Argon2, Params, PasswordVerifier, Version};
 use md5::Md5;
 use sha2::{Digest, Sha256, Sha512};
 
 /// Bytes of salt before a password is hashed, as in RabbitMQ.
 pub const SALT_BYTES: usize = 4;
-/// Bytes of the longest digest, SHA-512.
-pub const DIGEST_BYTES_MAX: usize = 64;
+/// Bytes of salt of Argon2id.
+pub const ARGON2_SALT_BYTES: usize = 16;
+/// Bytes of the longest hash that is kept.
+pub const HASH_BYTES_MAX: usize = 256;
+
+/// What Argon2id costs for passwords that are set here: 19 MiB, gone over twice by one thread. It
+/// is the least that OWASP's password storage guide asks for.
+const ARGON2_MEMORY_KIB: u32 = 19 * 1024;
+const ARGON2_PASSES: u32 = 2;
+const ARGON2_LANES: u32 = 1;
+const ARGON2_DIGEST_BYTES: usize = 32;
+/// What it may cost for those that are brought: memory, and memory times passes, which is time.
+const ARGON2_MEMORY_KIB_MAX: u32 = 128 * 1024;
+const ARGON2_WORK_KIB_MAX: u64 = 512 * 1024;
+const ARGON2_LANES_MAX: u32 = 8;
 
 /// How a password was hashed; RabbitMQ names its modules in definitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashAlgorithm {
-    /// `rabbit_password_hashing_sha256`, the default.
+    /// `rabbit_password_hashing_sha256`, RabbitMQ's default.
     Sha256,
     /// `rabbit_password_hashing_sha512`.
     Sha512,
     /// `rabbit_password_hashing_md5`, for users from before RabbitMQ 3.6.
     Md5,
+    /// Ours, and the default: Argon2id, which RabbitMQ does not have.
+    Argon2id,
 }
 
 impl HashAlgorithm {
     /// All of them; their places are their numbers in the log.
-    pub const ALL: [HashAlgorithm; 3] = [HashAlgorithm::Sha256, HashAlgorithm::Sha512, HashAlgorithm::Md5];
+    pub const ALL: [HashAlgorithm; 4] =
+        [HashAlgorithm::Sha256, HashAlgorithm::Sha512, HashAlgorithm::Md5, HashAlgorithm::Argon2id];
 
-    /// RabbitMQ's name in definitions.
+    /// RabbitMQ's name in definitions, or ours in the same form.
     pub fn module(self) -> &'static str {
         match self {
             HashAlgorithm::Sha256 => "rabbit_password_hashing_sha256",
             HashAlgorithm::Sha512 => "rabbit_password_hashing_sha512",
             HashAlgorithm::Md5 => "rabbit_password_hashing_md5",
+            HashAlgorithm::Argon2id => "leveret_password_hashing_argon2id",
         }
     }
 
-    /// Bytes of its digest.
-    pub fn digest_bytes(self) -> usize {
+    /// The one of this name.
+    pub fn of_module(module: &str) -> Option<HashAlgorithm> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.module() == module)
+    }
+
+    /// Bytes of a hash, salt and digest; `None` where it says itself how long its parts are.
+    pub fn hash_bytes(self) -> Option<usize> {
         match self {
-            HashAlgorithm::Sha256 => 32,
-            HashAlgorithm::Sha512 => 64,
-            HashAlgorithm::Md5 => 16,
+            HashAlgorithm::Sha256 => Some(SALT_BYTES + 32),
+            HashAlgorithm::Sha512 => Some(SALT_BYTES + 64),
+            HashAlgorithm::Md5 => Some(SALT_BYTES + 16),
+            HashAlgorithm::Argon2id => None,
         }
     }
 
@@ -56,6 +82,7 @@ impl HashAlgorithm {
             HashAlgorithm::Sha256 => of::<Sha256>(salt, password),
             HashAlgorithm::Sha512 => of::<Sha512>(salt, password),
             HashAlgorithm::Md5 => of::<Md5>(salt, password),
+            HashAlgorithm::Argon2id => unreachable!("its hashes are texts with their own salt"),
         }
     }
 }
@@ -65,26 +92,56 @@ impl HashAlgorithm {
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
     pub(super) algorithm: HashAlgorithm,
-    /// Salt and digest; empty without a password.
+    /// Salt and digest; of Argon2id the text in PHC's form. Empty without a password.
     pub(super) bytes: Box<[u8]>,
 }
 
 impl PasswordHash {
     /// Hashes a password with the salt that the caller drew, by RabbitMQ's default algorithm.
     pub fn new(password: &[u8], salt: [u8; SALT_BYTES]) -> Self {
-        let algorithm = HashAlgorithm::Sha256;
+        Self::salted(HashAlgorithm::Sha256, password, salt)
+    }
+
+    /// The same by one of RabbitMQ's algorithms.
+    pub fn salted(algorithm: HashAlgorithm, password: &[u8], salt: [u8; SALT_BYTES]) -> Self {
         let bytes = [&salt[..], &algorithm.digest(&salt, password)].concat().into();
         Self { algorithm, bytes }
     }
 
-    /// The hash in the bytes that RabbitMQ exports: salt, then digest; or none for a user without a
-    /// password. `None`: the length is not one of this algorithm.
+    /// Hashes a password by Argon2id.
+    ///
+    /// - Cost: tens of milliseconds and 19 MiB for as long; see the module.
+    pub fn argon2id(password: &[u8], salt: [u8; ARGON2_SALT_BYTES]) -> Self {
+        use argon2::password_hash::{Output, PasswordHash as Phc, SaltString};
+        let params = Params::new(ARGON2_MEMORY_KIB, ARGON2_PASSES, ARGON2_LANES, Some(ARGON2_DIGEST_BYTES));
+        let params = params.expect("they are within what Argon2 allows");
+        let mut digest = [0; ARGON2_DIGEST_BYTES];
+        let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params.clone());
+        argon2.hash_password_into(password, &salt, &mut digest).expect("salt and password are of lengths it takes");
+        let salt = SaltString::encode_b64(&salt).expect("sixteen bytes are a salt");
+        let phc = Phc {
+            algorithm: Algorithm::Argon2id.ident(),
+            version: Some(Version::V0x13.into()),
+            params: ParamsString::try_from(&params).expect("three numbers"),
+            salt: Some(Salt::from(&salt)),
+            hash: Some(Output::new(&digest).expect("32 bytes are a hash")),
+        };
+        Self { algorithm: HashAlgorithm::Argon2id, bytes: phc.to_string().into_bytes().into() }
+    }
+
+    /// The hash in these bytes: salt, then digest, as RabbitMQ exports them, or the text of a hash of
+    /// Argon2id; or none for a user without a password. `None`: it is not one of this algorithm, or
+    /// costs more than is taken.
     pub fn from_bytes(algorithm: HashAlgorithm, bytes: &[u8]) -> Option<Self> {
-        let fits = bytes.is_empty() || bytes.len() == SALT_BYTES + algorithm.digest_bytes();
+        let fits = bytes.is_empty()
+            || match algorithm.hash_bytes() {
+                Some(length) => bytes.len() == length,
+                None => is_affordable_argon2id(bytes),
+            };
         fits.then(|| Self { algorithm, bytes: bytes.into() })
     }
 
-    /// The bytes that RabbitMQ exports; see `from_bytes`.
+    /// See `from_bytes`.
     pub fn to_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -94,14 +151,48 @@ impl PasswordHash {
         self.algorithm
     }
 
+    /// Whether it takes long to say whether a password is the right one.
+    pub fn is_slow(&self) -> bool {
+        self.algorithm == HashAlgorithm::Argon2id && !self.bytes.is_empty()
+    }
+
     /// Whether this is the password. Takes the same time wherever the first wrong byte is. An empty
-    /// password never is.
+    /// password never is. Cost: see `is_slow`.
     pub fn matches(&self, password: &[u8]) -> bool {
+        if password.is_empty() || self.bytes.is_empty() {
+            return false;
+        }
+        if self.algorithm == HashAlgorithm::Argon2id {
+            return argon2id_matches(&self.bytes, password);
+        }
         let Some((salt, digest)) = self.bytes.split_at_checked(SALT_BYTES) else { return false };
         let other = self.algorithm.digest(salt, password);
         let same = digest.iter().zip(&other).fold(0, |different, (a, b)| different | (a ^ b)) == 0;
-        same && digest.len() == other.len() && !password.is_empty()
+        same && digest.len() == other.len()
     }
+}
+
+fn argon2id_matches(text: &[u8], password: &[u8]) -> bool {
+    let phc = std::str::from_utf8(text).ok().and_then(|text| argon2::PasswordHash::new(text).ok());
+    // It takes algorithm, version, memory and passes out of the text.
+    phc.is_some_and(|phc| Argon2::default().verify_password(password, &phc).is_ok())
+}
+
+/// Whether this is the text of a hash of Argon2id, and one that may be asked.
+fn is_affordable_argon2id(text: &[u8]) -> bool {
+    let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= HASH_BYTES_MAX);
+    let Some(phc) = text.and_then(|text| argon2::PasswordHash::new(text).ok()) else { return false };
+    let Ok(params) = Params::try_from(&phc) else { return false };
+    let (memory, work) = (params.m_cost(), u64::from(params.m_cost()) * u64::from(params.t_cost()));
+    let mut salt = [0; Salt::MAX_LENGTH];
+    let has_salt = phc.salt.and_then(|salted| salted.decode_b64(&mut salt).ok().map(<[u8]>::len));
+    phc.algorithm == Ident::new_unwrap("argon2id")
+        && phc.version == Some(Version::V0x13.into())
+        && memory <= ARGON2_MEMORY_KIB_MAX
+        && work <= ARGON2_WORK_KIB_MAX
+        && params.p_cost() <= ARGON2_LANES_MAX
+        && has_salt.is_some_and(|length| length >= argon2::MIN_SALT_LEN)
+        && phc.hash.is_some_and(|hash| hash.len() >= 16)
 }
 
 impl fmt::Debug for PasswordHash {
@@ -152,6 +243,7 @@ mod tests {
             let none = PasswordHash::from_bytes(algorithm, b"").expect("a user may have no password");
             assert!(!none.matches(b"") && !none.matches(b"x"));
             assert_eq!(PasswordHash::from_bytes(algorithm, b"1234"), None);
+            assert!(!none.is_slow(), "there is nothing to ask");
         }
         assert!(!PasswordHash::new(b"", [1; 4]).matches(b""));
     }
@@ -159,5 +251,37 @@ mod tests {
     #[test]
     fn a_hash_is_not_printed() {
         assert_eq!(format!("{:?}", PasswordHash::new(b"x", [1, 2, 3, 4])), "PasswordHash(..)");
+    }
+
+    /// Of the password "correct", by the reference implementation.
+    const SMALL: &str = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$Q9mLqWybVxlm3nEKpLiL2oKOz5sP3jVILMQEHXckZmA";
+
+    #[test]
+    fn a_hash_of_argon2id_says_what_it_cost_and_knows_its_password() {
+        let hash = PasswordHash::argon2id(b"correct", [7; ARGON2_SALT_BYTES]);
+        let text = std::str::from_utf8(hash.to_bytes()).expect("it is a text");
+        assert!(text.starts_with("$argon2id$v=19$m=19456,t=2,p=1$BwcHBwcHBwcHBwcHBwcHBw$"), "{text}");
+        assert!(hash.is_slow() && hash.matches(b"correct"));
+        assert!(!hash.matches(b"Correct") && !hash.matches(b""));
+        assert_eq!(PasswordHash::from_bytes(HashAlgorithm::Argon2id, text.as_bytes()), Some(hash));
+    }
+
+    #[test]
+    fn a_hash_that_argon2_made_elsewhere_is_understood() {
+        let hash = PasswordHash::from_bytes(HashAlgorithm::Argon2id, SMALL.as_bytes()).expect("it is one");
+        assert!(hash.matches(b"correct") && !hash.matches(b"wrong"));
+    }
+
+    #[test]
+    fn a_hash_that_would_cost_too_much_or_is_none_is_not_taken() {
+        let taken = |text: &str| PasswordHash::from_bytes(HashAlgorithm::Argon2id, text.as_bytes()).is_some();
+        let with = |from: &str, to: &str| taken(&SMALL.replace(from, to));
+        assert!(with("m=8,", "m=131072,") && with("m=8,t=1", "m=65536,t=8"));
+        assert!(!with("m=8,", "m=131073,"), "memory");
+        assert!(!with("m=8,t=1", "m=65536,t=9"), "time");
+        assert!(!with("p=1", "p=9"), "lanes");
+        assert!(!with("argon2id", "argon2i") && !with("v=19", "v=16") && !with("$v=19", ""));
+        assert!(!with("$c2FsdHNhbHQ$", "$c2E$"), "no salt to speak of");
+        assert!(!taken("secret") && !taken("$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ") && !taken(&SMALL.repeat(9)));
     }
 }

@@ -9,9 +9,9 @@ use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object_of;
 use crate::{json, listing};
-use base64::Engine as _;
-use broker::topology::{Command, HashAlgorithm, NAME_BYTES_MAX, Name, PasswordHash, SALT_BYTES, User};
+use broker::topology::{Command, HashAlgorithm, NAME_BYTES_MAX, Name, PasswordHash, User};
 use serde_json::{Map, Value, json};
+use server::definitions::{read_hash, text_of};
 
 /// The longest password: a login carries no longer one.
 const PASSWORD_BYTES_MAX: usize = 4096;
@@ -51,7 +51,7 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
         None => return Err(Refused::BadRequest("tags_not_present".to_owned())),
         Some(value) => tags(value).ok_or_else(|| Refused::BadRequest("tags are a list or a text".to_owned()))?,
     };
-    let password = password(cx, &fields)?;
+    let password = password(cx, &fields).await?;
     let is_new = cx.handle().topology().user(&name).is_none();
     cx.handle().change(Command::PutUser { name, password, tags }).await?;
     Ok(Answer::put(is_new))
@@ -96,27 +96,20 @@ pub(super) fn tags(value: &Value) -> Option<Vec<Name>> {
     }
 }
 
-fn password(cx: Cx<'_>, fields: &Map<String, Value>) -> Result<PasswordHash, Refused> {
+async fn password(cx: Cx<'_>, fields: &Map<String, Value>) -> Result<PasswordHash, Refused> {
     let wrong = |text: String| Refused::BadRequest(text);
     if let Some(Value::String(hash)) = fields.get("password_hash") {
-        let word = fields.get("hashing_algorithm").and_then(Value::as_str);
-        let algorithm = match word {
+        let algorithm = match fields.get("hashing_algorithm").and_then(Value::as_str) {
             None => HashAlgorithm::Sha256,
             Some(word) => {
-                let found = HashAlgorithm::ALL.into_iter().find(|algorithm| algorithm.module() == word);
-                found.ok_or_else(|| wrong(format!("unknown hashing algorithm '{word}'")))?
+                HashAlgorithm::of_module(word).ok_or_else(|| wrong(format!("unknown hashing algorithm '{word}'")))?
             }
         };
-        let decoded = base64::engine::general_purpose::STANDARD.decode(hash.as_bytes());
-        let found = decoded.ok().and_then(|bytes| PasswordHash::from_bytes(algorithm, &bytes));
-        return found.ok_or_else(|| {
-            let wanted = algorithm.digest_bytes() + SALT_BYTES;
-            wrong(format!("password_hash is not {wanted} bytes in base64 for {}", algorithm.module()))
-        });
+        return read_hash(Some(algorithm), hash).map_err(|why| wrong(format!("password_hash: {why}")));
     }
     match fields.get("password") {
         Some(Value::String(password)) if password.len() <= PASSWORD_BYTES_MAX => {
-            Ok(PasswordHash::new(password.as_bytes(), cx.handle().salt()))
+            cx.handle().hash_password(password.as_bytes()).await.ok_or(Refused::NoAnswer)
         }
         Some(_) => Err(wrong(format!("password is a text of at most {PASSWORD_BYTES_MAX} bytes"))),
         // Nobody logs in with a password then; a certificate may still name the user.
@@ -129,7 +122,7 @@ pub(super) fn describe(name: &Name, user: &User) -> Value {
     let tags: Vec<Value> = user.tags.iter().map(|tag| json::text(tag)).collect();
     json!({
         "name": json::text(name),
-        "password_hash": base64::engine::general_purpose::STANDARD.encode(user.password.to_bytes()),
+        "password_hash": text_of(&user.password),
         "hashing_algorithm": user.password.algorithm().module(),
         "tags": tags,
         "limits": super::limit::of_user(user),

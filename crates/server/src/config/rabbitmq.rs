@@ -86,6 +86,11 @@ const WORDS: &[KeyOfWords] = &[
         Key::stamp_node,
         &[("true", "overwrite"), ("false", "fill")],
     ),
+    (
+        "password_hashing_module",
+        Key::password_hashing,
+        &[("rabbit_password_hashing_sha256", "sha256"), ("rabbit_password_hashing_sha512", "sha512")],
+    ),
     ("log.console.formatter", Key::log_format, &[("json", "json"), ("plaintext", "text")]),
     ("definitions.skip_if_unchanged", Key::definitions_skip_if_unchanged, &[("true", "true"), ("false", "false")]),
 ];

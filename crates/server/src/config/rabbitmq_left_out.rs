@@ -91,7 +91,6 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ("initial_frame_max", "first frames are as long as those after"),
     ("deprecated_features", "what is deprecated there is either served here or not"),
     ("feature_flags", "versions of nodes are compared by the broker"),
-    ("password_hashing_module", "RabbitMQ's hashes are taken as they are"),
     ("definitions.hashing", "definitions_skip_if_unchanged looks at the contents"),
     ("anonymous_login_pass", "who is anonymous has no password"),
     ("default_vhost", "a new broker has /, or what its definitions have"),

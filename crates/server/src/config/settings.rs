@@ -14,7 +14,7 @@ use super::setting::{DefaultValue, Kind, Section, Setting, bytes_text};
 use super::value::{Field, Given, Value};
 use crate::cluster::LinkFiles;
 use crate::tls::{LoginFrom, TlsFiles, VerifyClients};
-use broker::topology::Redeclaration;
+use broker::topology::{HashAlgorithm, Redeclaration};
 use session::Stamp;
 
 const KIB: u64 = 1 << 10;
@@ -266,6 +266,18 @@ settings! {
         "How many logins may fail in a minute with the name of one user, from all addresses together. It does not hold where the user logged in \
          before, since this start of the broker, nor on this machine: nobody elsewhere can lock the user out there. 0 is no limit.",
         elsewhere ["login_failures_per_name", "account_lockout"]
+    }
+    password_hashing: HashAlgorithm {
+        Connections, Kind::Choice(&["argon2id", "sha256", "sha512"]), Fixed("argon2id"),
+        "How a password is hashed that is set here in the clear. RabbitMQ can read the other two and not argon2id, which is what resists \
+         guessing by somebody who has the hashes. Hashes that are brought are kept as they are.",
+        elsewhere ["password_hashing_module"]
+    }
+    login_cache_s: u64 {
+        Connections, Kind::seconds(0, 86_400), Fixed("3600"),
+        "How long a password that was right is known again without the tens of milliseconds that a hash of argon2id takes, by a keyed digest in \
+         memory. It ends at once when the password is set anew. 0 has each login pay them.",
+        elsewhere ["auth_cache.cache_ttl", "auth_cache"]
     }
     connections_max: usize {
         Connections, Kind::count(1, 1_000_000),

@@ -10,7 +10,7 @@ use super::error::{one_line, quoted};
 use super::levels::{LogFormat, LogLevels};
 use super::setting::{Kind, Unit, bytes_text};
 use crate::tls::{LoginFrom, VerifyClients};
-use broker::topology::Redeclaration;
+use broker::topology::{HashAlgorithm, Redeclaration};
 use session::Stamp;
 
 /// The word for no file, and for an empty list where a list is written as text. An empty text is
@@ -323,6 +323,7 @@ macro_rules! choice_field {
 choice_field! {
     VerifyClients: VerifyClients::Never, VerifyClients::Optional, VerifyClients::Required;
     LoginFrom: LoginFrom::DistinguishedName, LoginFrom::CommonName;
+    HashAlgorithm: HashAlgorithm::Argon2id, HashAlgorithm::Sha256, HashAlgorithm::Sha512;
     Stamp: Stamp::None, Stamp::Fill, Stamp::Overwrite;
     Redeclaration: Redeclaration::Strict, Redeclaration::Relaxed;
     bool: false, true;

@@ -3,10 +3,10 @@
 //! Invariant: the file is planned as a whole before its first command leaves; each command is
 //! decided before the count of changes is told. Whoever waits here is no shard's thread.
 
+use super::hashes::hash_clear;
 use super::plan::{Fresh, Planned, plan};
 use super::{DEFINITIONS_BYTES_MAX, Imported, WrongDefinitions};
 use crate::node::{Node, Shared};
-use crate::random;
 use crate::topology_log::Answer;
 use broker::PartitionId;
 use broker::topology::{Command, CommandReply, Name, Refusal};
@@ -153,6 +153,7 @@ impl Shared {
                 PartitionId::default()
             }),
         };
+        let clear = hash_clear(shared, text);
         // Until all is decided no other change makes the plan of a policy stale.
         let _turn = shared.pattern_turn.blocking_lock();
         let (sender, decided) = mpsc::channel::<Result<CommandReply, Refusal>>();
@@ -167,7 +168,7 @@ impl Shared {
             }
             Ok(())
         };
-        let mut planned = plan(&shared.topology(), text, fresh, &mut place, &mut random::salt)?;
+        let mut planned = plan(&shared.topology(), text, fresh, &mut place, &clear)?;
         let is_fresh = planned.is_fresh;
         if !has_place.get() {
             return Err(ImportError::NoPlace);
@@ -184,13 +185,7 @@ impl Shared {
             proposed += made.len();
             made.into_iter().for_each(|command| shared.propose(command, Answer::to_waiter(sender.clone())));
             wait_for(&mut proposed, &mut changes)?;
-            planned = plan(
-                &shared.topology(),
-                text,
-                if is_fresh { Fresh::Yes } else { fresh },
-                &mut place,
-                &mut random::salt,
-            )?;
+            planned = plan(&shared.topology(), text, if is_fresh { Fresh::Yes } else { fresh }, &mut place, &clear)?;
         }
         for sentence in &planned.different {
             tracing::warn!("definitions: {sentence}; it stays as it is");

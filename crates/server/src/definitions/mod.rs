@@ -14,10 +14,12 @@
 //! there for what is not had is refused.
 
 mod document;
+mod hashes;
 mod import;
 mod plan;
 
 pub use document::WrongDefinitions;
+pub use hashes::{read_hash, text_of};
 pub use import::ImportError;
 pub(crate) use plan::Fresh;
 

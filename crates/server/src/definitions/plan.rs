@@ -4,13 +4,12 @@
 //! refusal.
 
 use super::document::{Fields, Node, WrongDefinitions};
+use super::hashes::{ClearPasswords, read_hash};
 use crate::patterns::{Meter, check_cost};
-use base64::Engine as _;
 use broker::topology::{
     Applied, ApplyTo, Binding, Command, DeclareExchange, ExchangeType, HashAlgorithm, Kind, NAME_BYTES_MAX, Name,
-    PasswordHash, Pattern, Permission, Policy, PolicySurvey, PutPolicy, QueueType, Refusal, SALT_BYTES,
-    TopicPermission, Topology, Unplanned, UserLimits, VhostDescription, VhostLimits, check_definition,
-    is_unsupported_key,
+    PasswordHash, Pattern, Permission, Policy, PolicySurvey, PutPolicy, QueueType, Refusal, TopicPermission, Topology,
+    Unplanned, UserLimits, VhostDescription, VhostLimits, check_definition, is_unsupported_key,
 };
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
@@ -25,6 +24,10 @@ const PLUGINS: &[&str] = &["shovel", "federation-upstream", "federation-upstream
 
 /// How names of global parameters begin that a plugin of RabbitMQ reads.
 const PLUGINS_GLOBAL: &[u8] = b"mqtt_";
+
+/// Exchanges that exports of RabbitMQ 4 have and that only RabbitMQ publishes to: its log, its
+/// events.
+const BROKERS_OWN: &[&[u8]] = &[b"amq.rabbitmq.log", b"amq.rabbitmq.event"];
 
 /// What to do.
 #[derive(Debug, Default)]
@@ -62,14 +65,14 @@ pub(crate) enum Fresh {
 ///
 /// - `fresh`: whether the file takes the place of the user that a new broker has.
 /// - `place` chooses where a new queue lives; true asks for one of this node only.
-/// - `salt` draws random bytes, for passwords that the file has in the clear.
+/// - `clear` has the hashes of passwords that the file has in the clear.
 /// - Errors: the first thing that is wrong with the file.
 pub(crate) fn plan(
     topology: &Topology,
     text: &str,
     fresh: Fresh,
     place: &mut dyn FnMut(bool) -> PartitionId,
-    salt: &mut dyn FnMut() -> [u8; SALT_BYTES],
+    clear: &ClearPasswords,
 ) -> Result<Plan, WrongDefinitions> {
     let document = Node::document(text)?;
     let snapshot = topology.encode_snapshot();
@@ -80,7 +83,7 @@ pub(crate) fn plan(
         Fresh::IfUntouched => copy.is_untouched(),
         Fresh::Never => false,
     };
-    let mut planner = Planner { copy, plan: Plan::default(), place, salt, meter: Meter::of_change() };
+    let mut planner = Planner { copy, plan: Plan::default(), place, clear, meter: Meter::of_change() };
     planner.read(&document, is_fresh)?;
     Ok(Plan { is_fresh, ..planner.plan })
 }
@@ -89,7 +92,7 @@ struct Planner<'p> {
     copy: Topology,
     plan: Plan,
     place: &'p mut dyn FnMut(bool) -> PartitionId,
-    salt: &'p mut dyn FnMut() -> [u8; SALT_BYTES],
+    clear: &'p ClearPasswords,
     /// What the patterns of the whole file may take.
     meter: Meter,
 }
@@ -196,19 +199,25 @@ impl Planner<'_> {
     fn vhost(&mut self, node: &Node<'_>) -> Done {
         let mut fields = node.fields()?;
         let name = name(&fields.need("name")?)?;
-        for information in ["metadata", "tracing", "protected_from_deletion"] {
+        for information in ["tracing", "protected_from_deletion"] {
             fields.take(information);
         }
+        // RabbitMQ 4.3 says these in here alone, earlier ones beside it too.
+        let mut metadata = fields.take("metadata").map(|node| node.fields()).transpose()?;
+        let [text, tags_node, default] = ["description", "tags", "default_queue_type"].map(|field| {
+            let inside = metadata.as_mut().and_then(|metadata| metadata.take(field));
+            fields.take(field).or(inside)
+        });
         let known = self.copy.vhost(&name).and_then(|id| self.copy.vhost_of(id));
         let known = known.map(|vhost| vhost.description.clone()).unwrap_or_default();
         let mut description = known.clone();
-        if let Some(text) = fields.take("description") {
+        if let Some(text) = text {
             description.text = text.text()?;
         }
-        if let Some(node) = fields.take("tags") {
+        if let Some(node) = tags_node {
             description.tags = tags(Some(node))?;
         }
-        if let Some(default) = fields.take("default_queue_type") {
+        if let Some(default) = default {
             description.default_queue_type = match default.text()?.as_str() {
                 "undefined" | "" => None,
                 "classic" | "rabbit_classic_queue" => Some(QueueType::Classic),
@@ -291,7 +300,7 @@ impl Planner<'_> {
             None => None,
             Some(node) => {
                 let word = node.text()?;
-                let found = HashAlgorithm::ALL.into_iter().find(|algorithm| algorithm.module() == word);
+                let found = HashAlgorithm::of_module(&word);
                 let known = HashAlgorithm::ALL.map(HashAlgorithm::module).join(", ");
                 Some(found.ok_or_else(|| node.wrong(format!("one of {known} is expected")))?)
             }
@@ -301,24 +310,11 @@ impl Planner<'_> {
                 return Err(node.wrong("the field \"password_hash\" is missing"));
             };
             let password = password.text()?;
-            // Hashed anew it would be another hash of the same password, and a change at every
-            // import.
-            let known = self.copy.user(name).filter(|user| user.password.matches(password.as_bytes()));
-            return Ok(match known {
-                Some(user) => user.password.clone(),
-                None => PasswordHash::new(password.as_bytes(), (self.salt)()),
-            });
+            let hashed = self.clear.get(&(name.to_string(), password.to_owned()));
+            return hashed.cloned().ok_or_else(|| node.wrong("the password cannot be hashed"));
         };
         let text = hash.text()?;
-        let decoded = base64::engine::general_purpose::STANDARD.decode(text.as_bytes());
-        let bytes = decoded.map_err(|_| hash.wrong("a hash in base64 is expected"))?;
-        // RabbitMQ before 3.6 named no algorithm; the length of the digest does.
-        let by_length = HashAlgorithm::ALL.into_iter().find(|a| a.digest_bytes() + SALT_BYTES == bytes.len());
-        let algorithm = algorithm.or(by_length).unwrap_or(HashAlgorithm::Sha256);
-        PasswordHash::from_bytes(algorithm, &bytes).ok_or_else(|| {
-            let wanted = algorithm.digest_bytes() + SALT_BYTES;
-            hash.wrong(format!("{wanted} bytes in base64 are expected for {}", algorithm.module()))
-        })
+        read_hash(algorithm, &text).map_err(|why| hash.wrong(why))
     }
 
     fn permission(&mut self, node: &Node<'_>) -> Done {
@@ -434,6 +430,11 @@ impl Planner<'_> {
         fields.end()?;
         let exists = self.copy.find_exchange(vhost, &name).is_some();
         let is_shared = !durable && self.copy.own_home().is_some();
+        if !exists && BROKERS_OWN.contains(&&*name) {
+            let text = format!("the exchange '{name}' is what RabbitMQ itself publishes to; it is left out");
+            self.leave_out(&name_node, text);
+            return Ok(());
+        }
         if (name.is_empty() || name.is_reserved()) && !exists {
             return Err(name_node.wrong("a name of the broker's own, and there is no such exchange"));
         }
@@ -503,6 +504,11 @@ impl Planner<'_> {
         let arguments = arguments(fields.take("arguments"))?;
         fields.take("properties_key");
         fields.end()?;
+        if BROKERS_OWN.contains(&&*source) && self.copy.find_exchange(vhost, &source).is_none() {
+            let text = format!("nothing is published to '{source}' here; the binding is left out");
+            self.leave_out(node, text);
+            return Ok(());
+        }
         // What leads from the default exchange is there by itself.
         if source.is_empty() {
             return Ok(());

@@ -2,6 +2,7 @@
 
 use crate::tls::LoginFrom;
 use amqp::{ConnectionConfig, Millis};
+use broker::topology::HashAlgorithm;
 use broker::{NodeLife, PartitionId};
 use session::{LoginLimits, Stamps};
 use std::net::SocketAddr;
@@ -45,6 +46,10 @@ pub struct NodeConfig {
     pub loopback_users: Vec<String>,
     /// How many logins may fail.
     pub login_limits: LoginLimits,
+    /// How a password is hashed that is set here.
+    pub password_hashing: HashAlgorithm,
+    /// How long a password is known again that was right, in seconds, where its hash is slow.
+    pub known_passwords_s: u64,
     /// Whom clients are who log in without saying who they are, where that is offered.
     pub anonymous_user: String,
     /// Client connections at most; further ones are closed as soon as they are accepted.
@@ -87,6 +92,8 @@ impl NodeConfig {
             amqp: ConnectionConfig::default(),
             loopback_users: vec!["guest".to_owned()],
             login_limits: LoginLimits::default(),
+            password_hashing: HashAlgorithm::Argon2id,
+            known_passwords_s: 3600,
             anonymous_user: "guest".to_owned(),
             connections_max: 100_000,
             transient_bytes_max: 256 << 20,

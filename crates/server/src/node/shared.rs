@@ -9,17 +9,20 @@ use super::offers::{Certificates, Offers};
 use super::topology_view::{Changed, TopologyView};
 use super::traced::Traced;
 use crate::cluster::Links;
+use crate::passwords::Passwords;
 use crate::shard::{Mailbox, Outsider, Parcel};
 use crate::topology_log::{Answer, TopologyLog};
 use amqp::Millis;
-use broker::topology::{Applied, BrokerEvent, Command as Change, Effect, Malformed, Name, Refusal, Topology};
+use broker::topology::{
+    Applied, BrokerEvent, Command as Change, Effect, HashAlgorithm, Malformed, Name, Refusal, Topology,
+};
 use broker::{ChannelKey, NodeNumber, PartitionId, QueueId, VhostId};
 use partition::{Command, RequestId};
 use session::{Common, Histories, Limits, Logins, Settings, Sums};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLockReadGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use switch::{Directory, Follower, Leaders, Tell};
 use tokio::sync::Notify;
 
@@ -66,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) gauges: Vec<Gauge>,
     /// What the sessions of all shards have in common.
     pub(crate) sessions: Common,
+    /// Where slow hashes of passwords are looked at.
+    pub(crate) passwords: Passwords,
     log: OnceLock<Arc<dyn TopologyLog>>,
     /// Held by the one change under way whose patterns were weighed, until it is decided.
     pub(crate) pattern_turn: tokio::sync::Mutex<()>,
@@ -122,6 +127,7 @@ impl Shared {
             leaders,
             links: OnceLock::new(),
             directory,
+            passwords: Passwords::new(config.shards, Duration::from_secs(config.known_passwords_s), config.on_quiet),
             log: OnceLock::new(),
             pattern_turn: tokio::sync::Mutex::new(()),
             queues_created: AtomicU64::new(0),
@@ -235,6 +241,14 @@ impl Shared {
             return answer.send(Applied { outcome: Err(Refusal::low_on_disk()), effects: Vec::new() });
         }
         self.log().propose(change, answer);
+    }
+
+    /// How a password is hashed that is set now: as all nodes can read it.
+    pub(crate) fn hashing(&self) -> HashAlgorithm {
+        match self.config.password_hashing {
+            HashAlgorithm::Argon2id if !self.topology().keeps_argon2id() => HashAlgorithm::Sha256,
+            chosen => chosen,
+        }
     }
 
     /// The partition for a new durable queue: one that this node leads, if it leads any.

@@ -6,6 +6,7 @@
 //! from when they are sent until the shard has shown what became of them: senders look at them
 //! before they read more from publishers.
 
+use super::Seat;
 use crate::cluster::LinkArrival;
 use crate::drain::DrainStep;
 use ::node::MemberStanding;
@@ -46,6 +47,13 @@ pub(crate) enum Parcel {
         connection: ConnectionNumber,
         /// What the client is told.
         text: String,
+    },
+    /// Somebody looked at the password of a login.
+    Password {
+        /// The connection's.
+        seat: Seat,
+        /// Whether it was right.
+        is_right: bool,
     },
     /// Another shard's gauge fell: connections that waited for it may read again.
     Relieved,

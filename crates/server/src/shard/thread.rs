@@ -438,6 +438,12 @@ impl StepTask {
                 let counted = local.ledger.take();
                 let _ = answer.send(vec![ShardStatistics { connections, queues, counted, partitions, stages }]);
             }
+            Parcel::Password { seat, is_right } => {
+                if let Some(client) = local.seated(seat) {
+                    client.handle_password(is_right, local, now);
+                    local.flush_later(&client);
+                }
+            }
             Parcel::Relieved => local.resume_paused(),
             Parcel::Drain(step) => {
                 let is_for_clients = self.drain.begin(step, Now { ms: now, wall_ms: wall_ms() });

@@ -24,6 +24,42 @@ fn a_login_that_failed_too_often_is_refused_unseen_and_every_refusal_takes_a_sec
 }
 
 #[test]
+fn a_password_that_is_looked_at_elsewhere_is_answered_when_that_is_done() {
+    let mut script = Script::connected();
+    script.slow_password();
+    script.login("guest");
+    script.pass(2_000);
+    assert_eq!(script.said(), [""; 0], "nobody has looked at it yet");
+    script.looked_at(true);
+    assert_eq!(script.said(), ["connection.tune"]);
+    let mut script = Script::connected();
+    script.slow_password();
+    script.login("wrong");
+    script.pass(400);
+    script.looked_at(false);
+    script.pass(599);
+    assert_eq!(script.said(), [""; 0]);
+    script.pass(1);
+    assert_eq!(script.said(), ["login refused"], "a second after it came, however long somebody looked");
+    script.looked_at(true);
+    assert_eq!(script.said(), [""; 0], "what comes again changes nothing");
+}
+
+#[test]
+fn a_login_that_nobody_finished_to_look_at_counts_as_failed() {
+    let mut script = Script::connected();
+    script.slow_password();
+    for _ in 0..15 {
+        script.login("guest");
+    }
+    script.pass(1_000);
+    assert_eq!(script.said(), [""; 0]);
+    script.login("guest");
+    script.pass(1_000);
+    assert_eq!(script.said(), ["login refused"], "too many are under way");
+}
+
+#[test]
 fn a_transaction_that_passes_the_connections_limit_ends_the_connection() {
     let mut script = Script::begun();
     script.ask(1, Request::TxSelect);

@@ -15,15 +15,15 @@ use amqp::{
     Delivery, Event, GetDelivery, Mechanism, Millis, Properties, Publish, Reply as Answer, Request, ReturnedMessage,
     Settle, Table, Value,
 };
-use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
+use broker::topology::{Applied, BrokerEvent, Command as Change, Name, PasswordHash, Topology};
 use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::message::{Stamp, store};
 use partition::{Command, Effect, Message, Reply, RequestId};
 use session::report::ConnectionNumber;
 use session::{
-    Client, Common, Count, Cx, DeleteQueue, Histories, Host, Ledger, Limits, LoginLimits, Logins, Peer, Session,
-    Settings, Sums,
+    Admitted, Client, Common, Count, Cx, DeleteQueue, Histories, Host, Ledger, Limits, LoginLimits, Logins,
+    PasswordCheck, Peer, Session, Settings, Sums, Verdict,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,6 +100,16 @@ impl Host for Node {
 
     fn random(&self) -> u128 {
         0
+    }
+
+    fn check_password(&self, check: PasswordCheck, admit: &mut dyn FnMut() -> Admitted) -> Verdict {
+        if admit() == Admitted::No {
+            return Verdict::NotAdmitted;
+        }
+        if check.hash.is_slow() {
+            return Verdict::Later;
+        }
+        if check.hash.matches(&check.password) { Verdict::Right } else { Verdict::Wrong }
     }
 
     fn dice(&self) -> u64 {
@@ -483,6 +493,22 @@ impl Script {
         let (user, password) = (Bytes::from_static(b"guest"), Bytes::from_static(password.as_bytes()));
         let (mechanism, client_properties) = (Mechanism::Plain, Table::new());
         self.event(Event::Authenticate(Box::new(Authenticate { mechanism, user, password, client_properties })));
+    }
+
+    /// Guest has a password whose hash takes long.
+    pub(crate) fn slow_password(&self) {
+        let password = PasswordHash::argon2id(b"guest", [7; 16]);
+        let put = Change::PutUser { name: Name::from("guest"), password, tags: Vec::new() };
+        for change in [Change::RaiseVersion { version: 3 }, put] {
+            self.node.topology.borrow_mut().apply(&change).outcome.expect("it is allowed");
+        }
+    }
+
+    /// Somebody has looked at the password.
+    pub(crate) fn looked_at(&mut self, is_right: bool) {
+        let Script { session, machine, node, .. } = self;
+        let now = node.now();
+        session.handle_password(is_right, &mut Cx { client: machine, host: node }, now);
     }
 
     /// The client opens a channel.

@@ -16,7 +16,8 @@ use bytes::Bytes;
 use partition::peer::forward::Forward;
 use partition::{Command, Effect, Reply, RequestId};
 use session::{
-    Asker, Common, Count, DeleteQueue, Deletion, Histories, Host, Ledger, Limits, LoginLimits, Logins, Settings, Sums,
+    Admitted, Asker, Common, Count, DeleteQueue, Deletion, Histories, Host, Ledger, Limits, LoginLimits, Logins,
+    PasswordCheck, Settings, Sums, Verdict,
 };
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -355,6 +356,13 @@ impl Host for Desk<'_> {
 
     fn random(&self) -> u128 {
         u128::from(Desk::dice(self)) << 64 | u128::from(Desk::dice(self))
+    }
+
+    fn check_password(&self, check: PasswordCheck, admit: &mut dyn FnMut() -> Admitted) -> Verdict {
+        if admit() == Admitted::No {
+            return Verdict::NotAdmitted;
+        }
+        if check.hash.matches(&check.password) { Verdict::Right } else { Verdict::Wrong }
     }
 
     fn dice(&self) -> u64 {

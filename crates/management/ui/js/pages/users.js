@@ -60,7 +60,7 @@ export function User({ parts: [name] }) {
   if (failure?.status === 404) return html`<nav class="crumbs" aria-label="Where this is"><a href="#/users">Users</a></nav><h1>${name}</h1><${Empty} title="There is no such user."><a href="#/users">All users</a></${Empty}>`;
   return html`<nav class="crumbs" aria-label="Where this is"><a href="#/users">Users</a></nav><div class="page-head"><h1 class="mono-title">${name}</h1>${user && html`<div class="actions"><button type="button" onClick=${edit}>Change</button><${Menu} label="More" className="to-left"><button type="button" onClick=${kick}><${Icon} name="close" />Close connections …</button><button type="button" class="danger-text" onClick=${remove}><${Icon} name="trash" />Delete …</button></${Menu}></div>`}</div>
     <${Wrong} failure=${failure} />
-    ${user && html`<div class="halves"><${Card} title="Who it is"><${Facts} of=${[["Tags", html`<${Tags} user=${user} />`], ["Logs in with", login(user)], ["Hash", user.hashing_algorithm?.replace("rabbit_password_hashing_", "")]]} /></${Card}><${LimitsOf} kind="user" name=${name} /></div>
+    ${user && html`<div class="halves"><${Card} title="Who it is"><${Facts} of=${[["Tags", html`<${Tags} user=${user} />`], ["Logs in with", login(user)], ["Hash", user.hashing_algorithm?.replace(/^.*_password_hashing_/, "")]]} /></${Card}><${LimitsOf} kind="user" name=${name} /></div>
     <${Permissions} user=${name} /><${TopicPermissions} user=${name} />`}`;
 }
 

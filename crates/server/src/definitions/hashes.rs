@@ -1,0 +1,88 @@
+//! Passwords and their hashes as definitions have them.
+//!
+//! Invariant: what [`text_of`] writes [`read_hash`] reads, and so does RabbitMQ where the algorithm
+//! is one of its own. A password in the clear is hashed before the topology is looked at: that may
+//! take long, and nobody waits for it.
+
+use crate::node::Shared;
+use crate::passwords::hashed;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use broker::topology::{HashAlgorithm, Name, PasswordHash};
+use serde_json::Value;
+use std::collections::HashMap;
+
+/// The hashes of passwords in the clear, by user and password.
+pub(super) type ClearPasswords = HashMap<(String, String), PasswordHash>;
+
+/// The hash in this text: RabbitMQ's in base64, that of Argon2id as it is. Without an algorithm its
+/// length names it, as with RabbitMQ before 3.6. Errors: what is expected.
+pub fn read_hash(algorithm: Option<HashAlgorithm>, text: &str) -> Result<PasswordHash, String> {
+    if algorithm == Some(HashAlgorithm::Argon2id) {
+        return PasswordHash::from_bytes(HashAlgorithm::Argon2id, text.as_bytes()).ok_or_else(|| {
+            let module = HashAlgorithm::Argon2id.module();
+            format!(
+                "for {module} a text as $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH is expected, of at most 128 MiB (m=131072) \
+                 and m times t of at most 524288"
+            )
+        });
+    }
+    let bytes = STANDARD.decode(text.as_bytes()).map_err(|_| "a hash in base64 is expected".to_owned())?;
+    let by_length = HashAlgorithm::ALL.into_iter().find(|algorithm| algorithm.hash_bytes() == Some(bytes.len()));
+    let algorithm = algorithm.or(by_length).unwrap_or(HashAlgorithm::Sha256);
+    PasswordHash::from_bytes(algorithm, &bytes).ok_or_else(|| {
+        let wanted = algorithm.hash_bytes().unwrap_or_default();
+        format!("{wanted} bytes in base64 are expected for {}", algorithm.module())
+    })
+}
+
+/// The text of a hash; see [`read_hash`].
+pub fn text_of(hash: &PasswordHash) -> String {
+    match hash.algorithm() {
+        HashAlgorithm::Argon2id => String::from_utf8_lossy(hash.to_bytes()).into_owned(),
+        _ => STANDARD.encode(hash.to_bytes()),
+    }
+}
+
+/// Hashes what a document has in the clear. A user who has that password already keeps the hash:
+/// another one of the same password would be a change at every import.
+pub(super) fn hash_clear(shared: &Shared, text: &str) -> ClearPasswords {
+    if !text.contains("\"password\"") {
+        return ClearPasswords::new();
+    }
+    // What is wrong with the document the plan says, with its line.
+    let document: Value = serde_json::from_str(text).unwrap_or_default();
+    let users = document.get("users").and_then(Value::as_array).into_iter().flatten();
+    let clear = users
+        .filter(|user| user.get("password_hash").is_none())
+        .filter_map(|user| Some((user.get("name")?.as_str()?.to_owned(), user.get("password")?.as_str()?.to_owned())));
+    let hash = |(name, password): (String, String)| {
+        let name_of = Name::from(name.as_str());
+        let known = shared.topology().user(name.as_bytes()).map(|user| user.password.clone());
+        let known = known.filter(|known| shared.passwords.matches_here(&name_of, known, password.as_bytes()));
+        let hash = known.unwrap_or_else(|| hashed(shared.hashing(), password.as_bytes()));
+        ((name, password), hash)
+    };
+    clear.filter(|(name, _)| name.len() <= broker::topology::NAME_BYTES_MAX).map(hash).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_read_as_it_was_written() {
+        let all = HashAlgorithm::ALL.map(|algorithm| hashed(algorithm, b"secret"));
+        for hash in all {
+            assert_eq!(read_hash(Some(hash.algorithm()), &text_of(&hash)).as_ref(), Ok(&hash));
+            if hash.algorithm() != HashAlgorithm::Argon2id {
+                assert_eq!(read_hash(None, &text_of(&hash)), Ok(hash), "the length names it");
+            }
+        }
+        let none = read_hash(Some(HashAlgorithm::Argon2id), "").expect("a user may have no password");
+        assert_eq!(text_of(&none), "");
+        assert!(read_hash(Some(HashAlgorithm::Argon2id), "c2VjcmV0").is_err_and(|why| why.contains("$argon2id$")));
+        assert!(read_hash(Some(HashAlgorithm::Md5), "c2VjcmV0").is_err_and(|why| why.starts_with("20 bytes")));
+        assert!(read_hash(None, "!").is_err());
+    }
+}
