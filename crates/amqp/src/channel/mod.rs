@@ -10,7 +10,7 @@ pub mod confirms;
 pub(crate) mod tx;
 pub mod unacked;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 
 use bytes::Bytes;
@@ -161,7 +161,8 @@ pub(crate) struct Channel {
     pub(crate) tx: Option<Box<Tx>>,
     /// Whether the channel is in the connection's list of those with unsent confirms.
     pub(crate) confirms_listed: bool,
-    pub(crate) consumers: Vec<ConsumerTag>,
+    /// In order, so that a client with tens of thousands of consumers costs others nothing.
+    pub(crate) consumers: BTreeSet<ConsumerTag>,
     pub(crate) pending: VecDeque<PendingFrame>,
     /// The queue that an empty name stands for: the last one declared here.
     pub(crate) last_queue: Bytes,
@@ -177,7 +178,7 @@ impl Channel {
             confirms: None,
             tx: None,
             confirms_listed: false,
-            consumers: Vec::new(),
+            consumers: BTreeSet::new(),
             pending: VecDeque::new(),
             last_queue: Bytes::new(),
         }
@@ -192,7 +193,7 @@ impl Channel {
             + self.unacked.held_bytes()
             + self.confirms.as_ref().map_or(0, |c| size_of::<Confirms>() + c.held_bytes())
             + self.tx.as_ref().map_or(0, |tx| tx.held_bytes())
-            + self.consumers.capacity() * size_of::<ConsumerTag>()
+            + self.consumers.len() * size_of::<ConsumerTag>()
             + self.pending.capacity() * size_of::<PendingFrame>()
             + self.assembly.held_bytes()
     }

@@ -64,14 +64,11 @@ impl Connection {
             (Question::Consume, Reply::Consuming { consumer_tag }) => {
                 assert!(!consumer_tag.is_empty(), "the broker names a consumer that the client did not name");
                 let answer = Method::BasicConsumeOk { consumer_tag: consumer_tag.bytes() };
-                channel.consumers.push(consumer_tag);
-                self.consumers += 1;
+                self.consumers += usize::from(channel.consumers.insert(consumer_tag));
                 answer
             }
             (Question::Cancel(tag), Reply::Done) => {
-                let before = channel.consumers.len();
-                channel.consumers.retain(|known| known != tag);
-                self.consumers -= before - channel.consumers.len();
+                self.consumers -= usize::from(channel.consumers.remove(tag));
                 Method::BasicCancelOk { consumer_tag: tag.bytes() }
             }
             (Question::Recover | Question::RecoverAsync, Reply::Done) => Method::BasicRecoverOk {},
@@ -252,10 +249,8 @@ impl Connection {
     /// of it if it said that it understands; the tag is free again either way.
     pub fn cancel_notify(&mut self, channel: ChannelId, consumer_tag: &ConsumerTag) {
         let Some(open) = self.channels.open(channel) else { return };
-        let known = open.consumers.len();
-        open.consumers.retain(|tag| tag != consumer_tag);
-        let is_known = open.consumers.len() < known;
-        self.consumers -= known - open.consumers.len();
+        let is_known = open.consumers.remove(consumer_tag);
+        self.consumers -= usize::from(is_known);
         if is_known && self.client.consumer_cancel_notify {
             let cancel = Method::BasicCancel { consumer_tag: consumer_tag.bytes(), no_wait: true };
             self.send(channel.number(), &cancel);

@@ -7,6 +7,8 @@
 //! next one stand in line anew.
 
 use crate::ids::ConsumerKey;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// How a queue with a single active consumer chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,45 +18,55 @@ pub struct SingleActive {
     pub preempts: bool,
 }
 
+/// A place in the line: the priority and when it came.
+type Place = (i32, u64);
+
 /// Who is active, and who waits.
 #[derive(Debug)]
 pub(super) struct ActiveConsumer {
     rule: SingleActive,
-    active: Option<ConsumerKey>,
+    active: Option<(Place, ConsumerKey)>,
     /// Everyone attached, the active one included: by priority, highest first, then as they came.
-    line: Vec<(i32, ConsumerKey)>,
+    line: BTreeMap<(Reverse<i32>, u64), ConsumerKey>,
+    last: u64,
 }
 
 impl ActiveConsumer {
     pub(super) fn new(rule: SingleActive) -> Self {
-        ActiveConsumer { rule, active: None, line: Vec::new() }
+        ActiveConsumer { rule, active: None, line: BTreeMap::new(), last: 0 }
     }
 
     pub(super) fn active(&self) -> Option<ConsumerKey> {
-        self.active
+        self.active.map(|(_, key)| key)
     }
 
-    pub(super) fn join(&mut self, key: ConsumerKey, priority: i32) {
-        let at = self.line.partition_point(|(p, _)| *p >= priority);
-        self.line.insert(at, (priority, key));
+    /// A consumer comes; returns its place.
+    pub(super) fn join(&mut self, key: ConsumerKey, priority: i32) -> Place {
+        self.last += 1;
+        self.line.insert((Reverse(priority), self.last), key);
+        (priority, self.last)
     }
 
-    pub(super) fn leave(&mut self, key: ConsumerKey) {
-        self.line.retain(|(_, k)| *k != key);
+    /// The consumer of this place goes.
+    pub(super) fn leave(&mut self, (priority, at): Place) {
+        self.line.remove(&(Reverse(priority), at));
     }
 
     /// Settles who is active; `holds`: the active one, attached or cancelled, has unacked messages.
     /// Returns whether who is active now may take more.
     pub(super) fn choose(&mut self, holds: bool) -> bool {
-        let place = self.active.and_then(|key| self.line.iter().position(|(_, k)| *k == key));
-        let stays = place.is_some_and(|at| !self.rule.preempts || self.line[at].0 == self.line[0].0);
+        let first = self.line.first_key_value().map(|((priority, at), key)| ((priority.0, *at), *key));
+        let stays = self.active.is_some_and(|((priority, at), _)| {
+            let is_there = self.line.contains_key(&(Reverse(priority), at));
+            is_there && (!self.rule.preempts || first.is_some_and(|((highest, _), _)| highest == priority))
+        });
         if stays {
             return true;
         }
         if self.active.is_some() && holds {
             return false;
         }
-        self.active = self.line.first().map(|(_, key)| *key);
+        self.active = first;
         true
     }
 }
@@ -71,12 +83,13 @@ mod tests {
     #[test]
     fn the_first_of_the_highest_priority_is_next_once_the_old_one_holds_nothing() {
         let mut consumers = ActiveConsumer::new(SingleActive { preempts: false });
+        let mut places = Vec::new();
         for (number, priority) in [(1, 0), (2, 5), (3, 5), (4, -1)] {
-            consumers.join(key(number), priority);
+            places.push(consumers.join(key(number), priority));
             assert!(consumers.choose(true));
             assert_eq!(consumers.active(), Some(key(1)), "nobody is pushed aside");
         }
-        consumers.leave(key(1));
+        consumers.leave(places[0]);
         assert!(!consumers.choose(true));
         assert_eq!(consumers.active(), Some(key(1)), "it still holds messages");
         assert!(consumers.choose(false));
@@ -90,9 +103,9 @@ mod tests {
         consumers.choose(false);
         consumers.join(key(2), 0);
         assert!(consumers.choose(true), "an equal waits");
-        consumers.join(key(3), 1);
+        let third = consumers.join(key(3), 1);
         assert!(!consumers.choose(true), "the active one takes nothing more");
-        consumers.leave(key(3));
+        consumers.leave(third);
         assert!(consumers.choose(true), "and goes on when the other left");
         consumers.join(key(4), 1);
         assert!(consumers.choose(false));

@@ -5,14 +5,20 @@
 //! belongs to one holder; `ready` counts what `head` can still give. Everything below `cursor` that
 //! is ready is in `returned`. Nothing here is logged: a new leader starts with everything live
 //! ready again, and flags what may have been sent.
+//!
+//! What comes, goes and waits is kept in order and in sums, so that a consumer's attach, turn and end
+//! cost about the same however many there are: one client may attach tens of thousands.
 
 use super::active::{ActiveConsumer, SingleActive};
+use super::attached::{Attached, Tally};
 use super::lanes::Lanes;
 use super::levels::Levels;
 use super::ranges::SeqRanges;
+use super::ring::Ring;
 use crate::ids::{ChannelKey, ConsumerKey};
 use hashbrown::HashMap;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 /// One consumer's share of a turn when much is ready: long enough that its acks come as ranges.
 const TURN_MESSAGES_MAX: u64 = 64;
@@ -36,40 +42,6 @@ pub struct Consumer {
     /// The channel hands out credit itself (a channel-wide prefetch): nothing goes out without a
     /// grant.
     pub granted_only: bool,
-}
-
-#[derive(Debug)]
-struct Attached {
-    consumer: Consumer,
-    held: SeqRanges,
-    /// What its client holds of an earlier leader, and somebody else has here: it counts against the
-    /// prefetch until the client settles it.
-    foreign: SeqRanges,
-    granted: u32,
-    /// A grant was asked for and has not come.
-    asked: bool,
-    /// The answer to that was that there is none at the moment; it comes when there is.
-    refused: bool,
-    /// Its connection has enough to write; it takes nothing until it says so.
-    stalled: bool,
-    in_ring: bool,
-    /// Messages in a row of its present turn.
-    turn: u64,
-    /// Another consumer of the queue is the active one, or is about to be.
-    waits: bool,
-}
-
-impl Attached {
-    fn has_credit(&self) -> bool {
-        self.has_room() && (!self.consumer.granted_only || self.granted > 0)
-    }
-
-    /// Whether it takes messages, as far as its queue knows.
-    fn has_room(&self) -> bool {
-        let c = &self.consumer;
-        let room = c.no_ack || c.prefetch == 0 || self.held.count() + self.foreign.count() < u64::from(c.prefetch);
-        room && !self.stalled && !self.waits
-    }
 }
 
 /// The message that goes out next.
@@ -99,12 +71,14 @@ pub struct Dispatch {
     ready: u64,
     held: u64,
     attached: HashMap<ConsumerKey, Attached, foldhash::fast::FixedState>,
+    /// The keys of those, in order: a channel's lie together.
+    keys: BTreeSet<ConsumerKey>,
+    /// What they would take together, and who of them waits for its channel's word.
+    tally: Tally,
     /// Consumers with credit: by priority, then in turn.
-    ring: VecDeque<(i32, ConsumerKey)>,
-    /// A consumer under a channel-wide prefetch was attached once.
-    has_grants: bool,
+    ring: Ring,
     /// What cancelled consumers and `basic.get` hold.
-    holders: HashMap<ConsumerKey, SeqRanges, foldhash::fast::FixedState>,
+    holders: BTreeMap<ConsumerKey, SeqRanges>,
     /// Only one consumer at a time gets messages. Absent on a plain queue.
     single: Option<Box<ActiveConsumer>>,
     /// What is ready, by level, while some message has a priority; `returned` is empty then, and
@@ -123,9 +97,10 @@ impl Dispatch {
             ready,
             held: 0,
             attached: HashMap::default(),
-            ring: VecDeque::new(),
-            has_grants: false,
-            holders: HashMap::default(),
+            keys: BTreeSet::new(),
+            tally: Tally::default(),
+            ring: Ring::default(),
+            holders: BTreeMap::new(),
             single: None,
             lanes: None,
         }
@@ -170,20 +145,13 @@ impl Dispatch {
 
     /// The keys of all consumers, in order.
     pub fn consumer_keys(&self) -> Vec<ConsumerKey> {
-        let mut keys: Vec<_> = self.attached.keys().copied().collect();
-        keys.sort_unstable();
-        keys
+        self.keys.iter().copied().collect()
     }
 
     /// Credit that consumers have together, for sizing the dispatch watermark; unlimited counts as
     /// `unlimited`.
     pub fn credit(&self, unlimited: u64) -> u64 {
-        let of = |a: &Attached| match a.consumer.prefetch {
-            _ if a.consumer.no_ack => unlimited,
-            0 => unlimited,
-            prefetch => u64::from(prefetch),
-        };
-        self.attached.values().map(of).fold(0, u64::saturating_add)
+        self.tally.credit(unlimited)
     }
 
     /// A dispatcher as [`new`](Self::new) makes it, of messages of several levels: those in `live`,
@@ -247,32 +215,24 @@ impl Dispatch {
 
     /// Attaches a consumer.
     pub fn attach(&mut self, consumer: Consumer) -> Result<(), AttachRefused> {
-        let taken = self.attached.values().any(|a| a.consumer.exclusive);
+        // An exclusive one is alone.
+        let only = self.keys.first().filter(|_| self.keys.len() == 1).and_then(|key| self.attached.get(key));
+        let taken = only.is_some_and(|a| a.consumer.exclusive);
         if taken || (consumer.exclusive && (!self.attached.is_empty() || self.single.is_some())) {
             return Err(AttachRefused::Exclusive);
         }
-        let (key, priority) = (consumer.key, consumer.priority);
-        let waits = self.single.is_some();
-        self.has_grants |= consumer.granted_only;
-        let attached = Attached {
-            consumer,
-            held: SeqRanges::new(),
-            foreign: SeqRanges::new(),
-            granted: 0,
-            asked: false,
-            refused: false,
-            stalled: false,
-            in_ring: false,
-            turn: 0,
-            waits,
-        };
+        let key = consumer.key;
+        let mut attached = Attached::new(consumer);
+        attached.waits = self.single.is_some();
+        if let Some(single) = &mut self.single {
+            attached.in_line = single.join(key, attached.consumer.priority);
+        }
+        self.tally.enter(&attached);
+        self.keys.insert(key);
         let before = self.attached.insert(key, attached);
         assert!(before.is_none(), "a consumer key is used once");
-        match &mut self.single {
-            Some(single) => {
-                single.join(key, priority);
-                self.choose_active();
-            }
+        match self.single {
+            Some(_) => self.choose_active(),
             None => self.refresh(key),
         }
         Ok(())
@@ -287,8 +247,10 @@ impl Dispatch {
 
     fn remove(&mut self, key: ConsumerKey) -> bool {
         let Some(mut gone) = self.attached.remove(&key) else { return false };
-        if gone.in_ring {
-            self.ring.retain(|(_, k)| *k != key);
+        self.keys.remove(&key);
+        self.tally.leave(&gone);
+        if let Some(ticket) = gone.ticket {
+            self.ring.remove(gone.consumer.priority, ticket);
         }
         if !gone.held.is_empty() {
             let holder = self.holders.entry(key).or_default();
@@ -297,7 +259,7 @@ impl Dispatch {
             }
         }
         if let Some(single) = &mut self.single {
-            single.leave(key);
+            single.leave(gone.in_line);
         }
         true
     }
@@ -329,13 +291,11 @@ impl Dispatch {
     /// Ends a channel: its consumers go, what it held comes back to its old place. Returns what
     /// came back, in order.
     pub fn detach(&mut self, channel: ChannelKey, levels: Option<&Levels>) -> SeqRanges {
-        let mut keys: Vec<_> = self.attached.keys().filter(|k| k.channel == channel).copied().collect();
-        keys.sort_unstable();
+        let keys: Vec<_> = self.keys.range(keys_of(channel)).copied().collect();
         for key in keys {
             self.remove(key);
         }
-        let mut keys: Vec<_> = self.holders.keys().filter(|k| k.channel == channel).copied().collect();
-        keys.sort_unstable();
+        let keys: Vec<_> = self.holders.range(keys_of(channel)).map(|(key, _)| *key).collect();
         let mut back = SeqRanges::new();
         for key in keys {
             for (first, count) in self.holders.remove(&key).unwrap_or_default().drain() {
@@ -350,12 +310,13 @@ impl Dispatch {
 
     /// Whether any consumer of this channel is attached or holds something.
     pub fn knows(&self, channel: ChannelKey) -> bool {
-        self.attached.keys().chain(self.holders.keys()).any(|k| k.channel == channel)
+        let is_attached = self.keys.range(keys_of(channel)).next().is_some();
+        is_attached || self.holders.range(keys_of(channel)).next().is_some()
     }
 
     /// The consumer whose turn it is, if one has credit.
     pub fn next_consumer(&self) -> Option<&Consumer> {
-        self.ring.front().and_then(|(_, key)| self.attached.get(key)).map(|a| &a.consumer)
+        self.ring.front().and_then(|key| self.attached.get(&key)).map(|a| &a.consumer)
     }
 
     /// The message that goes out next. `next_live(from)` gives the first live number at or after
@@ -383,7 +344,7 @@ impl Dispatch {
     /// Hands `head` to the consumer whose turn it is. After `share` messages in a row the turn goes
     /// on to the next one.
     pub fn assign(&mut self, head: Head, share: u64, levels: Option<&Levels>) {
-        let &(_, key) = self.ring.front().expect("assign follows a next_consumer that gave one");
+        let key = self.ring.front().expect("assign follows a next_consumer that gave one");
         self.take(head, levels);
         let attached = self.attached.get_mut(&key).expect("who is in the ring is attached");
         attached.granted = attached.granted.saturating_sub(1);
@@ -392,12 +353,19 @@ impl Dispatch {
             self.held += 1;
         }
         attached.turn += 1;
-        if attached.turn < share && attached.has_credit() {
+        self.tally.note(attached);
+        let is_over = attached.turn >= share;
+        if is_over {
+            attached.turn = 0;
+        }
+        // Who is alone has the next turn too.
+        if attached.has_credit() && (!is_over || self.ring.is_alone()) {
             return;
         }
         attached.turn = 0;
-        attached.in_ring = false;
-        self.ring.pop_front();
+        if let Some(ticket) = attached.ticket.take() {
+            self.ring.remove(attached.consumer.priority, ticket);
+        }
         self.refresh(key);
     }
 
@@ -496,6 +464,9 @@ impl Dispatch {
 
     /// Whether a consumer, or who was one, holds the message. Costs a look at each of them.
     pub fn is_held(&self, seq: u64) -> bool {
+        if self.held == 0 {
+            return false;
+        }
         let attached = self.attached.values().map(|a| &a.held);
         attached.chain(self.holders.values()).any(|held| held.contains(seq))
     }
@@ -512,13 +483,7 @@ impl Dispatch {
 
     /// How many messages consumers would take at once; no limit counts as `u64::MAX`.
     pub fn free_credit(&self) -> u64 {
-        let of = |a: &Attached| match a.consumer.prefetch {
-            _ if !a.has_credit() => 0,
-            _ if a.consumer.no_ack => u64::MAX,
-            0 => u64::MAX,
-            prefetch => u64::from(prefetch) - a.held.count() - a.foreign.count(),
-        };
-        self.attached.values().map(of).fold(0, u64::saturating_add)
+        self.tally.free_credit()
     }
 
     /// Takes `count` numbers from `first` out of a holder's hands, appending those that it held to
@@ -601,40 +566,35 @@ impl Dispatch {
     /// Consumers that wait for a grant while messages are ready; each is told once until its grant
     /// comes.
     pub fn ask_for_grants(&mut self, wanted: &mut Vec<ConsumerKey>) {
-        if self.ready == 0 || !self.has_grants {
+        if self.ready == 0 {
             return;
         }
         let start = wanted.len();
-        for (key, a) in &mut self.attached {
-            if a.consumer.granted_only && a.granted == 0 && !a.asked && !a.stalled {
+        wanted.extend(self.tally.unasked());
+        for key in wanted[start..].iter().copied() {
+            if let Some(a) = self.attached.get_mut(&key) {
                 a.asked = true;
-                wanted.push(*key);
+                self.tally.note(a);
             }
         }
-        wanted[start..].sort_unstable();
     }
 
     /// Whether a consumer is there that may take what is ready, and only the word of its channel is
     /// missing.
     pub fn awaits_grant(&self) -> bool {
-        self.has_grants
-            && self.ready > 0
-            && self.attached.values().any(|a| a.asked && !a.refused && a.granted == 0 && a.has_room())
+        self.ready > 0 && self.tally.awaits_grant()
     }
 
     /// Takes back grants that nothing is ready for, as `(consumer, count)`.
     pub fn return_grants(&mut self, returned: &mut Vec<(ConsumerKey, u32)>) {
-        if self.ready != 0 || !self.has_grants {
+        if self.ready != 0 {
             return;
         }
-        let start = returned.len();
-        for (key, a) in &mut self.attached {
-            if a.granted > 0 {
-                returned.push((*key, std::mem::take(&mut a.granted)));
+        let granted: Vec<_> = self.tally.granted().collect();
+        for key in granted {
+            if let Some(a) = self.attached.get_mut(&key) {
+                returned.push((key, std::mem::take(&mut a.granted)));
             }
-        }
-        returned[start..].sort_unstable();
-        for (key, _) in returned[start..].iter().copied() {
             self.refresh(key);
         }
     }
@@ -642,22 +602,20 @@ impl Dispatch {
     /// Puts a consumer into the ring, or takes it out, as its credit says.
     fn refresh(&mut self, key: ConsumerKey) {
         let Some(a) = self.attached.get_mut(&key) else { return };
-        let wants = a.has_credit();
-        if wants == a.in_ring {
-            return;
-        }
-        a.in_ring = wants;
+        self.tally.note(a);
         let priority = a.consumer.priority;
-        if wants {
-            match self.ring.back() {
-                Some((last, _)) if *last < priority => {
-                    let at = self.ring.partition_point(|(p, _)| *p >= priority);
-                    self.ring.insert(at, (priority, key));
-                }
-                _ => self.ring.push_back((priority, key)),
+        match (a.has_credit(), a.ticket) {
+            (true, None) => a.ticket = Some(self.ring.push(priority, key)),
+            (false, Some(ticket)) => {
+                a.ticket = None;
+                self.ring.remove(priority, ticket);
             }
-        } else {
-            self.ring.retain(|(_, k)| *k != key);
+            _ => {}
         }
     }
+}
+
+/// All keys of a channel, that of its `basic.get` among them.
+fn keys_of(channel: ChannelKey) -> RangeInclusive<ConsumerKey> {
+    ConsumerKey::get(channel)..=ConsumerKey { channel, number: u32::MAX }
 }

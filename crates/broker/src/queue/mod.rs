@@ -5,17 +5,20 @@
 //! - [`rules::Rules`]: what arguments and policies ask for; looked at by leaders alone.
 //! - [`dispatch::Dispatch`]: leader-local, never logged. Consumers, credit, who holds what, what
 //!   goes out next; with
-//!   [`active`]: one consumer at a time.
+//!   [`active`]: one consumer at a time; `attached`: one consumer and the sum of all; `ring`: whose
+//!   turn it is.
 //! - [`dedup::Keys`]: replicated. The keys of messages, where a queue takes each in once.
 //! - [`levels::Levels`]: replicated. The priorities of messages, where a queue has any; `lanes`:
 //!   the dispatcher's side of it.
 
 pub mod active;
+mod attached;
 pub mod dedup;
 pub mod dispatch;
 mod lanes;
 pub mod levels;
 pub mod ranges;
+mod ring;
 pub mod rules;
 pub mod runs;
 pub mod state;

@@ -1,0 +1,297 @@
+//! An attached consumer, and what all of a queue's would take together.
+//!
+//! Invariant: the tally says at any time what a look at each consumer would say: whoever changes a
+//! consumer has the tally note it. So nobody looks at all of them to know.
+
+use super::dispatch::Consumer;
+use super::ranges::SeqRanges;
+use crate::ids::ConsumerKey;
+use std::collections::BTreeSet;
+
+#[cfg(test)]
+thread_local! {
+    /// How often somebody looked at what a consumer takes.
+    static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// An attached consumer.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) consumer: Consumer,
+    pub(super) held: SeqRanges,
+    /// What its client holds of an earlier leader, and somebody else has here: it counts against the
+    /// prefetch until the client settles it.
+    pub(super) foreign: SeqRanges,
+    pub(super) granted: u32,
+    /// A grant was asked for and has not come.
+    pub(super) asked: bool,
+    /// The answer to that was that there is none at the moment; it comes when there is.
+    pub(super) refused: bool,
+    /// Its connection has enough to write; it takes nothing until it says so.
+    pub(super) stalled: bool,
+    /// Its place in the ring.
+    pub(super) ticket: Option<u64>,
+    /// Messages in a row of its present turn.
+    pub(super) turn: u64,
+    /// Another consumer of the queue is the active one, or is about to be.
+    pub(super) waits: bool,
+    /// Its place in the line for that.
+    pub(super) in_line: (i32, u64),
+    /// What the tally has of it.
+    noted: Noted,
+}
+
+/// What one consumer adds to a tally.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Noted {
+    /// Messages that it would take at once.
+    free: Amount,
+    /// It is to be asked for a grant.
+    is_unasked: bool,
+    /// It has a grant.
+    is_granted: bool,
+    /// Only its grant is missing.
+    awaits: bool,
+}
+
+/// A number of messages, or as many as come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Amount {
+    Limited(u64),
+    Unlimited,
+}
+
+impl Default for Amount {
+    fn default() -> Self {
+        Amount::Limited(0)
+    }
+}
+
+/// The sum of such.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    limited: u64,
+    unlimited: u64,
+}
+
+impl Sum {
+    #[inline]
+    fn add(&mut self, amount: Amount) {
+        match amount {
+            Amount::Limited(count) => self.limited += count,
+            Amount::Unlimited => self.unlimited += 1,
+        }
+    }
+
+    #[inline]
+    fn remove(&mut self, amount: Amount) {
+        match amount {
+            Amount::Limited(count) => self.limited -= count,
+            Amount::Unlimited => self.unlimited -= 1,
+        }
+    }
+}
+
+impl Attached {
+    /// One that holds nothing yet.
+    pub(super) fn new(consumer: Consumer) -> Self {
+        Attached {
+            consumer,
+            held: SeqRanges::new(),
+            foreign: SeqRanges::new(),
+            granted: 0,
+            asked: false,
+            refused: false,
+            stalled: false,
+            ticket: None,
+            turn: 0,
+            waits: false,
+            in_line: (0, 0),
+            noted: Noted::default(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_credit(&self) -> bool {
+        self.has_room() && (!self.consumer.granted_only || self.granted > 0)
+    }
+
+    /// Whether it takes messages, as far as its queue knows.
+    #[inline]
+    fn has_room(&self) -> bool {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
+        let c = &self.consumer;
+        let room = c.no_ack || c.prefetch == 0 || self.held.count() + self.foreign.count() < u64::from(c.prefetch);
+        room && !self.stalled && !self.waits
+    }
+
+    /// What it takes when it holds nothing.
+    fn credit(&self) -> Amount {
+        match self.consumer.prefetch {
+            _ if self.consumer.no_ack => Amount::Unlimited,
+            0 => Amount::Unlimited,
+            prefetch => Amount::Limited(prefetch.into()),
+        }
+    }
+
+    #[inline]
+    fn free(&self) -> Amount {
+        match self.credit() {
+            _ if !self.has_credit() => Amount::default(),
+            Amount::Limited(prefetch) => Amount::Limited(prefetch - self.held.count() - self.foreign.count()),
+            Amount::Unlimited => Amount::Unlimited,
+        }
+    }
+
+    #[inline]
+    fn to_note(&self) -> Noted {
+        let mut noted = Noted { free: self.free(), ..Noted::default() };
+        if self.consumer.granted_only {
+            noted.is_granted = self.granted > 0;
+            noted.is_unasked = !noted.is_granted && !self.asked && !self.stalled;
+            noted.awaits = !noted.is_granted && self.asked && !self.refused && self.has_room();
+        }
+        noted
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    credit: Sum,
+    free: Sum,
+    /// Those under a channel-wide prefetch that are to be asked for a grant.
+    unasked: BTreeSet<ConsumerKey>,
+    /// And those that have one.
+    granted: BTreeSet<ConsumerKey>,
+    /// How many miss nothing but their grant.
+    awaiting: u64,
+}
+
+impl Tally {
+    /// A consumer comes; it is noted once it has its place.
+    pub(super) fn enter(&mut self, attached: &Attached) {
+        self.credit.add(attached.credit());
+    }
+
+    /// A consumer goes.
+    pub(super) fn leave(&mut self, attached: &Attached) {
+        self.credit.remove(attached.credit());
+        self.put(attached.consumer.key, attached.noted, Noted::default());
+    }
+
+    /// Something about a consumer changed.
+    #[inline]
+    pub(super) fn note(&mut self, attached: &mut Attached) {
+        let now = attached.to_note();
+        let before = std::mem::replace(&mut attached.noted, now);
+        if before != now {
+            self.put(attached.consumer.key, before, now);
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, key: ConsumerKey, before: Noted, now: Noted) {
+        self.free.remove(before.free);
+        self.free.add(now.free);
+        if before != (Noted { free: before.free, ..now }) {
+            self.put_grant(key, before, now);
+        }
+    }
+
+    #[inline(never)]
+    fn put_grant(&mut self, key: ConsumerKey, before: Noted, now: Noted) {
+        self.awaiting -= u64::from(before.awaits);
+        self.awaiting += u64::from(now.awaits);
+        for (set, was, is) in [
+            (&mut self.unasked, before.is_unasked, now.is_unasked),
+            (&mut self.granted, before.is_granted, now.is_granted),
+        ] {
+            match (was, is) {
+                (false, true) => set.insert(key),
+                (true, false) => set.remove(&key),
+                _ => continue,
+            };
+        }
+    }
+
+    /// What all may hold together; no limit counts as `unlimited`.
+    pub(super) fn credit(&self, unlimited: u64) -> u64 {
+        self.credit.limited.saturating_add(self.credit.unlimited.saturating_mul(unlimited))
+    }
+
+    /// What all would take at once; no limit counts as `u64::MAX`.
+    pub(super) fn free_credit(&self) -> u64 {
+        if self.free.unlimited > 0 { u64::MAX } else { self.free.limited }
+    }
+
+    /// Who is to be asked for a grant, in order.
+    pub(super) fn unasked(&self) -> impl Iterator<Item = ConsumerKey> + '_ {
+        self.unasked.iter().copied()
+    }
+
+    /// Who has a grant, in order.
+    pub(super) fn granted(&self) -> impl Iterator<Item = ConsumerKey> + '_ {
+        self.granted.iter().copied()
+    }
+
+    /// Whether somebody misses nothing but its grant.
+    pub(super) fn awaits_grant(&self) -> bool {
+        self.awaiting > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::ChannelKey;
+    use crate::queue::{Dispatch, SingleActive};
+
+    fn consumer(channel: u64, number: u32, priority: i32) -> Consumer {
+        let key = ConsumerKey { channel: ChannelKey(channel.into()), number };
+        Consumer { key, prefetch: 2, no_ack: false, exclusive: false, priority, granted_only: number % 3 == 0 }
+    }
+
+    /// Everything that a queue does while consumers come, are given something, and go again.
+    fn live(count: u32, is_single: bool, of_channel: impl Fn(u32) -> u64) -> u64 {
+        let before = LOOKS.get();
+        let mut dispatch = Dispatch::new(1, 1, 0);
+        if is_single {
+            dispatch.set_single_active(SingleActive { preempts: true });
+        }
+        let (mut wanted, mut returned) = (Vec::new(), Vec::new());
+        for number in 1..=count {
+            let new = consumer(of_channel(number), number, (number % 7) as i32);
+            let key = new.key;
+            dispatch.attach(new).expect("nobody is exclusive");
+            dispatch.add_ready(1);
+            dispatch.ask_for_grants(&mut wanted);
+            assert!(dispatch.free_credit() + dispatch.credit(1) > 0);
+            let _ = dispatch.awaits_grant();
+            if let Some(head) = dispatch.next_consumer().is_some().then(|| dispatch.head(None, Some)).flatten() {
+                dispatch.assign(head, 1, None);
+            }
+            dispatch.set_stalled(key, number % 5 == 0);
+            dispatch.return_grants(&mut returned);
+            if number % 4 == 0 {
+                assert!(dispatch.cancel(key));
+            }
+        }
+        for channel in (1..=count).map(of_channel).collect::<BTreeSet<_>>() {
+            dispatch.detach(ChannelKey(channel.into()), None);
+        }
+        assert_eq!((dispatch.consumers(), dispatch.held(), dispatch.free_credit()), (0, 0, 0));
+        LOOKS.get() - before
+    }
+
+    #[test]
+    fn what_a_consumer_costs_does_not_grow_with_how_many_there_are() {
+        for is_single in [false, true] {
+            for of_channel in [(|_| 1) as fn(u32) -> u64, |number| number.into()] {
+                let (few, many) = (live(100, is_single, of_channel), live(10_000, is_single, of_channel));
+                assert!(many <= few * 100 * 2, "{few} looks for 100 consumers, {many} for 10,000");
+            }
+        }
+    }
+}
