@@ -447,7 +447,9 @@ impl QueuePartition {
         }
         let mut stamp = Stamp::None;
         if is_timed || publish.delay_ms > 0 {
-            let now_ms = cx.now_ms.max(self.queues.time_ms());
+            // Today's clock, whatever the log says: an entry of a leader whose clock was ahead must not
+            // put off what comes after it.
+            let now_ms = cx.now_ms;
             stamp = Stamp::Since(now_ms);
             if publish.delay_ms > 0 {
                 is_timed = false;

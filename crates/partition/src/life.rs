@@ -142,20 +142,27 @@ impl<S: Sink> Queue<S> {
         self.life.as_ref().is_some_and(|l| seq < l.timed_below)
     }
 
-    /// When a message expires; `None` is never.
-    fn expires_at(&self, message: &Bytes) -> Option<u64> {
+    /// When a message expires, as of now; `None` is never.
+    ///
+    /// One that came in the future, by the clock of a leader that was ahead, counts from now on: it
+    /// is at least so old, and nothing behind it waits until the clocks have caught up.
+    fn expires_at(&self, message: &Bytes, now_ms: u64) -> Option<u64> {
         let view = view(message);
         let Stamp::Since(since) = view.stamp() else { return None };
         let own = broker::properties::expiration_ms(view.properties());
         let ttl = own.into_iter().chain(self.rules.as_ref().and_then(|r| r.message_ttl_ms)).min()?;
-        Some(since.saturating_add(ttl))
+        Some(since.min(now_ms).saturating_add(ttl))
     }
 
     /// Whether `head` is too old to go out. What no turn saw before goes out however old it is: it
     /// came this moment.
     pub(crate) fn is_over(&mut self, head: Head, message: &Bytes, now_ms: u64) -> bool {
-        let expires_at = self.expires_at(message);
+        let mut expires_at = self.expires_at(message, now_ms);
         let Some(life) = &mut self.life else { return false };
+        if let Some((_, looked)) = life.looked.filter(|(seq, _)| *seq == head.seq) {
+            // The first look set it; later ones do not put it off.
+            expires_at = expires_at.map(|at| looked.map_or(at, |looked| looked.min(at)));
+        }
         life.looked = Some((head.seq, expires_at));
         let is_fresh = !head.returned && head.seq >= life.fresh_from;
         expires_at.is_some_and(|at| at <= now_ms) && !is_fresh
@@ -180,6 +187,8 @@ impl<S: Sink> Queue<S> {
         if in_use {
             return None;
         }
+        // The clock may have been set back meanwhile.
+        life.used_ms = life.used_ms.min(now_ms);
         if life.used_ms + expires_ms <= now_ms {
             // If the queue does not go after all, it is used.
             life.used_ms = now_ms;

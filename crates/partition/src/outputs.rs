@@ -398,6 +398,27 @@ impl fmt::Display for ImageRefused {
     }
 }
 
+/// The log of a partition has a time that this node's clock has not reached: a clock was ahead when
+/// it was written, or this one is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockAhead {
+    /// Whose log.
+    pub partition: PartitionId,
+    /// By how much, milliseconds.
+    pub ahead_ms: u64,
+}
+
+impl fmt::Display for ClockAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the clock was ahead by {} s when the log was written, or is behind now: messages that come now count by \
+             today's clock; what was delayed then comes when it has caught up; compare the clocks of all nodes",
+            self.ahead_ms / 1000
+        )
+    }
+}
+
 /// Everything that came out of a step. Reused from step to step.
 #[derive(Default)]
 pub struct Outputs {
@@ -419,6 +440,9 @@ pub struct Outputs {
     pub halted: Vec<Halted>,
     /// For the operator: followers that cannot be sent a snapshot.
     pub refused_images: Vec<ImageRefused>,
+    /// For the operator: logs with a time that the clock has not reached. Each is told when this
+    /// member begins to lead.
+    pub clocks_ahead: Vec<ClockAhead>,
     /// For other members.
     pub frames: Vec<(NodeId, PartitionId, PeerFrame)>,
 }
@@ -435,6 +459,7 @@ impl Outputs {
         self.lost_entries.append(&mut more.lost_entries);
         self.halted.append(&mut more.halted);
         self.refused_images.append(&mut more.refused_images);
+        self.clocks_ahead.append(&mut more.clocks_ahead);
         self.frames.append(&mut more.frames);
     }
 }

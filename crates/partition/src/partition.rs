@@ -16,7 +16,7 @@ use crate::life::Life;
 use crate::log_life::LogLife;
 use crate::machine::{FixedMap, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
 use crate::maintenance::Maintenance;
-use crate::outputs::{Outputs, Ticket};
+use crate::outputs::{ClockAhead, Outputs, Ticket};
 use crate::peer::PeerFrame;
 use crate::repair::Repairs;
 use crate::replica::Replica;
@@ -27,6 +27,10 @@ use broker::{ChannelKey, NodeNumber, PartitionId, QueueId};
 use consensus::{EntryKind, LogIndex, NodeId, Role, Term};
 use std::sync::Arc;
 use storage::Location;
+
+/// From here on the operator hears that a clock was ahead: clocks that are set by the network are
+/// nearer to each other than this.
+const CLOCK_AHEAD_TOLD_MS: u64 = 5_000;
 
 /// Without a consumer this many messages of a queue are kept in memory for whoever fetches them one
 /// by one.
@@ -504,6 +508,10 @@ impl QueuePartition {
         if leads && self.applied_term == status.term && self.applied > LogIndex(0) {
             self.leader = Some(Box::new(Leader::new(status.term)));
             self.look_at_rules();
+            let ahead_ms = self.queues.time_ms().saturating_sub(cx.now_ms);
+            if ahead_ms >= CLOCK_AHEAD_TOLD_MS {
+                cx.out.clocks_ahead.push(ClockAhead { partition: self.id(), ahead_ms });
+            }
         }
     }
 

@@ -9,9 +9,12 @@ use node::{Share, Task};
 use partition::outputs::Read;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Whether this process has said that a clock was ahead.
+static CLOCK_TOLD: AtomicBool = AtomicBool::new(false);
 
 /// The wall clock, milliseconds since the epoch.
 pub(crate) fn wall_ms() -> u64 {
@@ -67,6 +70,13 @@ impl ShardDisk {
         for halted in out.halted.drain(..) {
             tracing::error!(partition = halted.partition.0, "HALTED: {halted}");
         }
+        // One bad clock is in the logs of many partitions: the first says it for all.
+        if let Some(ahead) = out.clocks_ahead.first()
+            && !CLOCK_TOLD.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(partition = ahead.partition.0, ahead_ms = ahead.ahead_ms, "{ahead}");
+        }
+        out.clocks_ahead.clear();
         if out.set_aside > 0 {
             self.set_aside.fetch_add(std::mem::take(&mut out.set_aside), Ordering::Relaxed);
         }

@@ -194,6 +194,7 @@ impl Node {
         if let Some(halted) = share.out.halted.pop() {
             violated("halted", &format!("{}: {halted}", self.id));
         }
+        share.out.clocks_ahead.clear();
         for lost in share.out.lost_entries.drain(..) {
             assert!(has_rot, "nothing is damaged here: {lost}");
             out.lost_entries += 1;
