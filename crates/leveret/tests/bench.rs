@@ -136,7 +136,7 @@ fn a_campaign_goes_on_where_it_was_and_tells_what_could_not_be_made() {
     let told = |output: Output| (output.status.code(), String::from_utf8(output.stdout).unwrap());
     let (code, text) = told(bench(&format!("{line} --dry-run")));
     assert!(code == Some(0) && text.contains("1 s  fast, size 100, Leveret: leveret bench -x 1"), "{text}");
-    assert!(text.ends_with("3 runs, 0 of them done; the others take about 48 s\n"), "{text}");
+    assert!(text.ends_with("3 runs, 0 of them done; the others take about 15 s\n"), "{text}");
     assert!(!folder.path().join("two").exists(), "a dry run writes nothing");
     let (code, text) = told(bench(&line));
     assert!(code == Some(1) && text.contains("not made: no broker, Hare: starting cat"), "{code:?} {text}");

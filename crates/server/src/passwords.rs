@@ -284,12 +284,7 @@ mod tests {
     }
 
     fn check(hash: PasswordHash, password: &'static str) -> PasswordCheck {
-        PasswordCheck {
-            user: Name::from("ann"),
-            hash,
-            password: Bytes::from_static(password.as_bytes()),
-            is_known: false,
-        }
+        PasswordCheck { user: Name::from("ann"), hash, password: Bytes::from_static(password.as_bytes()) }
     }
 
     /// The verdict, and what came later.
@@ -346,7 +341,8 @@ mod tests {
             Box::new(move || {
                 let _ = (began.send(()), held.recv());
             }),
-            true
+            true,
+            None
         ));
         has_begun.recv().expect("the only thread has it");
         let (sender, order) = mpsc::channel();

@@ -8,7 +8,7 @@ fn what_has_nothing_to_do_says_so_and_what_to_use_instead() {
     for (tool, line, instead) in [
         ("rabbitmqctl", "eval 1.", "status, environment and report"),
         ("rabbitmqctl", "stop_app", "end it by stop and start it by leveret server"),
-        ("rabbitmqctl", "join_cluster rabbit@x --ram", "docs/behaviour.md"),
+        ("rabbitmqctl", "join_cluster rabbit@x --ram", "docs/clustering.md"),
         ("rabbitmqctl", "set_log_level debug", "--log"),
         ("rabbitmqctl", "rotate_logs", "standard error"),
         ("rabbitmq-diagnostics", "observer", "leveret ctl top"),

@@ -16,9 +16,10 @@ use std::collections::HashMap;
 pub(super) type ClearPasswords = HashMap<(String, String), PasswordHash>;
 
 /// The hash in this text: RabbitMQ's in base64, that of Argon2id as it is. Without an algorithm its
-/// length names it, as with RabbitMQ before 3.6. Errors: what is expected.
+/// first characters or its length name it, as with RabbitMQ before 3.6. Errors: what is expected.
 pub fn read_hash(algorithm: Option<HashAlgorithm>, text: &str) -> Result<PasswordHash, String> {
-    if algorithm == Some(HashAlgorithm::Argon2id) {
+    let says_so = algorithm.is_none() && text.starts_with("$argon2id$");
+    if says_so || algorithm == Some(HashAlgorithm::Argon2id) {
         return PasswordHash::from_bytes(HashAlgorithm::Argon2id, text.as_bytes()).ok_or_else(|| {
             let module = HashAlgorithm::Argon2id.module();
             format!(
@@ -75,9 +76,7 @@ mod tests {
         let all = HashAlgorithm::ALL.map(|algorithm| hashed(algorithm, b"secret"));
         for hash in all {
             assert_eq!(read_hash(Some(hash.algorithm()), &text_of(&hash)).as_ref(), Ok(&hash));
-            if hash.algorithm() != HashAlgorithm::Argon2id {
-                assert_eq!(read_hash(None, &text_of(&hash)), Ok(hash), "the length names it");
-            }
+            assert_eq!(read_hash(None, &text_of(&hash)), Ok(hash), "it names itself, or its length does");
         }
         let none = read_hash(Some(HashAlgorithm::Argon2id), "").expect("a user may have no password");
         assert_eq!(text_of(&none), "");
