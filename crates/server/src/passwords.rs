@@ -51,11 +51,14 @@ struct Waiting {
     first: VecDeque<Job>,
     then: VecDeque<Job>,
     /// What is being looked at, or waits for that, and who else wants to know.
-    looked_at: HashMap<Digest, Vec<Box<dyn FnOnce(bool) + Send>>>,
+    looked_at: HashMap<Digest, Vec<Told>>,
     threads: usize,
     idle: usize,
     is_over: bool,
 }
+
+/// Who is told whether a password was right.
+type Told = Box<dyn FnOnce(bool) + Send>;
 
 /// Passwords that were right.
 struct Known {

@@ -250,7 +250,7 @@ mod tests {
 
     fn consumer(channel: u64, number: u32, priority: i32) -> Consumer {
         let key = ConsumerKey { channel: ChannelKey(channel.into()), number };
-        Consumer { key, prefetch: 2, no_ack: false, exclusive: false, priority, granted_only: number % 3 == 0 }
+        Consumer { key, prefetch: 2, no_ack: false, exclusive: false, priority, granted_only: number.is_multiple_of(3) }
     }
 
     /// Everything that a queue does while consumers come, are given something, and go again.

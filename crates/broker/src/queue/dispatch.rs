@@ -571,8 +571,8 @@ impl Dispatch {
         }
         let start = wanted.len();
         wanted.extend(self.tally.unasked());
-        for key in wanted[start..].iter().copied() {
-            if let Some(a) = self.attached.get_mut(&key) {
+        for key in &wanted[start..] {
+            if let Some(a) = self.attached.get_mut(key) {
                 a.asked = true;
                 self.tally.note(a);
             }
