@@ -252,6 +252,9 @@ impl Dispatch {
         if let Some(ticket) = gone.ticket {
             self.ring.remove(gone.consumer.priority, ticket);
         }
+        if self.attached.is_empty() {
+            self.ring.clear();
+        }
         if !gone.held.is_empty() {
             let holder = self.holders.entry(key).or_default();
             for (first, count) in gone.held.drain() {

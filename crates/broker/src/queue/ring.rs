@@ -1,16 +1,24 @@
 //! The consumers of a queue that take messages, in the order of their turns.
 //!
 //! Invariant: higher priorities come first, equals in the order in which they came in. Coming in and
-//! going cost the logarithm of how many there are, wherever they stand.
+//! going cost the logarithm of how many there are, wherever they stand. The last one to go leaves the
+//! room for it: consumers that run out of credit and get it back with each message allocate nothing.
 
 use crate::ids::ConsumerKey;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+/// A place in the order: the priority, and the ticket.
+type Turn = (Reverse<i32>, u64);
+
+/// The end of the order, behind every ticket. While it is there the map keeps its memory.
+const END: Turn = (Reverse(i32::MIN), u64::MAX);
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
-    turns: BTreeMap<(Reverse<i32>, u64), ConsumerKey>,
+    /// Empty, or with `END`, whose value means nothing.
+    turns: BTreeMap<Turn, ConsumerKey>,
     last_ticket: u64,
 }
 
@@ -18,18 +26,21 @@ impl Ring {
     /// Whose turn it is.
     #[inline]
     pub(super) fn front(&self) -> Option<ConsumerKey> {
-        self.turns.first_key_value().map(|(_, key)| *key)
+        self.turns.first_key_value().filter(|(turn, _)| **turn != END).map(|(_, key)| *key)
     }
 
     /// Whether nobody else is there than the one at the front.
     #[inline]
     pub(super) fn is_alone(&self) -> bool {
-        self.turns.len() == 1
+        self.turns.len() == 2
     }
 
     /// Puts a consumer behind its equals; returns the ticket under which it goes.
     pub(super) fn push(&mut self, priority: i32, key: ConsumerKey) -> u64 {
         self.last_ticket += 1;
+        if self.turns.is_empty() {
+            self.turns.insert(END, key);
+        }
         self.turns.insert((Reverse(priority), self.last_ticket), key);
         self.last_ticket
     }
@@ -38,6 +49,11 @@ impl Ring {
     pub(super) fn remove(&mut self, priority: i32, ticket: u64) {
         let was_there = self.turns.remove(&(Reverse(priority), ticket));
         assert!(was_there.is_some(), "a ticket stands for a place");
+    }
+
+    /// The queue has no consumer any more: memory goes back.
+    pub(super) fn clear(&mut self) {
+        self.turns.clear();
     }
 }
 
@@ -58,6 +74,10 @@ mod tests {
             ring.remove(tickets[at].0, tickets[at].1);
         }
         assert_eq!(order, [2, 5, 1, 3, 4].map(key));
-        assert_eq!(ring.front(), None);
+        assert_eq!((ring.front(), ring.turns.len()), (None, 1), "there is room for the next one");
+        ring.push(i32::MIN, key(6));
+        assert_eq!((ring.front(), ring.is_alone()), (Some(key(6)), true));
+        ring.clear();
+        assert_eq!((ring.front(), ring.turns.len()), (None, 0));
     }
 }
