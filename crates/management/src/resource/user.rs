@@ -11,7 +11,7 @@ use crate::call::object_of;
 use crate::{json, listing};
 use broker::topology::{Command, HashAlgorithm, NAME_BYTES_MAX, Name, PasswordHash, User};
 use serde_json::{Map, Value, json};
-use server::definitions::{read_hash, text_of};
+use server::definitions::{named_by, read_hash, text_of};
 
 /// The longest password: a login carries no longer one.
 const PASSWORD_BYTES_MAX: usize = 4096;
@@ -100,7 +100,7 @@ async fn password(cx: Cx<'_>, fields: &Map<String, Value>) -> Result<PasswordHas
     let wrong = |text: String| Refused::BadRequest(text);
     if let Some(Value::String(hash)) = fields.get("password_hash") {
         let algorithm = match fields.get("hashing_algorithm").and_then(Value::as_str) {
-            None => HashAlgorithm::Sha256,
+            None => named_by(hash).unwrap_or(HashAlgorithm::Sha256),
             Some(word) => {
                 HashAlgorithm::of_module(word).ok_or_else(|| wrong(format!("unknown hashing algorithm '{word}'")))?
             }

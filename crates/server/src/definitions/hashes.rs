@@ -15,11 +15,15 @@ use std::collections::HashMap;
 /// The hashes of passwords in the clear, by user and password.
 pub(super) type ClearPasswords = HashMap<(String, String), PasswordHash>;
 
+/// The algorithm that a hash names itself.
+pub fn named_by(text: &str) -> Option<HashAlgorithm> {
+    text.starts_with("$argon2id$").then_some(HashAlgorithm::Argon2id)
+}
+
 /// The hash in this text: RabbitMQ's in base64, that of Argon2id as it is. Without an algorithm its
 /// first characters or its length name it, as with RabbitMQ before 3.6. Errors: what is expected.
 pub fn read_hash(algorithm: Option<HashAlgorithm>, text: &str) -> Result<PasswordHash, String> {
-    let says_so = algorithm.is_none() && text.starts_with("$argon2id$");
-    if says_so || algorithm == Some(HashAlgorithm::Argon2id) {
+    if algorithm.or_else(|| named_by(text)) == Some(HashAlgorithm::Argon2id) {
         return PasswordHash::from_bytes(HashAlgorithm::Argon2id, text.as_bytes()).ok_or_else(|| {
             let module = HashAlgorithm::Argon2id.module();
             format!(

@@ -19,7 +19,7 @@ mod import;
 mod plan;
 
 pub use document::WrongDefinitions;
-pub use hashes::{read_hash, text_of};
+pub use hashes::{named_by, read_hash, text_of};
 pub use import::ImportError;
 pub(crate) use plan::Fresh;
 
