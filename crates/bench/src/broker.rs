@@ -3,15 +3,18 @@
 //! Invariant: either all of its nodes serve clients when it is handed out, or none is left. What is
 //! killed is its last node: the others go on, where there are others.
 
-mod node;
-
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+pub use testbed::folder::end_orphans;
+pub use testbed::node::kill_all;
+use testbed::node::{Up, filled, free_port};
+use testbed::{Cgroup, Folder, Limits, Node};
 
 use crate::Error;
 use crate::options::BrokerStart;
 use crate::uri::Uri;
-use node::{Node, free_port};
-pub use node::{end_orphans, kill_all};
 
 /// The server of this binary.
 pub(crate) const OWN: &str = "{leveret} server --data-dir {dir} --amqp 127.0.0.1:{port} --management none";
@@ -19,6 +22,9 @@ pub(crate) const OWN: &str = "{leveret} server --data-dir {dir} --amqp 127.0.0.1
 /// What it is told beside that to be one of several.
 const OWN_AS_ONE_OF_SEVERAL: &str =
     "--node-name leveret@n{index} --cluster-peers {peers} --cluster-address {peer} --cluster-secret-file {secret}";
+
+/// How long a broker may take to come up. RabbitMQ on a fraction of a core takes most of a minute.
+const START_PATIENCE: Duration = Duration::from_secs(120);
 
 /// How many sets of ports are tried. Others look for free ones at the same moment, and both may be
 /// given the same.
@@ -38,14 +44,14 @@ impl Broker {
     /// Starts it and waits until all of its nodes listen.
     pub fn start(wanted: &BrokerStart) -> Result<Broker, Error> {
         let template = template(wanted)?;
-        let nodes = (0..wanted.nodes.unwrap_or(1)).map(|_| Node::new(wanted)).collect::<Result<_, _>>()?;
+        let nodes = (0..wanted.nodes.unwrap_or(1)).map(|_| node(wanted)).collect::<Result<_, _>>()?;
         let mut broker = Broker { nodes };
         broker.write_secret()?;
         for _ in 1..PORTS_TRIED {
             broker.choose_ports(&template)?;
             match broker.launch() {
                 Err(_) if broker.nodes.iter().any(Node::is_port_taken) => {
-                    broker.nodes.iter_mut().for_each(Node::end_child);
+                    broker.nodes.iter_mut().for_each(Node::end);
                 }
                 launched => return launched.map(|()| broker),
             }
@@ -76,15 +82,14 @@ impl Broker {
             let port = free_port()?;
             let pairs = [
                 ("{port}", port.to_string()),
-                ("{dir}", node.data().display().to_string()),
+                ("{dir}", node.folder().join("data").display().to_string()),
                 ("{leveret}", this.clone()),
                 ("{index}", (at + 1).to_string()),
                 ("{peers}", all.clone()),
                 ("{peer}", peer.clone()),
                 ("{secret}", secret.clone()),
             ];
-            let fill = |word: &str| pairs.iter().fold(word.to_owned(), |word, (mark, value)| word.replace(mark, value));
-            node.set(port, template.split_whitespace().map(fill).collect());
+            node.set(port, filled(template.split_whitespace(), &pairs));
         }
         Ok(())
     }
@@ -97,12 +102,12 @@ impl Broker {
             launched.push(at);
         }
         // They may need one another to come up.
-        launched.into_iter().try_for_each(|at| self.nodes[at].wait_until_it_listens())
+        launched.into_iter().try_for_each(|at| Ok(self.nodes[at].wait(Up::Listens, START_PATIENCE)?))
     }
 
     /// Where its nodes listen.
     pub fn uris(&self) -> Vec<Uri> {
-        self.nodes.iter().map(Node::uri).collect()
+        self.nodes.iter().map(uri).collect()
     }
 
     /// Their processes.
@@ -122,12 +127,41 @@ impl Broker {
 
     /// Sends a signal to all of its processes.
     pub fn signal(&self, signal: rustix::process::Signal) -> Result<(), Error> {
-        self.nodes.iter().try_for_each(|node| node.signal(signal))
+        self.nodes.iter().try_for_each(|node| Ok(node.signal(signal)?))
     }
 
     /// Kills a node hard, as a crash would, and waits until it is gone: the last one.
     pub fn kill(&mut self) -> Result<(), Error> {
-        self.nodes.last_mut().expect("a broker has a node").kill()
+        Ok(self.nodes.last_mut().expect("a broker has a node").kill()?)
+    }
+}
+
+fn node(wanted: &BrokerStart) -> Result<Node, Error> {
+    let is_limited = wanted.cpu.is_some() || wanted.memory_bytes.is_some();
+    let cgroup = if is_limited { Some(boxed(wanted)?) } else { None };
+    Ok(Node::new(Folder::for_a_while()?, cgroup))
+}
+
+/// A box with all of its limits; one that does not hold is a run that would measure something else.
+fn boxed(wanted: &BrokerStart) -> Result<Cgroup, Error> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("leveret-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let limits = Limits { cpu: wanted.cpu, memory_bytes: wanted.memory_bytes, disk: None };
+    let cgroup = Cgroup::create(&name, &limits);
+    match cgroup.refused.first() {
+        Some(refused) => Err(Error::machine(format!("limiting the broker's {}", refused.what), &refused.why)),
+        None => Ok(cgroup),
+    }
+}
+
+fn uri(node: &Node) -> Uri {
+    Uri {
+        tls: false,
+        host: "127.0.0.1".into(),
+        port: node.port(),
+        user: "guest".into(),
+        password: "guest".into(),
+        vhost: "/".into(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the broker wrote to disk: the kernel's counters, which [`cgroup::written`] compares, and
+//! What the broker wrote to disk: the kernel's counters, which [`testbed::written`] compares, and
 //! Leveret's own count beside them.
 //!
 //! Invariant: nobody but Leveret is asked, and only on this machine.
@@ -8,9 +8,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-pub use cgroup::written::{Disk, Reading, Written};
-
-use crate::process::ports_of;
+use testbed::process::ports_of;
+pub use testbed::written::{Disk, Reading, Written};
 
 /// How long the broker may take to tell its own counter.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);

@@ -59,3 +59,9 @@ impl Error {
         Error::Usage(text.into())
     }
 }
+
+impl From<testbed::Failed> for Error {
+    fn from(failed: testbed::Failed) -> Error {
+        Error::machine(failed.what, failed.why)
+    }
+}

@@ -25,6 +25,7 @@ pub mod client;
 pub mod command;
 pub mod disk;
 pub mod durability;
+pub mod fault;
 pub mod load;
 pub mod outputs;
 pub mod plan;

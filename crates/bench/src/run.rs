@@ -13,17 +13,19 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use page::figures::three;
+use testbed::process::listeners;
 
 use crate::Error;
 use crate::clock::{Clock, SECOND};
 use crate::disk::own_count;
+use crate::fault::Loads;
 use crate::load::{
     Connector, ConsumerSettings, Control, Final, Gauges, Phase, ProducerSettings, Ready, Sample, Side, Worker,
     WorkerSettings,
 };
 use crate::options::{ExitWhen, Options};
 use crate::plan::{ConnectionPlan, Plan};
-use crate::process::{Machine, listeners};
+use crate::process::Machine;
 use crate::record::{Interval, Recorded};
 use crate::setup::{Found, Setup};
 use crate::verdict;
@@ -61,6 +63,8 @@ pub struct Context {
     /// Set from outside (by a signal) to end the load early; the run is then judged as far as it
     /// went.
     pub interrupted: Arc<AtomicBool>,
+    /// How many loads have begun: what happens in the middle of one counts from there.
+    pub(crate) loads: Loads,
     /// The broker's processes, when the caller has started them.
     pub broker_pids: Vec<u32>,
     /// Which build this is, for reports.
@@ -70,22 +74,18 @@ pub struct Context {
 impl Context {
     /// The same, for brokers that were started since.
     pub fn with_brokers(&self, broker_pids: Vec<u32>) -> Context {
-        Context { interrupted: Arc::clone(&self.interrupted), broker_pids, version: self.version.clone() }
+        Context {
+            interrupted: Arc::clone(&self.interrupted),
+            loads: Arc::clone(&self.loads),
+            broker_pids,
+            version: self.version.clone(),
+        }
     }
 
     /// An error once somebody asked to end.
     pub fn go_on(&self) -> Result<(), Error> {
         if self.interrupted.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
     }
-}
-
-/// Waits, but not beyond an interruption; whether there was none.
-pub fn pause(interrupted: &AtomicBool, length: Duration) -> bool {
-    let began = Instant::now();
-    while began.elapsed() < length && !interrupted.load(Ordering::Relaxed) {
-        std::thread::sleep(LOOK);
-    }
-    !interrupted.load(Ordering::Relaxed)
 }
 
 /// Makes a run.
@@ -283,6 +283,7 @@ impl Going {
         observers: &mut [&mut dyn Observer],
     ) -> Option<String> {
         let mut next_count = self.start_ns + COUNT_EVERY_NS;
+        let mut has_begun = false;
         loop {
             match self.samples.recv_timeout(LOOK) {
                 Ok((thread, sample)) => merge.add(thread, *sample, self, observers),
@@ -290,6 +291,10 @@ impl Going {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             let now = self.clock.now();
+            if !has_begun && now >= self.start_ns {
+                has_begun = true;
+                context.loads.fetch_add(1, Ordering::Relaxed);
+            }
             let is_interrupted = context.interrupted.load(Ordering::Relaxed);
             let failure = self.control.failure();
             match self.control.phase() {

@@ -87,7 +87,7 @@ fn a_run_starts_a_broker_measures_it_and_leaves_nothing_behind() {
     let run = || sizing(&["run", "plan.toml", "--results", "r.jsonl"], folder.path());
     let output = run();
     let progress = String::from_utf8(output.stderr.clone()).unwrap();
-    let log = std::fs::read_to_string(folder.path().join("r.jsonl.work/1x1-v/node-0/node.log")).unwrap_or_default();
+    let log = std::fs::read_to_string(folder.path().join("r.jsonl.work/1x1-v/node-0/broker.log")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{progress}{log}");
     assert!(progress.contains("[2/3] 1x1/v rising at 100 msg/s, "), "{progress}");
     assert!(progress.contains("lose-broker at 50: skipped: a cluster of one node has none to lose"), "{progress}");

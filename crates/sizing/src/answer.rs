@@ -178,8 +178,7 @@ impl Question<'_> {
             (holding, _) => {
                 let example = holding[0];
                 format!(
-                    "Nothing that was measured holds all that is asked for: {} of {} held {rate} msg/s, and each fails something else, {} for \
-                     one {}.",
+                    "Nothing that was measured holds all that is asked for: {} of {} held {rate} msg/s, and each fails something else, {}: {}.",
                     holding.len(),
                     self.all.len(),
                     example.configuration.name(),

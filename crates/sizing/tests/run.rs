@@ -367,7 +367,7 @@ fn the_words_of_a_trial_are_perftests() {
     let line = |trial: &Trial| words(trial, &plan.workload, &["amqp://a".to_owned(), "amqp://b".to_owned()]).join(" ");
     assert_eq!(
         line(&all[0]),
-        "--uris amqp://a,amqp://b --time 10 --flag persistent --qos 1000 --confirm 1000 --confirm-timeout -1 --auto-delete false \
+        "--uris amqp://a,amqp://b --time 10 --flag persistent --qos 1000 --confirm 1000 --confirm-timeout -1 --connection-recovery-interval 0.2 --auto-delete false \
          --size 1024 --queue-pattern sizing-rising-1000-%d --queue-pattern-from 1 --queue-pattern-to 10 --queue-args x-queue-type=quorum \
          --producers 4 --consumers 8 --rate 250 --consumer-latency 1000"
     );
@@ -456,7 +456,10 @@ fn a_local_node_that_does_not_start_is_told_with_its_log_and_the_run_goes_on() {
         Event::Failed { why, .. } => Some(why.clone()),
         _ => None,
     });
-    assert!(why.unwrap().contains("node 0 ended with exit status: 1 before it answered; see "));
+    let why = why.unwrap();
+    assert!(why.starts_with("node 0: starting false: it ended with exit status: 1; its last words: "), "{why}");
+    let kept = why.rsplit_once("its log is in ").unwrap().1;
+    assert!(Path::new(kept).join("broker.log").exists(), "{why}");
     let partial = Results::read(&Document::open(&path).unwrap(), Tolerance::Partial).unwrap();
     assert!(!partial.is_complete && partial.steps.len() == 9, "{}", partial.steps.len());
 }

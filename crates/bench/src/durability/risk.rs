@@ -17,8 +17,8 @@ use amqp::Value;
 use super::{Lab, Stage, VALUE, VALUE_HEADER, declare, delete, durable};
 use crate::Error;
 use crate::broker::Broker;
+use crate::fault::Fault;
 use crate::record::Figure;
-use crate::run::pause;
 use crate::screen::say;
 use crate::series::Series;
 
@@ -50,7 +50,7 @@ pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Res
     stage.arguments.push("x-durability-value-cap", Value::I64(cap as i64));
     let uris = broker.uris();
     let broker = Arc::new(Mutex::new(broker));
-    let (asked, (recorded, largest)) = {
+    let (asked, (recorded, is_killed, largest)) = {
         let mut client = crate::client::Client::connect(&uris[0], &crate::client::Settings::default())?;
         client.open_channel(1)?;
         delete(&mut client, stage.queue)?;
@@ -58,7 +58,12 @@ pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Res
         client.close();
         let is_over = Arc::new(AtomicBool::new(false));
         let asking = ask(Arc::clone(&broker), Arc::clone(&is_over));
-        let killing = kill(Arc::clone(&broker), lab.seconds.div_ceil(2), Arc::clone(&series.context().interrupted));
+        let killed = Arc::clone(&broker);
+        let killing = Fault::new(series.context(), Duration::from_secs(lab.seconds.div_ceil(2)), move || {
+            let mut broker = killed.lock().expect("nobody panics with this lock");
+            broker.kill()?;
+            broker.launch()
+        });
         let text = format!(
             "--producers 1 --consumers 1 --exchange= --predeclared --queue {} --rate {RATE} --size 256 --confirm 2000 --qos 1000 \
              --message-properties {VALUE_HEADER}={VALUE} --connection-recovery-interval 0.2 --time {} --drain-timeout 30",
@@ -71,14 +76,14 @@ pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Res
             .map(|run| run.clone());
         is_over.store(true, Ordering::Relaxed);
         let asked = asking.join().expect("the thread that asks does not panic");
-        killing.join().expect("the thread that kills does not panic")?;
+        let is_killed = killing.end()?;
         let log = broker.lock().expect("nobody panics with this lock").log();
-        (asked, (ran?, gauges(&log)))
+        (asked, (ran?, is_killed, gauges(&log)))
     };
     series.context().go_on()?;
     let lost = recorded.run.correctness.lost.unwrap_or(0) * VALUE;
     let (count, largest) = (largest.len(), largest.into_iter().max().unwrap_or(0));
-    let holds = largest <= cap && lost <= cap && count > 0;
+    let holds = largest <= cap && lost <= cap && count > 0 && is_killed;
     let told = format!(
         "The gauge was asked {asked} times and read {count} times; the most it showed was {largest} of a cap of {cap}. The broker was killed with \
          SIGKILL after {} s and started again: of {} confirmed messages (value {VALUE} each) messages worth {lost} were gone",
@@ -104,21 +109,6 @@ fn ask(broker: Arc<Mutex<Broker>>, is_over: Arc<AtomicBool>) -> std::thread::Joi
             std::thread::sleep(ASK_EVERY);
         }
         asked
-    })
-}
-
-fn kill(
-    broker: Arc<Mutex<Broker>>,
-    after_secs: u64,
-    interrupted: Arc<AtomicBool>,
-) -> std::thread::JoinHandle<Result<(), Error>> {
-    std::thread::spawn(move || {
-        if !pause(&interrupted, Duration::from_secs(after_secs)) {
-            return Ok(());
-        }
-        let mut broker = broker.lock().expect("nobody panics with this lock");
-        broker.kill()?;
-        broker.launch()
     })
 }
 

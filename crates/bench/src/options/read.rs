@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use amqp::{Table, Value};
+use testbed::used::Usage;
 
 use super::table::{self, Spec, Takes};
 use super::units::Counted;
@@ -17,7 +18,6 @@ use crate::Error;
 use crate::client::{Tls, TlsAsked};
 use crate::message::{BODY_BYTES_MAX, BODY_BYTES_MIN, FULL_BYTES_MIN, SHORT_PUBLISHERS_MAX};
 use crate::pace::Steps;
-use crate::process::Usage;
 use crate::uri::Uri;
 
 /// Connections of one run: each is a descriptor here and one at the broker.

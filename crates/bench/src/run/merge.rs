@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use testbed::used::Usage;
 
 use super::{COST_SPAN_NS, Going, Observer};
 use crate::clock::SECOND;
@@ -14,7 +15,7 @@ use crate::disk::{Disk, Reading, own_count};
 use crate::latency::{Figures, curve, histogram};
 use crate::load::{Sample, Side, sizes_told_apart};
 use crate::options::Options;
-use crate::process::{Load, Machine, Usage};
+use crate::process::{Load, Machine};
 use crate::record::{Cost, HeldBack, Interval, Latency, Run, add_reason};
 use crate::setup::Found;
 use crate::uri::without_passwords;

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use super::file::{HELD_DEFAULT, Planned, run_of};
 use crate::Error;
 use crate::broker::Broker;
+use crate::fault::Fault;
 use crate::options::BrokerStart;
 use crate::record::Recorded;
-use crate::run::pause;
 use crate::screen::say;
 use crate::series::{Series, broker_of};
 use crate::words::Words;
@@ -40,19 +40,16 @@ pub(super) fn run(planned: &[Planned], words: &Words, series: &mut Series<'_>) -
             before_told = Some(format!("before, on the same broker: {}", filled.run.command));
         }
         let killer = run.kill_after.map(|after| {
-            let interrupted = Arc::clone(&series.context().interrupted);
             let (broker, kill) = (broker.cloned(), words.text("kill-command").map(str::to_owned));
-            std::thread::spawn(move || match pause(&interrupted, after) {
-                true => lose(broker.as_deref(), kill.as_deref()),
-                false => Ok(()),
-            })
+            Fault::new(series.context(), after, move || lose(broker.as_deref(), kill.as_deref()))
         });
         let line = run.bench.replace("{held}", &format!("{:.0}", first_held.unwrap_or(HELD_DEFAULT)));
         let ran = once(series, words, (&run.label, &line), broker, run.kill_after.is_some());
-        if let Some(killer) = killer {
-            killer.join().expect("the thread that kills does not panic")?;
-        }
+        let is_killed = killer.map(Fault::end).transpose()?;
         let recorded = ran?;
+        if is_killed == Some(false) && !recorded.run.was_interrupted {
+            recorded.run.miss("the load was over before the broker was killed".to_owned());
+        }
         recorded.run.notes.extend(before_told);
         judge(run, recorded, words, confirmed);
         confirmed = recorded.run.correctness.confirmed;

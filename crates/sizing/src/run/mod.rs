@@ -139,7 +139,7 @@ pub fn run(
             tell(watch, Event::Note { text: text.clone() })?;
         }
         describe(candidate, &cluster, journal)?;
-        let mut course = Course { plan, all, overheads: &mut overheads, workshop, failed: 0 };
+        let mut course = Course { plan, all, overheads: &mut overheads, failed: 0 };
         for trial in waiting.iter().filter(|trial| trial.candidate == at) {
             course.one(trial, &mut cluster, journal, generator, watch)?;
         }
@@ -177,7 +177,6 @@ struct Course<'a> {
     plan: &'a Plan,
     all: usize,
     overheads: &'a mut Vec<f64>,
-    workshop: &'a Workshop,
     failed: usize,
 }
 
@@ -250,7 +249,7 @@ impl Course<'_> {
             tell(watch, Event::Driving { name: name.clone(), test, target, done, all, elapsed, seconds, left })
         });
         let used = cluster.used();
-        let restored = if is_lost { cluster.restore_node(&self.workshop.program) } else { Ok(()) };
+        let restored = if is_lost { cluster.restore_node() } else { Ok(()) };
         let measured = driven?;
         restored?;
         if trial.lose_at.is_some() && !is_lost {

@@ -172,6 +172,8 @@ pub fn words(trial: &Trial, workload: &Workload, uris: &[String]) -> Vec<String>
     add("qos", workload.prefetch.to_string());
     add("confirm", workload.confirm.to_string());
     add("confirm-timeout", "-1".to_owned());
+    // PerfTest's five seconds would be told as the cluster's latency when a node is lost.
+    add("connection-recovery-interval", "0.2".to_owned());
     add("auto-delete", "false".to_owned());
     add("size", workload.message_bytes.to_string());
     // Queues of its own for every trial: what an overloaded one left behind must not be consumed by

@@ -1,13 +1,13 @@
 //! What processes have used: CPU, memory, bytes to disk, from /proc.
 //!
 //! Invariant: figures are of the processes that were alive at both looks; where /proc says nothing,
-//! neither does this. What was written is what [`cgroup::written`] makes of /proc and of the
+//! neither does this. What was written is what [`testbed::written`] makes of /proc and of the
 //! device: /proc alone may say far too much.
 
 use std::time::{Duration, Instant};
 
-use cgroup::used;
-use cgroup::written::{Disk, Reading};
+use testbed::used;
+use testbed::written::{Disk, Reading};
 
 /// One look at a group of processes.
 #[derive(Clone, Debug)]

@@ -5,6 +5,8 @@
 
 use std::fs;
 
+use crate::process::all;
+
 /// What processes have used since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
@@ -81,12 +83,6 @@ fn one(pid: u32) -> Option<Usage> {
 fn stat(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(") ")?.1.to_owned())
-}
-
-/// All processes.
-pub fn all() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
 }
 
 /// The processes of a group.

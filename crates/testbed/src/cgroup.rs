@@ -15,8 +15,6 @@
 
 mod disk;
 mod file;
-pub mod used;
-pub mod written;
 
 use std::fmt;
 use std::fs;
