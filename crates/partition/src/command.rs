@@ -274,6 +274,9 @@ pub struct Delivery {
     pub redelivered: bool,
     /// How often it came back.
     pub counts: Counts,
+    /// The term of the leader that gives it out; 0 where the queue is in a node's memory. Once a
+    /// later term is known, the next leader may give it to others: it must not be passed on.
+    pub term: u64,
     /// The message as stored; see [`crate::message::MessageView`].
     pub message: Bytes,
 }

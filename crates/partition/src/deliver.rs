@@ -67,6 +67,7 @@ impl QueuePartition {
             let now_ms = cx.now_ms;
             let at = LogAccess {
                 partition,
+                term: leader.term.0,
                 state: self.queues.queue(id),
                 builder: &mut leader.builder,
                 raised: &mut leader.raised,
@@ -312,6 +313,8 @@ fn message_at(place: Place, seq: u64, past: u64) -> ReadAt {
 /// What a turn has at hand of the log.
 pub(crate) struct LogAccess<'a, 'c> {
     partition: PartitionId,
+    /// Of this leader.
+    term: u64,
     /// What the log says of the queue. Looked up once a turn, not once a message.
     pub(crate) state: Option<&'a QueueState<Place>>,
     pub(crate) builder: &'a mut EntryBuilder,
@@ -455,7 +458,16 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
     fn delivery(&self, consumer: ConsumerKey, needs_ack: bool, head: Head, message: Bytes) -> Delivery {
         let redelivered = head.returned || head.seq < self.lq.sink.redelivered_below;
         let counts = if redelivered { self.counts(head.seq) } else { Counts::default() };
-        Delivery { consumer, queue: self.id, seq: head.seq, needs_ack, redelivered, counts, message }
+        Delivery {
+            consumer,
+            queue: self.id,
+            seq: head.seq,
+            needs_ack,
+            redelivered,
+            counts,
+            term: self.at.term,
+            message,
+        }
     }
 
     fn settle_sent(&mut self, seq: u64) {

@@ -124,6 +124,11 @@ impl QueuePartition {
         Some(NodeNumber(u32::try_from(leader.0).expect("numbers of nodes have 32 bits")))
     }
 
+    /// The term that this member is in: whoever leads in an earlier one leads no more.
+    pub fn term(&self) -> Term {
+        self.replica.group().status().term
+    }
+
     /// The replicated state.
     pub fn queues(&self) -> &Queues {
         &self.queues

@@ -39,7 +39,16 @@ fn message(body: Bytes) -> Message {
 
 fn delivery(message: Bytes) -> Delivery {
     let counts = Counts { acquired: 2, delivery: 1 };
-    Delivery { consumer: CONSUMER, queue: QUEUE, seq: 300, needs_ack: true, redelivered: false, counts, message }
+    Delivery {
+        consumer: CONSUMER,
+        queue: QUEUE,
+        seq: 300,
+        needs_ack: true,
+        redelivered: false,
+        counts,
+        term: 7,
+        message,
+    }
 }
 
 /// Each kind, with the bytes that it is written as.
@@ -91,13 +100,13 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
     let effects = [
         (Effect::Confirm { channel, first: 300, count: 4 }, "64 2,200.1,172.2 172.2 4"),
         (Effect::Refuse { channel, first: 300, count: 4 }, "65 2,200.1,172.2 172.2 4"),
-        (Effect::Deliver(delivery(text("body"))), "66 5 172.2 2,200.1,172.2,3 1 2 1 4 b o d y"),
+        (Effect::Deliver(delivery(text("body"))), "66 5 172.2 2,200.1,172.2,3 1 2 1 7 4 b o d y"),
         (reply(Reply::Done), "67 9 2,200.1,172.2 0"),
         (reply(Reply::Consuming), "67 9 2,200.1,172.2 1"),
         (reply(Reply::ConsumeRefused), "67 9 2,200.1,172.2 2"),
         (
             reply(Reply::Got { delivery: Delivery { redelivered: true, ..delivery(text("b")) }, ready: 8 }),
-            "67 9 2,200.1,172.2 3 8 5 172.2 2,200.1,172.2,3 3 2 1 1 b",
+            "67 9 2,200.1,172.2 3 8 5 172.2 2,200.1,172.2,3 3 2 1 7 1 b",
         ),
         (reply(Reply::Empty), "67 9 2,200.1,172.2 4"),
         (reply(Reply::Counted(300)), "67 9 2,200.1,172.2 5 172.2"),
@@ -460,10 +469,10 @@ fn command() -> impl Strategy<Value = Command> {
 }
 
 fn any_delivery() -> impl Strategy<Value = Delivery> {
-    (consumer(), queue(), number(), any::<[bool; 2]>(), (number_u32(), number_u32()), bytes()).prop_map(
-        |(consumer, queue, seq, [needs_ack, redelivered], (acquired, delivery), message)| {
+    (consumer(), queue(), (number(), number()), any::<[bool; 2]>(), (number_u32(), number_u32()), bytes()).prop_map(
+        |(consumer, queue, (seq, term), [needs_ack, redelivered], (acquired, delivery), message)| {
             let counts = Counts { acquired, delivery };
-            Delivery { consumer, queue, seq, needs_ack, redelivered, counts, message }
+            Delivery { consumer, queue, seq, needs_ack, redelivered, counts, term, message }
         },
     )
 }

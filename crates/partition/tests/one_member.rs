@@ -105,6 +105,19 @@ fn a_restart_brings_back_what_was_not_settled_and_flags_what_may_have_been_sent(
 }
 
 #[test]
+fn a_delivery_names_the_term_of_the_leader_that_gives_it_out() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish_synced(1, "a");
+    rig.consume(1, 0, false);
+    rig.run();
+    let first = rig.delivered()[0].term;
+    assert_eq!(first, rig.partition.term().0);
+    let mut rig = rig.restarted();
+    let got = rig.get().expect("it was not settled");
+    assert_eq!((got.term, got.term > first), (rig.partition.term().0, true), "another term, another leader");
+}
+
+#[test]
 fn messages_that_left_memory_are_read_back() {
     let mut rig = Rig::new(Vec::new(), SMALL_CACHE);
     for seq in 1..=40 {

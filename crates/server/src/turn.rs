@@ -80,6 +80,11 @@ impl Host for Turn<'_> {
         self.local.switch.is_remote(partition)
     }
 
+    #[inline]
+    fn is_outdated(&self, partition: PartitionId, term: u64) -> bool {
+        self.local.switch.is_outdated(partition, term)
+    }
+
     fn transient_partition(&self) -> PartitionId {
         self.local.switch.in_memory()
     }

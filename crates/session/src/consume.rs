@@ -160,6 +160,9 @@ impl Session {
         if matches!(reply, Reply::Unavailable) {
             return self.is_unavailable(at, cx);
         }
+        if self.is_of_the_past(at, &reply, cx) {
+            return self.wait_for_leader(at, cx);
+        }
         let channel = &mut self.channels[at];
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         match (std::mem::take(&mut channel.pending), reply) {
@@ -236,6 +239,13 @@ impl Session {
             }
             (pending, reply) => panic!("{reply:?} does not answer {pending:?}"),
         }
+    }
+
+    /// Whether a message was taken from a leader that leads no more: it is back in its queue, unless
+    /// it needs no ack, and was settled with its taking.
+    fn is_of_the_past(&self, at: usize, reply: &Reply, cx: &Cx<'_, impl Host>) -> bool {
+        let Pending::Get { of, no_ack: false } = &self.channels[at].pending else { return false };
+        matches!(reply, Reply::Got { delivery, .. } if cx.host.is_outdated(of.partition, delivery.term))
     }
 
     /// Tells the log who declared, deleted or purged what.

@@ -162,6 +162,10 @@ pub trait Host {
     /// node.
     fn is_remote(&self, partition: PartitionId) -> bool;
 
+    /// Whether it is known here that a leader of this term leads the partition no more, so that others
+    /// may have been given what it gave out.
+    fn is_outdated(&self, partition: PartitionId, term: u64) -> bool;
+
     /// The partition of what this shard has in memory: transient and exclusive queues.
     fn transient_partition(&self) -> PartitionId;
 

@@ -317,8 +317,10 @@ impl Session {
         let ConsumerKey { channel: key, number } = delivery.consumer;
         let Some(found) = channel.consumer_at(number) else { return };
         let consumer = &mut channel.consumers[found];
-        if (consumer.is_detached || consumer.is_attaching) && delivery.needs_ack {
-            // Of a leader that has let go of the consumer, and has it back.
+        let is_let_go = consumer.is_detached || consumer.is_attaching;
+        if delivery.needs_ack && (is_let_go || cx.host.is_outdated(consumer.partition, delivery.term)) {
+            // Of a leader that has let go of the consumer, or leads no more and is about to: the
+            // message is back in its queue, and the next leader may have given it to somebody else.
             return;
         }
         let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");

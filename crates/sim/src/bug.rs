@@ -128,6 +128,8 @@ pub enum Bug {
     DetachIsForgotten,
     /// A publish is confirmed when it is handed to its partition.
     ConfirmIsHasty,
+    /// What a leader gave out that leads no more is passed on.
+    OldLeaderIsHeard,
     /// An alarm that is over holds publishers for ever.
     AlarmStays,
     /// A leader raises its machine to what it knows itself.
@@ -140,7 +142,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 64] = [
+    pub const ALL: [Bug; 65] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -201,6 +203,7 @@ impl Bug {
         Bug::TeardownIsForgotten,
         Bug::DetachIsForgotten,
         Bug::ConfirmIsHasty,
+        Bug::OldLeaderIsHeard,
         Bug::AlarmStays,
         Bug::RaiseIsEarly,
         Bug::JoinerFounds,

@@ -331,6 +331,7 @@ impl Sessions {
 
     fn step(&mut self, event: Event) {
         let now = self.schedule.now();
+        self.ledger.now = now;
         match event {
             Event::Node { node, life, happening } if self.nodes[node].life == life => {
                 let mut out = StepOutput::default();

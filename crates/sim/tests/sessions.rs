@@ -134,3 +134,8 @@ fn what_dies_is_where_its_queue_says() {
 fn a_consumer_whose_leader_goes_is_told() {
     found(Bug::CancelIsLost, 3, "[overtaken]");
 }
+
+#[test]
+fn what_a_leader_says_late_that_leads_no_more_is_not_passed_on() {
+    found(Bug::OldLeaderIsHeard, 3, "[unflagged]");
+}

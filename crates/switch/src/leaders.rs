@@ -1,11 +1,13 @@
-//! Which node leads each partition, as far as this node has heard.
+//! Which node leads each partition, as far as this node has heard, and in which term.
 //!
-//! Invariant: it is a hint and never a promise. Whoever is asked in vain says so, and is asked again
-//! or not; a node that is alone keeps no such table and pays nothing for it.
+//! Invariants: who leads is a hint and never a promise. Whoever is asked in vain says so, and is asked
+//! again or not. A term only rises, and is a promise: whoever led in an earlier one leads no more, so
+//! what it gave out may be somebody else's by now. A node that is alone keeps no such table and pays
+//! nothing for it.
 
 use broker::{NodeNumber, PartitionId};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// See the module. Clones share one table: every thread of the node reads and writes it.
 #[derive(Clone, Debug)]
@@ -13,17 +15,20 @@ pub struct Leaders {
     own: NodeNumber,
     /// By partition number; 0 where nobody is known to lead. Empty for a node that is alone.
     by_partition: Arc<[AtomicU32]>,
+    /// By partition number, the highest term that this node has heard of.
+    terms: Arc<[AtomicU64]>,
 }
 
 impl Leaders {
     /// For a node that leads whatever it has.
     pub fn alone(own: NodeNumber) -> Leaders {
-        Leaders { own, by_partition: Arc::default() }
+        Leaders { own, by_partition: Arc::default(), terms: Arc::default() }
     }
 
     /// For a member of a cluster, over partitions up to this one.
     pub fn among_others(own: NodeNumber, last: PartitionId) -> Leaders {
-        Leaders { own, by_partition: (0..=last.0).map(|_| AtomicU32::new(0)).collect() }
+        let by_partition = (0..=last.0).map(|_| AtomicU32::new(0)).collect();
+        Leaders { own, by_partition, terms: (0..=last.0).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Whether other nodes may lead something.
@@ -69,6 +74,22 @@ impl Leaders {
             }
         }
     }
+
+    /// A member is in this term, or a leader of it has said something.
+    #[inline]
+    pub fn note_term(&self, partition: PartitionId, term: u64) {
+        if let Some(known) = self.terms.get(partition.0 as usize)
+            && known.load(Ordering::Relaxed) < term
+        {
+            known.fetch_max(term, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a leader of this term leads no more, as this node knows.
+    #[inline]
+    pub fn is_outdated(&self, partition: PartitionId, term: u64) -> bool {
+        self.terms.get(partition.0 as usize).is_some_and(|known| term < known.load(Ordering::Relaxed))
+    }
 }
 
 #[cfg(test)]
@@ -89,5 +110,21 @@ mod tests {
         let (here, there) = (PartitionId::in_memory(NodeNumber(2), 0), PartitionId::in_memory(NodeNumber(1), 0));
         assert_eq!((leaders.leader(here), leaders.away(here)), (Some(NodeNumber(2)), None));
         assert_eq!(leaders.away(there), Some(NodeNumber(1)));
+    }
+
+    #[test]
+    fn a_term_rises_only_and_outdates_those_before() {
+        let leaders = Leaders::among_others(NodeNumber(2), PartitionId(3));
+        assert!(!leaders.is_outdated(PartitionId(3), 1), "nothing was heard yet");
+        leaders.note_term(PartitionId(3), 5);
+        leaders.clone().note_term(PartitionId(3), 4);
+        assert!(leaders.is_outdated(PartitionId(3), 4) && !leaders.is_outdated(PartitionId(3), 5));
+        assert!(!leaders.is_outdated(PartitionId(2), 4), "it is another group");
+        let in_memory = PartitionId::in_memory(NodeNumber(2), 0);
+        leaders.note_term(in_memory, 5);
+        assert!(!leaders.is_outdated(in_memory, 0), "what is in a node's memory has no terms");
+        let alone = Leaders::alone(NodeNumber(1));
+        alone.note_term(PartitionId(3), 5);
+        assert!(!alone.is_outdated(PartitionId(3), 1));
     }
 }

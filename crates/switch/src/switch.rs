@@ -304,6 +304,18 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         }
     }
 
+    /// Notes the term that a member is in: what a leader of an earlier one gave out is passed on no
+    /// more, on any shard.
+    pub fn note_term(&self, partition: PartitionId, term: u64) {
+        self.leaders.note_term(partition, term);
+    }
+
+    /// Whether a leader of this term leads a partition no more, as far as this node knows.
+    #[inline]
+    pub fn is_outdated(&self, partition: PartitionId, term: u64) -> bool {
+        self.leaders.is_outdated(partition, term)
+    }
+
     /// Lets all shards know whom members follow now. To be called at the end of a step, once what the
     /// members said before is on its way to the others: whoever hears of a new leader turns to it.
     pub fn tell_leaders(&self) {
@@ -640,6 +652,7 @@ impl<E: Surroundings> Crossing<'_, E> {
 impl<E: Surroundings> Edge for Crossing<'_, E> {
     fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
         if let Some(queues) = queues.filter(|_| self.switch.leaders.has_peers()) {
+            self.switch.note_term(partition, queues.term().0);
             self.switch.note_leader(partition, queues.leader());
             self.switch.note_member(queues, self.env);
         }

@@ -233,6 +233,7 @@ mod tests {
             redelivered: false,
             needs_ack: true,
             counts: broker::queue::Counts::default(),
+            term: 1,
             message: bytes::Bytes::new(),
         });
         assert!(!unanswered.answered(P, &delivery), "nobody asked for it over this link");

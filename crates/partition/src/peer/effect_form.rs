@@ -14,7 +14,7 @@
 //! 69 grant wanted     queue, consumer, ready
 //! 70 grant returned   consumer, count
 //!
-//! delivery   queue, sequence number, consumer, flags { needs ack, redelivered }, acquired, delivery count, length, message
+//! delivery   queue, sequence number, consumer, flags { needs ack, redelivered }, acquired, delivery count, term, length, message
 //! ```
 //!
 //! Effects without a channel have no form: the leader's own node acts on them.
@@ -141,7 +141,7 @@ fn put_delivery(out: &mut Segments, delivery: &Delivery) {
     put_consumer(out, delivery.consumer);
     put_flags(out, &[delivery.needs_ack, delivery.redelivered]);
     let Counts { acquired, delivery: count } = delivery.counts;
-    put(out, &[acquired.into(), count.into(), delivery.message.len() as u64]);
+    put(out, &[acquired.into(), count.into(), delivery.term, delivery.message.len() as u64]);
     out.put_bytes(&delivery.message);
 }
 
@@ -149,5 +149,6 @@ fn delivery(cursor: &mut Cursor<'_>) -> Result<Delivery, DecodeError> {
     let (queue, seq, consumer) = (queue(cursor)?, cursor.varint()?, consumer(cursor)?);
     let [needs_ack, redelivered] = flags(cursor)?;
     let counts = Counts { acquired: number_u32(cursor)?, delivery: number_u32(cursor)? };
-    Ok(Delivery { consumer, queue, seq, needs_ack, redelivered, counts, message: sized(cursor)? })
+    let term = cursor.varint()?;
+    Ok(Delivery { consumer, queue, seq, needs_ack, redelivered, counts, term, message: sized(cursor)? })
 }

@@ -161,7 +161,7 @@ impl Store for Turn<'_, MemoryAccess<'_>> {
     fn delivery(&self, consumer: ConsumerKey, needs_ack: bool, head: Head, message: Bytes) -> Delivery {
         let counts = self.lq.sink.state.counts_of(head.seq);
         let redelivered = head.returned || counts.acquired > 0;
-        Delivery { consumer, queue: self.id, seq: head.seq, needs_ack, redelivered, counts, message }
+        Delivery { consumer, queue: self.id, seq: head.seq, needs_ack, redelivered, counts, term: 0, message }
     }
 
     fn settle_sent(&mut self, seq: u64) {

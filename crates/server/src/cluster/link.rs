@@ -7,7 +7,9 @@
 //!
 //! Invariant: what is written leaves in the order in which it was put into the outbox, whole packets
 //! after whole packets; a packet that is not sound ends the link. A link over which nothing comes for
-//! [`SILENT_TICKS_MAX`] is gone: each side says something at least every [`LIFE_SIGN_EVERY`].
+//! [`SILENT_TICKS_MAX`] is gone: each side says something at least every [`LIFE_SIGN_EVERY`]. A side
+//! that stood still for so long that the other may have taken it for gone takes in nothing more of
+//! what came meanwhile: what it held, and what was on its way to it, may be somebody else's by now.
 
 use super::links::Outbox;
 use super::sealed::Sealed;
@@ -19,7 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -30,6 +32,9 @@ const LIFE_SIGN_EVERY: Duration = Duration::from_millis(500);
 /// A link over which nothing came for so many of these is gone. Ticks and no clock: a side that
 /// itself stood still for as long has not missed anything yet.
 const SILENT_TICKS_MAX: u32 = 4;
+/// A side that did nothing for so long may have been silent for all of [`SILENT_TICKS_MAX`]: what it
+/// said last it may have said two ticks before.
+const STOOD_STILL_AFTER: Duration = LIFE_SIGN_EVERY.saturating_mul(SILENT_TICKS_MAX + 1 - 2);
 /// What one read takes at most.
 const READ_BYTES: usize = 256 << 10;
 /// Pieces of one write at most.
@@ -50,6 +55,8 @@ pub(crate) struct LinkOut {
     /// Whether something was written since the last tick.
     has_spoken: Cell<bool>,
     has_heard: Cell<bool>,
+    /// When its task ran last.
+    turned: Cell<Instant>,
 }
 
 /// A link over a connection whose sides know each other, and the end that is read from.
@@ -63,7 +70,8 @@ pub(super) fn link(
     let sealed = session.map(Sealed::new);
     let (pieces, frames) = (RefCell::default(), RefCell::default());
     let (has_spoken, has_heard) = (Cell::new(false), Cell::new(false));
-    (LinkOut { outbox, writer, sealed, pieces, frames, has_spoken, has_heard }, reader)
+    let turned = Cell::new(Instant::now());
+    (LinkOut { outbox, writer, sealed, pieces, frames, has_spoken, has_heard, turned }, reader)
 }
 
 impl LinkOut {
@@ -151,6 +159,9 @@ impl LinkOut {
                 Ok(0) => return "the other side closed it".to_owned(),
                 Ok(_) => self.has_heard.set(true),
             }
+            if let Some(why) = self.stood_still(Instant::now()) {
+                return why;
+            }
             let mut incoming = Vec::new();
             loop {
                 match take_packet(&mut buffer) {
@@ -182,12 +193,22 @@ impl LinkOut {
         }
     }
 
+    /// The link's task runs now; says why the link is over if it has not for too long. Whatever runs
+    /// first after that asks, so that nothing is taken in before.
+    fn stood_still(&self, now: Instant) -> Option<String> {
+        let stood = now.saturating_duration_since(self.turned.replace(now));
+        (stood >= STOOD_STILL_AFTER).then(|| format!("this node stood still for {:.1} s", stood.as_secs_f64()))
+    }
+
     async fn keep_alive(&self) -> String {
         let mut ticks = tokio::time::interval(LIFE_SIGN_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut silent = 0;
         loop {
             ticks.tick().await;
+            if let Some(why) = self.stood_still(Instant::now()) {
+                return why;
+            }
             silent = if self.has_heard.take() { 0 } else { silent + 1 };
             if silent > SILENT_TICKS_MAX {
                 return "nothing came for two seconds".to_owned();
@@ -276,6 +297,7 @@ impl Buf for Pieces {
 mod tests {
     use super::*;
     use partition::peer::forward::Forward;
+    use tokio::io::AsyncWriteExt;
 
     #[test]
     fn packets_are_taken_whole_wherever_a_read_ends() {
@@ -311,5 +333,25 @@ mod tests {
             pieces.advance(count);
         }
         assert_eq!(out, b"abcdefg");
+    }
+
+    #[test]
+    fn what_came_while_this_side_stood_still_is_not_taken_in() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("it is bound");
+            let (here, there) = tokio::join!(TcpStream::connect(address), listener.accept());
+            let (out, reader) = link(here.expect("it connects"), None, Arc::default());
+            let (mut there, _) = there.expect("it is accepted");
+            let said = packet::encode([(PartitionId(0), &Frame::Forward(Forward::Ping { number: 1 }))]).concat();
+            there.write_all(&said).await.expect("it is sent");
+            // It is there to be read, as after a SIGCONT.
+            out.writer.as_ref().readable().await.expect("it came");
+            out.turned.set(Instant::now().checked_sub(STOOD_STILL_AFTER).expect("the machine has run for as long"));
+            let mut taken = 0;
+            let why = out.run(reader, |incoming| taken += incoming.len()).await;
+            assert_eq!((taken, why.starts_with("this node stood still for 1.")), (0, true), "{why}");
+        });
     }
 }

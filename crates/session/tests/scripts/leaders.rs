@@ -3,7 +3,7 @@
 
 use crate::script::{DURABLE, Script, TRANSIENT, consume, copied_to, delete, delivery, get};
 use amqp::{Request, Table};
-use broker::ConsumerKey;
+use broker::{ConsumerKey, QueueId};
 use bytes::Bytes;
 use partition::{Effect, Reply};
 
@@ -210,4 +210,46 @@ fn a_publish_to_a_partition_that_is_not_here_is_nacked_and_goes_to_its_other_que
     script.publish_to(1, session::SYNC_EXCHANGE, 4);
     script.answer(Reply::Done);
     assert_eq!(script.said(), ["p9 <- sync", "1: basic.nack 4"]);
+}
+
+#[test]
+fn what_a_leader_gave_out_is_not_passed_on_once_a_later_term_is_known() {
+    let mut script = Script::begun();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.said();
+    script.deliver(1, 5, "in time");
+    script.node.term.set(2);
+    script.deliver(1, 6, "late");
+    assert_eq!(script.said(), ["1: basic.deliver c in time"]);
+    let channel = script.key(1);
+    let consumer = ConsumerKey { channel, number: 1 };
+    script.effect(channel, Effect::Cancelled { consumer, queue: QueueId(1) });
+    script.pass(100);
+    assert_eq!(script.said(), ["p1 <- consume 1", "p1 <- hold 1 from 1 of 1"], "what came late is not held");
+}
+
+#[test]
+fn a_get_that_a_leader_answered_who_leads_no_more_is_asked_again() {
+    let mut script = Script::begun();
+    script.ask(1, get());
+    script.node.term.set(2);
+    let channel = script.key(1);
+    let late = delivery(ConsumerKey::get(channel), 7, "late");
+    script.answer(Reply::Got { delivery: late.clone(), ready: 3 });
+    assert_eq!(script.said(), ["p1 <- get"]);
+    script.pass(100);
+    script.answer(Reply::Got { delivery: partition::Delivery { term: 2, ..late }, ready: 3 });
+    assert_eq!(script.said(), ["p1 <- get", "1: basic.get-ok late 3"]);
+}
+
+#[test]
+fn a_message_that_needs_no_ack_is_passed_on_whoever_leads() {
+    let mut script = Script::begun();
+    script.ask(1, Request::Get { queue: Bytes::from_static(b"q"), no_ack: true });
+    script.node.term.set(2);
+    let channel = script.key(1);
+    let got = partition::Delivery { needs_ack: false, ..delivery(ConsumerKey::get(channel), 7, "settled") };
+    script.answer(Reply::Got { delivery: got, ready: 3 });
+    assert_eq!(script.said(), ["p1 <- get", "1: basic.get-ok settled 3"], "nobody else would get it");
 }

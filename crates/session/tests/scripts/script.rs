@@ -62,6 +62,8 @@ pub(crate) struct Node {
     proposals: RefCell<Vec<(Change, Question)>>,
     /// Partitions that are not on this node.
     pub(crate) away: RefCell<BTreeSet<PartitionId>>,
+    /// The term that the node has heard of.
+    pub(crate) term: Cell<u64>,
     pub(crate) ledger: Ledger,
 }
 
@@ -182,6 +184,7 @@ impl Host for Node {
                 let count = if *count == u64::MAX >> 1 { "all".to_owned() } else { count.to_string() };
                 format!("{outcome:?} {count} from {first} of {}", holder.number).to_lowercase()
             }
+            Command::Hold { consumer, first, count, .. } => format!("hold {count} from {first} of {}", consumer.number),
             Command::Stall { consumer, stalled, .. } => format!("stall {} {stalled}", consumer.number),
             Command::Grant { consumer, count, .. } => format!("grant {} {count}", consumer.number),
             Command::Detach { .. } => "detach".to_owned(),
@@ -219,6 +222,10 @@ impl Host for Node {
     }
 
     fn drained(&self, _: PartitionId, _: ChannelKey, _: usize) {}
+
+    fn is_outdated(&self, partition: PartitionId, term: u64) -> bool {
+        partition == DURABLE && term < self.term.get()
+    }
 
     fn is_remote(&self, _: PartitionId) -> bool {
         false
@@ -456,6 +463,7 @@ impl Script {
             questions: RefCell::default(),
             proposals: RefCell::default(),
             away: RefCell::default(),
+            term: Cell::new(1),
             ledger: Ledger::default(),
         };
         let machine = Machine { log, knows_cancel: true, ..Machine::default() };
@@ -686,6 +694,7 @@ pub(crate) fn delivery(consumer: ConsumerKey, seq: u64, body: &str) -> partition
         needs_ack,
         redelivered,
         counts: Default::default(),
+        term: 1,
         message: stored.into(),
     }
 }

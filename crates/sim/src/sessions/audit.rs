@@ -137,7 +137,13 @@ impl Audit {
             (Some(task), Method::ChannelClose { .. }) => violated("audit", &format!("{task:?}: {method:?}")),
             (Some(Task::Ask(_)), _) => true,
             (Some(Task::Drain(queue)), Method::BasicGetOk { delivery_tag, redelivered, .. }) => {
-                let id = ledger.came(&Out { body: &body, queue, redelivered: *redelivered, consumer: None });
+                let id = ledger.came(&Out {
+                    body: &body,
+                    queue,
+                    redelivered: *redelivered,
+                    consumer: None,
+                    needs_ack: true,
+                });
                 ledger.ended(id, queue);
                 Method::BasicAck { delivery_tag: *delivery_tag, multiple: false }.write(&mut self.output, 1);
                 false
@@ -153,7 +159,13 @@ impl Audit {
                 false
             }
             (Some(Task::Probe(_, queue)), Method::BasicGetOk { delivery_tag, redelivered, .. }) => {
-                let id = ledger.came(&Out { body: &body, queue, redelivered: *redelivered, consumer: None });
+                let id = ledger.came(&Out {
+                    body: &body,
+                    queue,
+                    redelivered: *redelivered,
+                    consumer: None,
+                    needs_ack: true,
+                });
                 Method::BasicAck { delivery_tag: *delivery_tag, multiple: false }.write(&mut self.output, 1);
                 let is_over = self.probe.is_some_and(|(own, _)| own == id);
                 if is_over {

@@ -641,7 +641,8 @@ impl Client {
                     violated("answer", &format!("client {} asked for no message on channel {number}", self.number));
                 };
                 ledger.figures.got += 1;
-                let id = ledger.came(&Out { body: &body, queue: &queue, redelivered, consumer: None });
+                let id =
+                    ledger.came(&Out { body: &body, queue: &queue, redelivered, consumer: None, needs_ack: !no_ack });
                 if let Some(consumer) = own.and_then(|tag| channel.consumers.get_mut(&tag))
                     && !ledger.has_full_sockets
                     // It may be on its way to the next leader, but not for ever.
@@ -742,7 +743,8 @@ impl Client {
             consumer.passed_since = None;
         }
         let consumer = &channel.consumers[tag];
-        let id = ledger.came(&Out { body, queue: &consumer.queue, redelivered, consumer: Some(consumer.number) });
+        let (queue, needs_ack) = (&consumer.queue, !consumer.no_ack);
+        let id = ledger.came(&Out { body, queue, redelivered, consumer: Some(consumer.number), needs_ack });
         let consumed = channel.held.values().filter(|held| !held.tag.is_empty());
         let all = consumed.clone().count();
         let own = consumed.filter(|held| held.tag == tag).count();

@@ -456,6 +456,10 @@ impl Host for Desk<'_> {
         self.switch().is_remote(partition)
     }
 
+    fn is_outdated(&self, partition: PartitionId, term: u64) -> bool {
+        self.front.bug != Some(Bug::OldLeaderIsHeard) && self.switch().is_outdated(partition, term)
+    }
+
     fn drained(&self, partition: PartitionId, channel: ChannelKey, bytes: usize) {
         self.switch().drained(partition, channel, bytes);
     }

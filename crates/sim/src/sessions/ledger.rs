@@ -6,7 +6,7 @@
 
 use super::client::{DEAD, SHORT_LIVED};
 use crate::checks::violated;
-use crate::schedule::{Micros, SECOND};
+use crate::schedule::{MS, Micros, SECOND};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The exchange that leads to all queues that are kept.
@@ -47,9 +47,15 @@ pub(super) struct Message {
     pub(super) expires: bool,
     /// Queues out of which it came without `redelivered`.
     fresh: BTreeSet<String>,
+    /// Queues out of which it came, and when first.
+    came: BTreeMap<String, Micros>,
     /// Queues in which a client ended it.
     ended: BTreeSet<String>,
 }
+
+/// A leader that was voted out hears of it within this time, and so does everybody else who gets what
+/// it said, as long as no link is cut.
+const OUTVOTED_WITHIN: Micros = 1_500 * MS;
 
 /// What runs had in them, all together.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,6 +121,10 @@ pub(super) struct Ledger {
     pub(super) has_full_sockets: bool,
     /// Consumers may be on their way to the next leader.
     pub(super) leaders_move: bool,
+    /// What time it is.
+    pub(super) now: Micros,
+    /// When a link was last seen to be cut.
+    pub(super) cut_at: Micros,
     pub(super) figures: Figures,
 }
 
@@ -126,6 +136,8 @@ pub(super) struct Out<'a> {
     pub(super) redelivered: bool,
     /// A number of its consumer's own; `None` for who gets.
     pub(super) consumer: Option<u64>,
+    /// It is to be acked.
+    pub(super) needs_ack: bool,
 }
 
 impl Ledger {
@@ -143,8 +155,8 @@ impl Ledger {
     /// Somebody is about to publish; the number stands in the body.
     pub(super) fn publish(&mut self, channel: u64, to: To, expires: bool) -> u64 {
         self.figures.published += 1;
-        let (fresh, ended) = (BTreeSet::new(), BTreeSet::new());
-        self.messages.push(Message { channel, to, fate: Fate::Sent, expires, fresh, ended });
+        let (fresh, came, ended) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
+        self.messages.push(Message { channel, to, fate: Fate::Sent, expires, fresh, came, ended });
         self.messages.len() as u64 - 1
     }
 
@@ -154,7 +166,7 @@ impl Ledger {
 
     /// A message came out of a queue; its number comes back.
     pub(super) fn came(&mut self, out: &Out<'_>) -> u64 {
-        let Out { body, queue, redelivered, consumer } = out;
+        let Out { body, queue, redelivered, consumer, needs_ack } = out;
         let id = body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
         let Some((id, message)) = id.and_then(|id| Some((id, self.messages.get_mut(id as usize)?))) else {
             violated("published", &format!("nobody published what came out of {queue}: {body:02x?}"));
@@ -174,6 +186,14 @@ impl Ledger {
         if is_dead {
             self.figures.dead_letters += 1;
             return id;
+        }
+        let first = *message.came.entry((*queue).to_owned()).or_insert(self.now);
+        let is_late = first.max(self.cut_at) + OUTVOTED_WITHIN < self.now;
+        if is_late && *needs_ack && !redelivered {
+            violated(
+                "unflagged",
+                &format!("message {id} came out of {queue} at {first}, and comes as new: {message:?}"),
+            );
         }
         if *redelivered {
             self.figures.redelivered += 1;

@@ -1,12 +1,13 @@
 //! Links between the nodes behind the sessions: as TCP, they keep their order, and when one breaks
-//! all that was on its way is gone and both ends hear of it, each in its time.
+//! all that was on its way is gone and both ends hear of it, each in its time. For some seconds what
+//! goes one way may be seconds late, while groups elect over it as if nothing were.
 //!
 //! Invariant: a link comes up only after both ends have heard that the one before it is gone.
 
 use super::{Event, Phase, Sessions, brief, brief_effect};
 use crate::network;
 use crate::random::Random;
-use crate::schedule::{MS, Micros};
+use crate::schedule::{MS, Micros, SECOND};
 use broker::{NodeNumber, PartitionId};
 use bytes::Bytes;
 use partition::peer::forward::Forward;
@@ -27,6 +28,8 @@ struct Link {
     rests_until: Micros,
     /// When what was sent last arrives at the lower and at the higher end.
     arrives: [Micros; 2],
+    /// How much later than usual that is, and until when.
+    lag: [(Micros, Micros); 2],
 }
 
 /// All of them.
@@ -46,11 +49,24 @@ impl Sessions {
     pub(super) fn look_at_links(&mut self) {
         self.schedule.after(LOOK_AFTER, Event::Links);
         let now = self.schedule.now();
+        let is_hit = self.phase == Phase::Works && self.options.faults.network;
+        let ids: Vec<_> = self.nodes.iter().map(|node| node.id).collect();
+        if ids.iter().any(|one| ids.iter().any(|other| self.network.is_cut(*one, *other))) {
+            self.ledger.cut_at = now;
+        }
+        let mut slow = false;
         for higher in 1..self.nodes.len() {
             for lower in 0..higher {
                 let [a, b] = [lower, higher].map(|node| self.nodes[node].id);
                 let is_cut = self.network.is_cut(a, b) || self.network.is_cut(b, a);
-                let breaks = self.phase == Phase::Works && self.options.faults.network && self.random.below(1_500) == 0;
+                let breaks = is_hit && self.random.below(1_500) == 0;
+                if is_hit && self.random.below(400) == 0 {
+                    let way = self.random.below(2) as usize;
+                    let (lag, until) = (self.random.between(500, 4_000) * MS, now + self.random.between(1, 4) * SECOND);
+                    self.links.between(lower, higher).lag[way] = (lag, until);
+                    self.trace.line(now, || format!("link n{} n{} is slow, way {way}", lower + 1, higher + 1));
+                    slow = true;
+                }
                 let link = self.links.between(lower, higher);
                 let (is_up, rests) = (link.is_up, link.untold > 0 || now < link.rests_until);
                 let can = [lower, higher].iter().all(|node| self.fronts[*node].is_some() && self.nodes[*node].is_up());
@@ -61,13 +77,16 @@ impl Sessions {
                 }
             }
         }
+        if slow {
+            self.move_leaders();
+        }
     }
 
     fn raise_link(&mut self, lower: usize, higher: usize) {
         let now = self.schedule.now();
         let link = self.links.between(lower, higher);
         link.epoch += 1;
-        (link.is_up, link.arrives) = (true, [now; 2]);
+        (link.is_up, link.arrives, link.lag) = (true, [now; 2], Default::default());
         let epoch = link.epoch;
         self.trace.line(now, || format!("link n{} n{} is up: {epoch}", lower + 1, higher + 1));
         for (end, other) in [(lower, higher), (higher, lower)] {
@@ -117,7 +136,10 @@ impl Sessions {
         if !known.is_up || known.epoch != link.epoch {
             return;
         }
-        let last = &mut known.arrives[usize::from(to > from)];
+        let way = usize::from(to > from);
+        let (lag, until) = known.lag[way];
+        let delay = if now < until { delay + lag } else { delay };
+        let last = &mut known.arrives[way];
         *last = (now + delay).max(*last + 1);
         self.ledger.figures.forwarded += frames.len() as u64;
         for (partition, forward) in &frames {

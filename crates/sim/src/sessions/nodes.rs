@@ -59,6 +59,7 @@ impl Sessions {
             for group in 0..PARTITIONS as usize {
                 let node = desk.node.borrow();
                 if let Some(partition) = node.partition(group) {
+                    desk.switch().note_term(partition.id(), partition.term().0);
                     leaders.push((partition.id(), partition.leader()));
                     desk.switch().note_member(partition, &desk);
                 }
