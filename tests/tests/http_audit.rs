@@ -4,7 +4,9 @@
 
 use clients::api::until;
 use clients::broker::is_foreign;
-use clients::{Broker, ExchangeDeclare, QueueDeclare};
+use clients::methods::{EXCHANGE_BIND, EXCHANGE_BIND_OK, EXCHANGE_UNBIND, EXCHANGE_UNBIND_OK};
+use clients::wire::Args;
+use clients::{Broker, Client, ExchangeDeclare, Login, QueueDeclare};
 use serde_json::Value;
 
 /// The lines of the audit log.
@@ -83,4 +85,65 @@ fn declares_deletions_and_purges_over_amqp_are_told() {
     told(&broker, &[who, r#"change=queue.delete vhost=/ name=kept messages=0"#]);
     told(&broker, &[who, r#"change=exchange.delete vhost=/ name=x"#]);
     assert!(!audit(&broker).iter().any(|line| line.contains("name=own")), "nobody else knows of an exclusive queue");
+}
+
+#[test]
+fn bindings_made_and_removed_over_amqp_are_told_once() {
+    let Some((broker, _http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: "own", exclusive: true, ..QueueDeclare::default() }).unwrap();
+    for name in ["x", "y"] {
+        client.declare_exchange(channel, &ExchangeDeclare { name, kind: "direct", ..Default::default() }).unwrap();
+    }
+    let ends = || Args::new().short(0).shortstr("y").shortstr("x").shortstr("e").octet(0).table(&[]);
+    for _ in 0..2 {
+        client.bind(channel, "own", "x", "k", &[]).unwrap();
+        client.call(channel, EXCHANGE_BIND, &ends(), EXCHANGE_BIND_OK).unwrap();
+    }
+    for _ in 0..2 {
+        client.unbind(channel, "own", "x", "k", &[]).unwrap();
+        client.call(channel, EXCHANGE_UNBIND, &ends(), EXCHANGE_UNBIND_OK).unwrap();
+    }
+    client.delete_exchange(channel, "y", false).unwrap();
+    let who = "user=guest peer=127.0.0.1:";
+    told(&broker, &[who, "change=exchange.delete vhost=/ name=y"]);
+    for change in [
+        "change=queue.bind vhost=/ source=x destination=own key=k",
+        "change=exchange.bind vhost=/ source=x destination=y key=e",
+        "change=queue.unbind vhost=/ source=x destination=own key=k",
+        "change=exchange.unbind vhost=/ source=x destination=y key=e",
+    ] {
+        let lines = audit(&broker).iter().filter(|line| line.contains(change) && line.contains(who)).count();
+        assert_eq!(lines, 1, "{change}: what is there already, or is not, is no change");
+    }
+}
+
+#[test]
+fn what_is_refused_for_want_of_a_right_is_told_and_a_flood_of_it_is_counted() {
+    let Some((broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    http.put("/api/users/eve", r#"{"password":"sesame-opens","tags":"management"}"#).with(201);
+    http.put("/api/permissions/%2F/eve", r#"{"configure":"^$","write":"^$","read":"^$"}"#).with(201);
+    http.put("/api/vhosts/other", "").with(201);
+    http.put("/api/queues/%2F/q", r#"{"durable":true}"#).with(201);
+    let login = Login { response: b"\0eve\0sesame-opens".to_vec(), ..Login::default() };
+    let other = Client::login(broker.addr(), &Login { vhost: "other".into(), ..login.clone() });
+    assert_eq!(other.err().map(|closed| closed.code), Some(530));
+    let mut client = Client::login(broker.addr(), &login).unwrap();
+    let channel = client.channel();
+    client.purge(channel, "q").unwrap_err();
+    for _ in 0..300 {
+        let channel = client.channel();
+        client.put(channel, "q", b"hello");
+        assert_eq!(client.closed(channel).code, 403);
+    }
+    assert_eq!(http.as_user("eve", "sesame-opens").put("/api/users/eve", r#"{"tags":"administrator"}"#).status, 401);
+    let who = "user=eve peer=127.0.0.1:";
+    told(&broker, &[who, "refused=queue.purge vhost=/", "access to queue 'q' in vhost '/' refused for user 'eve'"]);
+    told(&broker, &[who, "refused=connection.open vhost=other", "access to vhost 'other' refused for user 'eve'"]);
+    told(&broker, &[who, r#"refused="PUT /api/users/eve" reason="Not administrator user""#]);
+    told(&broker, &["count=", "127.0.0.1: ", "users=", "eve: ", "more like this"]);
+    let publishes = audit(&broker).iter().filter(|line| line.contains("refused=basic.publish vhost=/")).count();
+    assert!((1..=50).contains(&publishes), "{publishes} lines");
+    assert!(!broker.log().contains("sesame-opens"), "a password is in the log");
 }

@@ -69,9 +69,8 @@ impl Session {
             Pending::None
             | Pending::NewQueue { .. }
             | Pending::Replies { .. }
-            | Pending::Change
             | Pending::Exchange { .. }
-            | Pending::Bound(_) => {
+            | Pending::Binding(_) => {
                 unreachable!("the topology's answers are not asked for here")
             }
         };
@@ -140,9 +139,8 @@ impl Session {
             Pending::None
             | Pending::NewQueue { .. }
             | Pending::Replies { .. }
-            | Pending::Change
             | Pending::Exchange { .. }
-            | Pending::Bound(_) => return,
+            | Pending::Binding(_) => return,
         };
         let text = format!("{} {why}", self.queue_text(&name));
         self.fail(at, ChannelError::new(ReplyCode::InternalError, text), cx);
@@ -167,9 +165,8 @@ impl Session {
                 Pending::None
                 | Pending::NewQueue { .. }
                 | Pending::Replies { .. }
-                | Pending::Change
                 | Pending::Exchange { .. }
-                | Pending::Bound(_) => continue,
+                | Pending::Binding(_) => continue,
             };
             if queue.is_some_and(|queue| cx.host.topology().queue(queue).is_some()) {
                 channel.request += 1;

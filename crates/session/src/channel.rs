@@ -6,10 +6,10 @@
 //! and are never reused on a channel.
 
 use super::asking::Found;
+use super::audit::BindingChange;
 use super::counts::{ChannelCounts, ConsumerCounts};
 use super::credit::Credit;
 use super::events::Told;
-use super::history::NewBinding;
 use super::ledger::Ledger;
 use super::reply_to::ReplyConsumer;
 use super::routes::Routes;
@@ -135,9 +135,7 @@ pub(super) enum Pending {
     /// it.
     Exchange { method: &'static str, name: Bytes },
     /// The decision about a binding.
-    Change,
-    /// The decision about a binding of an exchange that remembers messages.
-    Bound(NewBinding),
+    Binding(Box<BindingChange>),
 }
 
 /// What a reply belongs to: the number of a request says so itself.

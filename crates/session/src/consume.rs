@@ -8,7 +8,6 @@
 use super::asking::Found;
 use super::channel::{Consumer, Pending, RequestKind, State};
 use super::refusal::channel_error;
-use super::session::log_text;
 use super::timeouts::Aging;
 use super::{Client, Cx, Host, Session, names, traits};
 use crate::ledger::QueueTraffic;
@@ -246,12 +245,6 @@ impl Session {
     fn is_of_the_past(&self, at: usize, reply: &Reply, cx: &Cx<'_, impl Host>) -> bool {
         let Pending::Get { of, no_ack: false } = &self.channels[at].pending else { return false };
         matches!(reply, Reply::Got { delivery, .. } if cx.host.is_outdated(of.partition, delivery.term))
-    }
-
-    /// Tells the log who declared, deleted or purged what.
-    pub(super) fn tell_audit(&self, method: &'static str, name: &[u8], messages: Option<u64>) {
-        let (user, vhost, name) = (log_text(&self.user), log_text(&self.vhost_name), log_text(name));
-        tracing::info!(target: "audit", user = &*user, peer = %self.peer, change = method, vhost = &*vhost, name = &*name, messages, "audit");
     }
 
     pub(super) fn queue_text(&self, name: &[u8]) -> String {

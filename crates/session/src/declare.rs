@@ -6,6 +6,7 @@
 
 use super::SYNC_EXCHANGE;
 use super::asking::Found;
+use super::audit::BindingChange;
 use super::channel::{Channel, Pending};
 use super::refusal::channel_error;
 use super::{Client, Cx, Host, Session, names};
@@ -53,25 +54,23 @@ impl Session {
             Request::QueuePurge { queue } => self.purge(at, queue, cx),
             Request::QueueBind { queue, exchange, routing_key, arguments } => {
                 let binding = self.binding(&exchange, Kind::Queue, &queue, &routing_key, arguments);
-                self.bind(at, binding, cx);
+                self.bind(at, "queue.bind", binding, cx);
             }
             Request::QueueUnbind { queue, exchange, routing_key, arguments } => {
                 let binding = self.binding(&exchange, Kind::Queue, &queue, &routing_key, arguments);
-                let checked = cx.host.topology().check_unbind(self.actor(), binding);
-                self.change(at, checked, cx);
+                self.unbind(at, "queue.unbind", binding, cx);
             }
             Request::ExchangeBind { destination, source, routing_key, arguments } => {
                 let binding = self.binding(&source, Kind::Exchange, &destination, &routing_key, arguments);
-                self.bind(at, binding, cx);
+                self.bind(at, "exchange.bind", binding, cx);
             }
             Request::ExchangeUnbind { destination, source, routing_key, arguments } => {
                 let binding = self.binding(&source, Kind::Exchange, &destination, &routing_key, arguments);
-                let checked = cx.host.topology().check_unbind(self.actor(), binding);
-                self.change(at, checked, cx);
+                self.unbind(at, "exchange.unbind", binding, cx);
             }
             Request::ExchangeDeclare { exchange, passive: true, .. } => {
                 let found = cx.host.topology().check_exchange_passive(self.vhost, &exchange);
-                self.change(at, found.map(|()| Checked::Done), cx);
+                self.change(at, found.map(|()| Checked::Done), Pending::None, cx);
             }
             Request::ExchangeDeclare { exchange, kind, durable, auto_delete, internal, arguments, passive: false } => {
                 let declare = ExchangeDeclare {
@@ -85,13 +84,13 @@ impl Session {
                 };
                 let checked = cx.host.topology().check_exchange_declare(self.actor(), &declare);
                 let name = Bytes::copy_from_slice(&Name::stripped(&exchange));
-                self.change_and(at, checked, Pending::Exchange { method: "exchange.declare", name }, cx);
+                self.change(at, checked, Pending::Exchange { method: "exchange.declare", name }, cx);
             }
             Request::ExchangeDelete { exchange, if_unused } => {
                 let topology = cx.host.topology();
                 let checked = topology.check_exchange_delete(self.actor(), self.vhost, &exchange, if_unused);
                 drop(topology);
-                self.change_and(at, checked, Pending::Exchange { method: "exchange.delete", name: exchange }, cx);
+                self.change(at, checked, Pending::Exchange { method: "exchange.delete", name: exchange }, cx);
             }
             Request::Qos { prefetch_count, global } => {
                 let channel = &mut self.channels[at];
@@ -139,24 +138,19 @@ impl Session {
         cx.host.propose(change, channel.key, channel.request_id());
     }
 
-    fn bind(&mut self, at: usize, binding: Binding, cx: &mut Cx<'_, impl Host>) {
+    fn bind(&mut self, at: usize, method: &'static str, binding: Binding, cx: &mut Cx<'_, impl Host>) {
         let checked = cx.host.topology().check_bind(self.actor(), binding.clone());
-        let pending = self.pending_binding(&binding, cx);
-        self.change_and(at, checked, pending, cx);
+        let history = self.history_of(&binding, cx);
+        self.change(at, checked, Pending::Binding(Box::new(BindingChange { method, binding, history })), cx);
+    }
+
+    fn unbind(&mut self, at: usize, method: &'static str, binding: Binding, cx: &mut Cx<'_, impl Host>) {
+        let checked = cx.host.topology().check_unbind(self.actor(), binding.clone());
+        self.change(at, checked, Pending::Binding(Box::new(BindingChange { method, binding, history: None })), cx);
     }
 
     /// Does what a request about an exchange or a binding needs.
-    fn change(&mut self, at: usize, checked: Result<Checked, Refusal>, cx: &mut Cx<'_, impl Host>) {
-        self.change_and(at, checked, Pending::Change, cx);
-    }
-
-    fn change_and(
-        &mut self,
-        at: usize,
-        checked: Result<Checked, Refusal>,
-        pending: Pending,
-        cx: &mut Cx<'_, impl Host>,
-    ) {
+    fn change(&mut self, at: usize, checked: Result<Checked, Refusal>, pending: Pending, cx: &mut Cx<'_, impl Host>) {
         match checked {
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
             Ok(Checked::Done) => cx.client.reply(self.channels[at].id, Reply::Done),
@@ -297,10 +291,7 @@ impl Session {
                 self.tell_audit(method, &name, None);
                 cx.client.reply(self.channels[at].id, Reply::Done);
             }
-            (Pending::Change, Ok(_)) => cx.client.reply(channel.id, Reply::Done),
-            (Pending::Bound(binding), Ok(_)) => {
-                self.replay(at, binding, cx);
-            }
+            (Pending::Binding(change), Ok(_)) => self.binding_changed(at, *change, cx),
             // Whatever it was, it was not done.
             (_, Err(refusal)) => self.fail(at, channel_error(refusal), cx),
             (pending, outcome) => panic!("{outcome:?} does not answer {pending:?}"),

@@ -5,7 +5,6 @@
 //! a part of a history and goes on with the next turn: whoever binds a thousand times has others
 //! wait for none of them.
 
-use super::channel::Pending;
 use super::facts::PublishedFacts;
 use super::publish::{fill_route, send};
 use super::routes::Route;
@@ -58,17 +57,12 @@ impl Session {
         }
     }
 
-    /// What the channel waits for while a binding is decided.
-    pub(super) fn pending_binding(&self, binding: &Binding, cx: &Cx<'_, impl Host>) -> Pending {
+    /// The history that a new binding brings with it.
+    pub(super) fn history_of(&self, binding: &Binding, cx: &Cx<'_, impl Host>) -> Option<NewBinding> {
         let topology = cx.host.topology();
-        match topology.find_exchange(self.vhost, &binding.source).and_then(|source| source.history()) {
-            None => Pending::Change,
-            Some(history) => Pending::Bound(NewBinding {
-                history,
-                destination_kind: binding.destination_kind,
-                destination: Bytes::copy_from_slice(&binding.destination),
-            }),
-        }
+        let history = topology.find_exchange(self.vhost, &binding.source).and_then(|source| source.history())?;
+        let destination = Bytes::copy_from_slice(&binding.destination);
+        Some(NewBinding { history, destination_kind: binding.destination_kind, destination })
     }
 
     /// A new binding is there: its client hears of it once the history that there is now was sent

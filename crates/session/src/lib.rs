@@ -14,14 +14,15 @@
 //! (`declare`, `consume`, and how partitions are asked for them in `asking`), a channel-wide
 //! prefetch (`credit`), direct reply-to (`reply_to`), transactions (`transaction`), consumers that
 //! hold a message for too long (`timeouts`), what the broker writes into messages (`stamps`) and
-//! tells of them (`firehose`), what is told of all this (`report`), and of what waits for too long
-//! (`waiting`).
+//! tells of them (`firehose`), what is told of all this (`report`), of what waits for too long
+//! (`waiting`), and of who changed what or was refused (`audit`).
 //!
 //! What the sessions of a node have in common stands beside them: who is let in (`logins`,
 //! `occupancy`), what they hold together (`unfinished`, `histories`), and what they counted
 //! (`tally`; by channel in `counts`, by exchange and queue in `ledger`). Queues go by one road, whoever asks (`deletion`).
 
 mod asking;
+mod audit;
 mod channel;
 mod client;
 mod consume;

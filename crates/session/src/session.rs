@@ -410,7 +410,9 @@ impl Session {
         channel.failed = true;
         channel.pending = Pending::None;
         tracing::warn!(peer = %self.peer, channel = channel.id.number(), %error, "channel error");
-        cx.client.channel_error(channel.id, error);
+        let id = channel.id;
+        self.tell_refused(at, &error);
+        cx.client.channel_error(id, error);
     }
 
     pub(crate) fn actor(&self) -> Actor<'_> {
@@ -575,6 +577,7 @@ impl Session {
             }
             Err(refused) => {
                 tracing::warn!(peer = %self.peer, text = %refused.text, "connection refused");
+                self.tell_not_opened(&vhost, &refused);
                 cx.client.opened(Err(refusal::connection_error(refused)));
             }
         }

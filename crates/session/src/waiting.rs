@@ -26,6 +26,13 @@ pub(super) struct Asked {
     is_told: bool,
 }
 
+impl Asked {
+    /// The method, or nothing if nothing was asked yet.
+    pub(super) fn method(&self) -> &'static str {
+        self.method
+    }
+}
+
 /// The oldest publish without a confirm, as of a look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unconfirmed {
@@ -119,9 +126,7 @@ impl Session {
                 (queue, consumer.map(|consumer| consumer.partition), "partition")
             }
             Pending::NewQueue { name } => (Some(name.clone()), None, "topology"),
-            Pending::Change | Pending::Replies { .. } | Pending::Exchange { .. } | Pending::Bound(_) => {
-                (None, None, "topology")
-            }
+            Pending::Replies { .. } | Pending::Exchange { .. } | Pending::Binding(_) => (None, None, "topology"),
             // A commit: its publishes wait for their confirms.
             Pending::None => (None, None, "confirms"),
         };

@@ -2,9 +2,12 @@
 //! fills the disk of the log or hides one line under thousands.
 //!
 //! Which those are shows in the event itself: it is an INFO or WARN that names a `peer` or a
-//! `queue`, and does not belong to the audit log, in which no change may be missing. Of one kind, which is a place in the code, the first lines of each peer's address or
+//! `queue`. Of one kind, which is a place in the code, the first lines of each peer's address or
 //! each queue are shown in ten seconds; the others are counted and told in one line when the ten
 //! seconds are over: how many, from whom most, and as which users.
+//!
+//! Of changes in the audit log many more are shown, by user and address: no program that declares
+//! what it needs comes so far, and none of one user is hidden by those of another.
 //!
 //! Invariant: no event of that kind is neither shown nor counted. The tables are bounded: names
 //! beyond the bound are counted without being told apart.
@@ -22,12 +25,26 @@ use tracing_subscriber::layer::{Context, Layer};
 
 /// The target of the audit log.
 const AUDIT: &str = "audit";
-/// How long lines of one kind are counted together.
-const WINDOW: Duration = Duration::from_secs(10);
-/// Lines of one kind and one name that are shown in a window.
-const SHOWN_OF_ONE: u32 = 50;
-/// Lines of one kind that are shown in a window.
-const SHOWN_OF_ALL: u32 = 200;
+/// The field of a line of the audit log that tells of a refusal and not of a change.
+const REFUSED: &str = "refused";
+
+/// How many lines of one kind are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    /// How long lines of one kind are counted together.
+    window: Duration,
+    /// Lines of one name that are shown in a window.
+    of_one: u32,
+    /// Lines of all names that are shown in a window.
+    of_all: u32,
+}
+
+/// Of what clients cause.
+const LINES: Bounds = Bounds { window: Duration::from_secs(10), of_one: 50, of_all: 200 };
+/// Of changes in the audit log. Some 8 KB a second, whoever binds and unbinds without end.
+const CHANGES: Bounds = Bounds { window: Duration::from_secs(60), of_one: 2000, of_all: u32::MAX };
+/// How often is looked for what is to be told.
+const LOOK: Duration = LINES.window;
 /// Names that are told apart in a window.
 const NAMES_MAX: usize = 1024;
 /// Names that are told, those with the most lines.
@@ -50,12 +67,14 @@ struct Shared {
 
 /// The lines of one place in the code.
 struct Kind {
+    bounds: Bounds,
     level: Level,
+    is_audit: bool,
     message: String,
     since: Instant,
     shown: u32,
     hidden: u64,
-    /// By the address of the peer, or by queue.
+    /// By the address of the peer, or by queue; of changes by user and address.
     names: HashMap<String, Count>,
     users: HashMap<String, u64>,
 }
@@ -70,6 +89,8 @@ struct Count {
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
     level: Level,
+    is_audit: bool,
+    seconds: u64,
     message: String,
     count: u64,
     names: String,
@@ -89,7 +110,7 @@ impl Repeats {
         let tell = move || {
             loop {
                 repeats.wait_for_hidden();
-                std::thread::sleep(WINDOW);
+                std::thread::sleep(LOOK);
                 repeats.tell(Instant::now());
             }
         };
@@ -99,10 +120,12 @@ impl Repeats {
     /// Tells what was counted in windows that are over at `now`.
     fn tell(&self, now: Instant) {
         for told in self.take(now) {
-            let Told { level, message, count, names, users } = told;
+            let Told { level, is_audit, seconds, message, count, names, users } = told;
             let (from, users) = (Some(names).filter(|it| !it.is_empty()), Some(users).filter(|it| !it.is_empty()));
-            let seconds = WINDOW.as_secs();
             match level {
+                _ if is_audit => {
+                    tracing::info!(target: "audit", count, from, users, "audit: more like this in the last {seconds} s")
+                }
                 Level::WARN => {
                     tracing::warn!(count, from, users, "\"{message}\": more like this in the last {seconds} s")
                 }
@@ -113,7 +136,7 @@ impl Repeats {
 
     /// Tells everything that was counted, before its time.
     pub(super) fn tell_all(&self) {
-        self.tell(Instant::now() + WINDOW);
+        self.tell(Instant::now() + CHANGES.window);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Identifier, Kind>> {
@@ -129,22 +152,28 @@ impl Repeats {
     fn shows(&self, event: &Event<'_>, now: Instant) -> bool {
         let metadata = event.metadata();
         let fields = metadata.fields();
-        let is_counted = metadata.target() != AUDIT
-            && [Level::INFO, Level::WARN].contains(metadata.level())
+        let is_counted = [Level::INFO, Level::WARN].contains(metadata.level())
             && (fields.field("peer").is_some() || fields.field("queue").is_some());
         if !is_counted {
             return true;
         }
+        let is_audit = metadata.target() == AUDIT;
+        let is_change = is_audit && fields.field(REFUSED).is_none();
         let mut seen = Seen::default();
         event.record(&mut seen);
+        if let (true, Some(user)) = (is_change, &seen.user) {
+            seen.name = format!("{user} at {}", seen.name);
+        }
+        let bounds = if is_change { CHANGES } else { LINES };
+        let new = || Kind::new(bounds, *metadata.level(), is_audit, now);
         let mut kinds = self.lock();
         let kind = match kinds.entry(metadata.callsite()) {
-            Entry::Vacant(vacant) => vacant.insert(Kind::new(*metadata.level(), now)),
+            Entry::Vacant(vacant) => vacant.insert(new()),
             Entry::Occupied(occupied) => {
                 let kind = occupied.into_mut();
                 // What is hidden stays until it was told.
-                if kind.hidden == 0 && now.duration_since(kind.since) >= WINDOW {
-                    *kind = Kind::new(*metadata.level(), now);
+                if kind.hidden == 0 && now.duration_since(kind.since) >= bounds.window {
+                    *kind = new();
                 }
                 kind
             }
@@ -158,28 +187,30 @@ impl Repeats {
 
     fn take(&self, now: Instant) -> Vec<Told> {
         let mut kinds = self.lock();
-        let over = kinds.values_mut().filter(|kind| kind.hidden > 0 && now.duration_since(kind.since) >= WINDOW);
+        let over =
+            kinds.values_mut().filter(|kind| kind.hidden > 0 && now.duration_since(kind.since) >= kind.bounds.window);
         over.map(|kind| {
-            let kind = std::mem::replace(kind, Kind::new(kind.level, now));
+            let kind = std::mem::replace(kind, Kind::new(kind.bounds, kind.level, kind.is_audit, now));
             let names = kind.names.into_iter().map(|(name, count)| (name, count.hidden));
             let (names, users) = (most(names), most(kind.users));
-            Told { level: kind.level, message: kind.message, count: kind.hidden, names, users }
+            let (seconds, count) = (kind.bounds.window.as_secs(), kind.hidden);
+            Told { level: kind.level, is_audit: kind.is_audit, seconds, message: kind.message, count, names, users }
         })
         .collect()
     }
 }
 
 impl Kind {
-    fn new(level: Level, since: Instant) -> Kind {
+    fn new(bounds: Bounds, level: Level, is_audit: bool, since: Instant) -> Kind {
         let (names, users) = (HashMap::new(), HashMap::new());
-        Kind { level, message: String::new(), since, shown: 0, hidden: 0, names, users }
+        Kind { bounds, level, is_audit, message: String::new(), since, shown: 0, hidden: 0, names, users }
     }
 
     fn shows(&mut self, seen: Seen) -> bool {
         let has_room = self.names.len() < NAMES_MAX;
         let name = if has_room || self.names.contains_key(&seen.name) { seen.name } else { OTHERS.to_owned() };
         let of_name = self.names.entry(name).or_default();
-        if of_name.shown < SHOWN_OF_ONE && self.shown < SHOWN_OF_ALL {
+        if of_name.shown < self.bounds.of_one && self.shown < self.bounds.of_all {
             of_name.shown += 1;
             self.shown += 1;
             return true;
@@ -276,18 +307,20 @@ mod tests {
             (0..4000).for_each(|port| refuse(&format!("10.0.0.1:{port}"), "guest"));
             (0..60).for_each(|port| refuse(&format!("[2001:db8::1]:{port}"), "ann"));
         });
-        assert_eq!(lines, 2 * SHOWN_OF_ONE as usize);
+        assert_eq!(lines, 2 * LINES.of_one as usize);
         assert_eq!(repeats.take(Instant::now()), [], "the window is not over");
-        let told = repeats.take(Instant::now() + WINDOW);
+        let told = repeats.take(Instant::now() + LINES.window);
         let expected = Told {
             level: Level::WARN,
+            is_audit: false,
+            seconds: 10,
             message: "login refused".to_owned(),
             count: 3950 + 10,
             names: "10.0.0.1: 3950, [2001:db8::1]: 10".to_owned(),
             users: "guest: 3950, ann: 10".to_owned(),
         };
         assert_eq!(told, [expected]);
-        assert_eq!(repeats.take(Instant::now() + 3 * WINDOW), [], "it is told once");
+        assert_eq!(repeats.take(Instant::now() + 3 * LINES.window), [], "it is told once");
     }
 
     #[test]
@@ -295,9 +328,9 @@ mod tests {
         let repeats = Repeats::default();
         let lines =
             shown(&repeats, || (0..5000).for_each(|at| refuse(&format!("10.0.{}.{}:1", at / 250, at % 250), "guest")));
-        assert_eq!(lines, SHOWN_OF_ALL as usize);
-        let told = repeats.take(Instant::now() + WINDOW);
-        assert_eq!(told[0].count, 5000 - u64::from(SHOWN_OF_ALL));
+        assert_eq!(lines, LINES.of_all as usize);
+        let told = repeats.take(Instant::now() + LINES.window);
+        assert_eq!(told[0].count, 5000 - u64::from(LINES.of_all));
         assert!(told[0].names.starts_with(OTHERS), "{}", told[0].names);
         assert!(told[0].names.ends_with("more"), "{}", told[0].names);
     }
@@ -314,12 +347,36 @@ mod tests {
         assert_eq!(lines, 2000);
     }
 
+    fn change(user: &str, peer: &str) {
+        tracing::info!(target: "audit", user, peer = %peer, change = "queue.bind", "audit");
+    }
+
     #[test]
-    fn no_line_of_the_audit_log_hides_another() {
+    fn changes_of_one_user_hide_none_of_another_and_fill_no_disk() {
         let repeats = Repeats::default();
-        let change = |number| tracing::info!(target: "audit", peer = "10.0.0.1:1", queue = "q", number, "audit");
-        assert_eq!(shown(&repeats, || (0..1000).for_each(change)), 1000);
-        assert_eq!(repeats.take(Instant::now() + WINDOW), []);
+        let lines = shown(&repeats, || {
+            (0..5000).for_each(|port| change("ann", &format!("10.0.0.1:{port}")));
+            (0..1000).for_each(|port| change("bob", &format!("10.0.0.1:{port}")));
+            (0..1000).for_each(|port| change("ann", &format!("10.0.0.2:{port}")));
+        });
+        assert_eq!(lines, CHANGES.of_one as usize + 2000);
+        assert_eq!(repeats.take(Instant::now() + LINES.window), [], "changes are counted for a minute");
+        let told = repeats.take(Instant::now() + CHANGES.window);
+        assert_eq!(
+            told.iter().map(|told| (told.is_audit, told.seconds, told.count)).collect::<Vec<_>>(),
+            [(true, 60, 3000)]
+        );
+        assert_eq!(told[0].names, "ann at 10.0.0.1: 3000");
+    }
+
+    #[test]
+    fn refusals_in_the_audit_log_are_counted_like_other_lines() {
+        let repeats = Repeats::default();
+        let refuse =
+            |_| tracing::info!(target: "audit", user = "ann", peer = "10.0.0.1:1", refused = "basic.publish", "audit");
+        assert_eq!(shown(&repeats, || (0..1000).for_each(refuse)), LINES.of_one as usize);
+        let told = repeats.take(Instant::now() + LINES.window);
+        assert_eq!((told[0].is_audit, told[0].count, &*told[0].users), (true, 950, "ann: 950"));
     }
 
     #[test]
@@ -329,8 +386,8 @@ mod tests {
             (0..1000).for_each(|_| tracing::info!(peer = "10.0.0.1:1", "connection opened"));
             (0..1000).for_each(|_| tracing::warn!(queue = "q", "message dropped"));
         });
-        assert_eq!(lines, 2 * SHOWN_OF_ONE as usize);
-        let told = repeats.take(Instant::now() + WINDOW);
+        assert_eq!(lines, 2 * LINES.of_one as usize);
+        let told = repeats.take(Instant::now() + LINES.window);
         assert_eq!(told.iter().map(|told| told.count).collect::<Vec<_>>(), [950, 950]);
     }
 }

@@ -114,6 +114,18 @@ fn tell_audit(cx: Cx<'_>, answer: &Answer) {
     tracing::info!(target: "audit", user = &*user, peer = %call.peer, change = %format_args!("{method} {path}"), status = answer.status(), "audit");
 }
 
+/// Tells the log who was refused what for want of a right.
+fn tell_refused(cx: Cx<'_>, refused: &Refused) {
+    let reason = match refused {
+        Refused::NotAuthorised(reason) => reason,
+        Refused::Denied(reason) => reason.as_str(),
+        _ => return,
+    };
+    let (user, call) = (String::from_utf8_lossy(&cx.caller.name), cx.call);
+    let (method, path) = (call.head.method.as_str(), call.head.uri.path());
+    tracing::info!(target: "audit", user = &*user, peer = %call.peer, refused = %format_args!("{method} {path}"), reason, "audit");
+}
+
 /// The answer to a request for the API. `body` is read only where one belongs, and by whom its
 /// sender's rights were checked.
 pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refused> {
@@ -140,7 +152,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
         true => Some(call.answers.turn(Owner::User(caller.name.clone())).await),
         false => None,
     };
-    let answer = dispatch(cx, method, &parts, body).await?;
+    let answer = dispatch(cx, method, &parts, body).await.inspect_err(|refused| tell_refused(cx, refused))?;
     // A message is no change of the broker.
     let is_message = matches!(parts[..], [b"exchanges", _, _, b"publish"] | [b"queues", _, _, b"get"]);
     if method != "GET" && !is_message {
