@@ -181,6 +181,13 @@ fn introduce(addr: SocketAddr, hello: &Value, secret: &str) -> std::io::Result<(
     Ok((socket, verdict))
 }
 
+/// What a node says of somebody who has the secret and poses as the third node.
+fn said_of(port: SocketAddr, told: &Value) -> String {
+    let (mut socket, verdict) = introduce(port, told, SECRET).unwrap();
+    assert!(is_hung_up(&mut socket), "{verdict}");
+    verdict["refused"].as_str().unwrap_or_default().to_owned()
+}
+
 /// Waits for the other side to hang up: it refused what it was sent.
 fn is_hung_up(socket: &mut TcpStream) -> bool {
     let due = Instant::now() + PATIENCE;
@@ -231,6 +238,33 @@ fn strangers_at_the_port_for_nodes_are_hung_up_on_and_nobody_else_notices() {
         let mut told = hello(&nodes, random.random());
         told[change] = value;
         assert!(introduce(port, &told, "another secret of three").is_err(), "{change}");
+    }
+    // With it, and with what a node says of itself, but of another cluster or with another list of nodes.
+    let other_list = json!([nodes.peers[0].to_string(), nodes.peers[2].to_string()]);
+    for (change, value, says) in [
+        ("cluster", json!("0123456789abcdef0123456789abcdef"), "two clusters"),
+        ("peers", other_list, "two lists of nodes"),
+        ("folder", json!("0123456789abcdef0123456789abcdef"), "is none of those"),
+    ] {
+        for node in [number_of(&nodes), 0] {
+            // Without a number a new folder is told who founded the cluster.
+            if node == 0 && change == "folder" {
+                continue;
+            }
+            let mut told = hello(&nodes, random.random());
+            (told[change], told["node"]) = (value.clone(), json!(node));
+            let said = said_of(port, &told);
+            assert!(said.contains(says), "{change} of {node}: {said:?}");
+        }
+    }
+    // There is a line about it in the log, at most every five seconds.
+    let due = Instant::now() + PATIENCE;
+    while !nodes.brokers[0].log().contains("two clusters") {
+        assert!(Instant::now() < due, "{}", last_lines(&nodes.brokers[0].log()));
+        let mut told = hello(&nodes, random.random());
+        told["cluster"] = json!("0123456789abcdef0123456789abcdef");
+        assert!(said_of(port, &told).contains("two clusters"));
+        std::thread::sleep(Duration::from_millis(100));
     }
     // More half-open connections than there may be, and slow ones; they go after their time.
     let mut open_ones: Vec<TcpStream> = (0..400).map(|_| open(port)).collect();

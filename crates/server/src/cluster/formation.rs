@@ -178,7 +178,9 @@ impl Search {
         let own = Hello::new(self.cluster, self.folder, &self.peers.own, &self.peers.all, nonce);
         let certificate = wire.certificate();
         let word = |peer: &Hello| Verdict {
-            refused: objection(certificate.as_ref(), &peer.address).or_else(|| self.word_about(peer)),
+            refused: objection(certificate.as_ref(), &peer.address)
+                .or_else(|| own.objection_to(peer))
+                .or_else(|| self.word_about(peer)),
             founding: None,
         };
         match shake(&mut wire, address.is_some(), &self.secret, &own, word).await {
@@ -200,13 +202,6 @@ impl Search {
     fn word_about(&self, peer: &Hello) -> Option<String> {
         let says = |what: &str| Some(what.to_owned());
         match peer {
-            _ if peer.peers != self.peers.all => Some(format!(
-                "two lists of nodes: {} has {}, {} has {}; give all nodes the same cluster_peers",
-                peer.address,
-                peer.peers.join(","),
-                self.peers.own,
-                self.peers.all.join(",")
-            )),
             _ if peer.folder == format!("{:032x}", self.folder) => {
                 says("a node met itself: two processes have one data folder")
             }

@@ -115,6 +115,26 @@ impl Hello {
             nonce: format!("{nonce:032x}"),
         }
     }
+
+    /// Why a peer is no node of this one's cluster, by what both say of it. Both sides come to the same.
+    pub(super) fn objection_to(&self, peer: &Hello) -> Option<String> {
+        if peer.peers != self.peers {
+            return Some(format!(
+                "two lists of nodes: {} has {}, {} has {}; give all nodes the same cluster_peers",
+                peer.address,
+                peer.peers.join(","),
+                self.address,
+                self.peers.join(",")
+            ));
+        }
+        (peer.cluster != self.cluster).then(|| {
+            format!(
+                "two clusters: {} is a node of {}, {} of {}; start each node with the cluster_peers, the cluster_secret_file and \
+                 the data folder of its own cluster",
+                peer.address, peer.cluster, self.address, self.cluster
+            )
+        })
+    }
 }
 
 /// What a side makes of the other in the end.
@@ -288,6 +308,23 @@ mod tests {
         let (one, other) = meet(["the same secret!", "the same secret!"], [Verdict::default(), refused]);
         assert_eq!(one.expect_err("refused").to_string(), "the peer refuses this node: go away");
         assert_eq!(other.expect_err("refused").to_string(), "go away");
+    }
+
+    #[test]
+    fn who_is_of_another_cluster_or_names_other_nodes_is_told_what_to_do() {
+        let own = hello(1);
+        assert_eq!(own.objection_to(&hello(2)), None);
+        let list = Hello { peers: vec!["host2:1".to_owned()], ..hello(2) };
+        let says = own.objection_to(&list).expect("it names fewer nodes");
+        assert_eq!(
+            says,
+            "two lists of nodes: host2:1 has host2:1, host1:1 has host1:1,host2:1; give all nodes the same cluster_peers"
+        );
+        let other = Hello { cluster: format!("{:032x}", 8), ..hello(2) };
+        for (one, two) in [(&own, &other), (&other, &own)] {
+            let says = one.objection_to(two).expect("it is of another cluster");
+            assert!(says.contains("two clusters") && says.contains("start each node with"), "{says}");
+        }
     }
 
     #[test]

@@ -423,9 +423,12 @@ async fn introduce(common: &Common, stream: TcpStream, expected: Option<(u32, &s
     let mut own = Hello::new(common.cluster, common.folder, &common.address, &common.peers, nonce);
     (own.node, own.start) = (common.own.node, common.own.start);
     let certificate = wire.certificate();
-    let word = |peer: &Hello| match objection(certificate.as_ref(), &peer.address) {
-        Some(why) => Verdict { refused: Some(why), founding: None },
-        None => common.word_about(peer, expected.map(|(number, _)| number)),
+    let word = |peer: &Hello| {
+        let why = objection(certificate.as_ref(), &peer.address).or_else(|| own.objection_to(peer));
+        match why {
+            Some(why) => Verdict { refused: Some(why), founding: None },
+            None => common.word_about(peer, expected.map(|(number, _)| number)),
+        }
     };
     let met = shake(&mut wire, expected.is_some(), &common.secret, &own, word).await;
     met.map(|(peer, _)| (peer, wire)).map_err(|error| error.to_string())
