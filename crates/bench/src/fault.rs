@@ -60,7 +60,7 @@ impl Fault {
 }
 
 /// How many loads have begun in a context.
-pub(crate) type Loads = Arc<AtomicU64>;
+pub type Loads = Arc<AtomicU64>;
 
 #[cfg(test)]
 mod tests {

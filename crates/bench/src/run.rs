@@ -64,7 +64,7 @@ pub struct Context {
     /// went.
     pub interrupted: Arc<AtomicBool>,
     /// How many loads have begun: what happens in the middle of one counts from there.
-    pub(crate) loads: Loads,
+    pub loads: Loads,
     /// The broker's processes, when the caller has started them.
     pub broker_pids: Vec<u32>,
     /// Which build this is, for reports.
