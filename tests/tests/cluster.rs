@@ -4,7 +4,8 @@
 
 use clients::broker::{binary, free_port, is_foreign};
 use clients::wire::{Args, Properties, Reader};
-use clients::{Broker, Client, Event, ExchangeDeclare, Publish, QueueDeclare};
+use clients::{Broker, Client, Closed, Event, ExchangeDeclare, Publish, QueueDeclare};
+use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -315,4 +316,46 @@ fn who_is_no_node_of_the_cluster_is_told_why() {
     assert!(line.contains("cluster_secret_file"), "{line}");
     nodes.brokers[0].launch();
     nodes.brokers[0].until_it_answers();
+}
+
+/// By what it knew before, a node that has lost the others would say that each of these is done.
+#[test]
+fn a_node_without_a_majority_says_of_nothing_that_it_is_done() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up();
+    let (mut client, channel) = nodes.connect(0);
+    client.declare(channel, &durable("there")).unwrap();
+    client.bind(channel, "there", "amq.direct", "k", &[]).unwrap();
+    let asks: [fn(&mut Client, u16) -> Result<(), Closed>; 6] = [
+        |client, channel| client.declare(channel, &durable("there")).map(drop),
+        |client, channel| client.counts(channel, "there").map(drop),
+        |client, channel| client.counts(channel, "not there").map(drop),
+        |client, channel| client.bind(channel, "there", "amq.direct", "k", &[]),
+        |client, channel| client.unbind(channel, "there", "amq.direct", "other", &[]),
+        |client, channel| client.delete(channel, "not there", false, false).map(drop),
+    ];
+    // They hang, so that for two seconds the node does not even know that it is alone.
+    nodes.brokers[1..].iter().for_each(|broker| broker.signal(Signal::STOP));
+    std::thread::scope(|scope| {
+        let mut asked = Vec::new();
+        for (number, ask) in asks.into_iter().enumerate() {
+            let (mut client, channel) = nodes.connect(0);
+            asked.push((number, scope.spawn(move || ask(&mut client, channel))));
+        }
+        for (number, ask) in asked {
+            let refused = ask.join().unwrap().expect_err("nobody knows that");
+            assert_eq!(refused.code, 541, "{number}: {}", refused.text);
+        }
+    });
+    // One of them is enough.
+    nodes.brokers[1].signal(Signal::CONT);
+    let (mut client, channel) = nodes.connect(0);
+    client.declare(channel, &durable("there")).unwrap();
+    client.unbind(channel, "there", "amq.direct", "other", &[]).unwrap();
+    assert_eq!(client.delete(channel, "not there", false, false).unwrap(), 0);
+    assert_eq!(client.counts(channel, "not there").unwrap_err().code, 404);
+    nodes.brokers[2].signal(Signal::CONT);
+    nodes.brokers.iter_mut().for_each(Broker::kill);
 }

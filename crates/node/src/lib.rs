@@ -12,6 +12,7 @@
 //! caller, or ends the process.
 
 mod batch;
+mod catch_up;
 mod completions;
 mod durations;
 mod ending_member;
@@ -58,7 +59,7 @@ pub use shard::{Edge, Member, Now, Partition, Shard};
 pub use share::{Share, ShareLimits};
 pub use standing::MemberStanding;
 pub use sync_times::{SyncClock, SyncTimes};
-pub use topology_member::{Proposer, TopologyMember};
+pub use topology_member::{Proposer, TopologyMember, Wish};
 pub use upkeep::{Task, Upkeep, UpkeepFailed};
 pub use waits::{Intake, Waiting, Waits};
 

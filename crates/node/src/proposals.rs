@@ -185,22 +185,13 @@ impl Proposals {
         });
     }
 
-    /// Adds a change that nobody waits for.
-    pub(crate) fn add(&mut self, now: Millis, change: Bytes) {
-        self.waiting.push_back(Wanted { token: 0, change, give_up_at: now + GIVE_UP_MS });
+    /// Adds a change that is wanted; with number 0 nobody waits for it.
+    pub(crate) fn want(&mut self, now: Millis, token: u64, change: Bytes) {
+        self.waiting.push_back(Wanted { token, change, give_up_at: now + GIVE_UP_MS });
     }
 
     /// Sends what waits to whoever leads, or appends it here.
-    pub(crate) fn send(
-        &mut self,
-        now: Millis,
-        log: &mut LogPartition,
-        machine: &mut impl Proposer,
-        out: &mut Vec<(NodeNumber, Forward)>,
-    ) {
-        while let Some((change, token)) = machine.next_proposal() {
-            self.waiting.push_back(Wanted { token, change, give_up_at: now + GIVE_UP_MS });
-        }
+    pub(crate) fn send(&mut self, now: Millis, log: &mut LogPartition, out: &mut Vec<(NodeNumber, Forward)>) {
         let status = log.replica().group().status();
         let Some(leader) = status.leader else { return };
         let (leads, term) = (status.role == Role::Leader, status.term);

@@ -457,6 +457,7 @@ impl<M: Proposer> Shard<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology_member::Wish;
     use crate::waits::Waits;
     use broker::ConsumerKey;
     use bytes::Bytes;
@@ -515,9 +516,10 @@ mod tests {
         fn install(&mut self, _: &Bytes) {}
     }
     impl Proposer for NoTopology {
-        fn next_proposal(&mut self) -> Option<(Bytes, u64)> {
+        fn next_wish(&mut self) -> Option<(Wish, u64)> {
             None
         }
+        fn caught_up(&mut self, _: u64) {}
         fn release(&mut self, _: crate::LogIndex) {}
         fn homes(&self) -> Vec<NodeNumber> {
             Vec::new()

@@ -3,6 +3,7 @@
 //! Invariant: a change is applied before its proposer hears of it, and in the order of the log.
 
 use crate::Millis;
+use crate::catch_up::CatchUps;
 use crate::completions::{Completion, Completions};
 use crate::heard::Heard;
 use crate::proposals::Proposals;
@@ -22,11 +23,23 @@ const UPKEEP_EVERY_MS: u64 = 1_000;
 /// How often a leader looks for nodes that are away with what they had in memory.
 const HOMES_EVERY_MS: Millis = 250;
 
+/// What somebody on this node wants of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// A change, as its entry has it.
+    Change(Bytes),
+    /// To hear when this node has carried out all that was decided by now.
+    CatchUp,
+}
+
 /// The machine behind the log, and what this node wants decided.
 pub trait Proposer: Machine {
-    /// The next change that somebody on this node wants, as its entry has it, and a number for it.
-    /// What is not taken in is lost ([`Machine::lost`]). Numbers are counted from 1.
-    fn next_proposal(&mut self) -> Option<(Bytes, u64)>;
+    /// The next wish of somebody on this node, and a number for it. What is not taken in is lost
+    /// ([`Machine::lost`]). Numbers are counted from 1.
+    fn next_wish(&mut self) -> Option<(Wish, u64)>;
+
+    /// All is carried out here that was decided when this was wished.
+    fn caught_up(&mut self, token: u64);
 
     /// Every node that can be reached has carried out the log up to here: who asked for that hears
     /// of it.
@@ -54,6 +67,7 @@ pub struct TopologyMember<M> {
     barriers: Vec<(Ticket, Effect)>,
     /// What this node wants decided, in a group with members on other nodes.
     proposals: Option<Proposals>,
+    catch_ups: CatchUps,
     heard: Heard,
     /// What was told of how much was carried out here, and to whom all of it.
     told_applied: LogIndex,
@@ -79,6 +93,7 @@ impl<M: Proposer> TopologyMember<M> {
         }
         TopologyMember {
             proposals: forwards.map(Proposals::new),
+            catch_ups: CatchUps::new(forwards.unwrap_or_default()),
             heard: Heard::default(),
             told_applied: LogIndex(0),
             homes_at: 0,
@@ -191,12 +206,20 @@ impl<M: Proposer> TopologyMember<M> {
         match &mut self.proposals {
             None => {
                 waiting.forwards.clear();
-                while let Some((change, token)) = self.machine.next_proposal() {
-                    if !self.log.propose(&change, token, &mut self.machine) {
-                        self.machine.lost(token);
+                while let Some((wish, token)) = self.machine.next_wish() {
+                    match wish {
+                        Wish::CatchUp => self.catch_ups.add(now.ms, token),
+                        Wish::Change(change) if self.log.propose(&change, token, &mut self.machine) => {}
+                        Wish::Change(_) => self.machine.lost(token),
                     }
                 }
-                self.log.flush(now.wall_ms, &mut self.machine, out);
+                loop {
+                    self.catch_ups.ask(now.ms, &mut self.log);
+                    self.log.flush(now.wall_ms, &mut self.machine, out);
+                    if !self.catch_ups.hear(now.ms, &mut self.log, &mut self.machine) {
+                        break;
+                    }
+                }
                 self.machine.release(self.log.applied());
             }
             Some(proposals) => {
@@ -214,11 +237,23 @@ impl<M: Proposer> TopologyMember<M> {
                         let homes = self.machine.homes();
                         let others = homes.into_iter().filter(|home| *home != proposals.own());
                         let gone: Vec<_> = others.filter(|home| self.heard.is_away(*home, now.ms)).collect();
-                        gone.into_iter().for_each(|home| proposals.add(now.ms, self.machine.end_of(home)));
+                        gone.into_iter().for_each(|home| proposals.want(now.ms, 0, self.machine.end_of(home)));
                     }
                 }
-                proposals.send(now.ms, &mut self.log, &mut self.machine, &mut forwards);
-                self.log.flush(now.wall_ms, &mut proposals.machine(&mut self.machine), out);
+                while let Some((wish, token)) = self.machine.next_wish() {
+                    match wish {
+                        Wish::Change(change) => proposals.want(now.ms, token, change),
+                        Wish::CatchUp => self.catch_ups.add(now.ms, token),
+                    }
+                }
+                proposals.send(now.ms, &mut self.log, &mut forwards);
+                loop {
+                    self.catch_ups.ask(now.ms, &mut self.log);
+                    self.log.flush(now.wall_ms, &mut proposals.machine(&mut self.machine), out);
+                    if !self.catch_ups.hear(now.ms, &mut self.log, &mut self.machine) {
+                        break;
+                    }
+                }
                 proposals.look(now.ms, &self.log, &mut self.machine);
                 let (id, index) = (self.log.id(), self.log.applied());
                 if std::mem::replace(&mut self.told_applied, index) != index {

@@ -20,7 +20,7 @@ use crate::peer::PeerFrame;
 use crate::replica::Replica;
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
-use consensus::{EntryKind, LogIndex, NodeId, Position, Role, Term};
+use consensus::{EntryKind, LogIndex, NodeId, Position, ReadState, Role, Term};
 use snapshot::Snapshots;
 use std::collections::VecDeque;
 use storage::Location;
@@ -200,6 +200,20 @@ impl LogPartition {
         self.proposed.drain(kept..).for_each(|gone| machine.lost(gone.token));
         self.proposed.push_back(Proposed { index, term, token });
         true
+    }
+
+    /// Asks the leader, which has to hear from a majority that it still leads, how far the log was
+    /// decided when it heard of this. `false` where nobody is known to lead: ask again.
+    ///
+    /// - Answer: [`LogPartition::take_read_states`], with this context; it may be lost with a leader or
+    ///   a message.
+    pub fn read_index(&mut self, context: u64) -> bool {
+        self.replica.group_mut().read_index(context).is_ok()
+    }
+
+    /// The answers that came.
+    pub fn take_read_states(&mut self) -> Vec<ReadState> {
+        self.replica.take_read_states()
     }
 
     /// A tick went by.

@@ -20,8 +20,8 @@ use crate::peer::PeerFrame;
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
 use consensus::{
-    Entry, EntryKind, Group, Kind, LogIndex, Membership, Message, NodeId, Position, Ready, Role, SnapshotOffer,
-    SnapshotWanted, Term,
+    Entry, EntryKind, Group, Kind, LogIndex, Membership, Message, NodeId, Position, ReadState, Ready, Role,
+    SnapshotOffer, SnapshotWanted, Term,
 };
 use doubt::{Doubt, Doubtful};
 use std::collections::{BTreeMap, VecDeque};
@@ -86,6 +86,8 @@ pub struct Replica {
     appended_in_all: u64,
     /// Snapshots that followers need, to be made.
     wanted: Vec<SnapshotWanted>,
+    /// Answers to what was asked by [`Group::read_index`].
+    read_states: Vec<ReadState>,
     /// A snapshot that the leader offers, kept from the group until its contents are here.
     offered: Option<Message>,
     installing: Option<Install>,
@@ -146,6 +148,7 @@ impl Replica {
             appended_bytes: 0,
             appended_in_all: 0,
             wanted: Vec::new(),
+            read_states: Vec::new(),
             offered: None,
             installing: None,
             synced_term: stored_vote.0,
@@ -372,6 +375,7 @@ impl Replica {
                 self.fetch(fetch.from, fetch.limit, fetch.bytes_max, out);
             }
             self.wanted.append(&mut ready.snapshots_wanted);
+            self.read_states.append(&mut ready.read_states);
         }
         self.ready = ready;
         self.end_doubt(out);
@@ -595,6 +599,11 @@ impl Replica {
     /// A follower cannot be sent a snapshot.
     pub(crate) fn tell_refused(&mut self, refused: ImageRefused) {
         self.refused_images.push(refused);
+    }
+
+    /// Answers that came to [`Group::read_index`].
+    pub(crate) fn take_read_states(&mut self) -> Vec<ReadState> {
+        std::mem::take(&mut self.read_states)
     }
 
     /// A snapshot that the leader offers. Its contents are fetched before the group hears of it,

@@ -446,3 +446,39 @@ fn who_proposed_hears_once_what_became_of_it() {
     assert!(trio.are_equal());
     assert!(trio.members[0].log.applied() > LogIndex(8));
 }
+
+/// What came of a question so far.
+fn answer_to(trio: &mut Trio, at: usize, context: u64) -> Option<LogIndex> {
+    let states = trio.members[at].log.take_read_states();
+    states.into_iter().find(|state| state.context == context).map(|state| state.index)
+}
+
+#[test]
+fn whoever_asks_how_far_the_log_was_decided_hears_it_from_a_majority_or_not_at_all() {
+    let mut trio = Trio::new();
+    let follower = trio.follower();
+    trio.decide(0..3, 10);
+    let decided = trio.members[trio.leader()].log.applied();
+    for at in 0..3 {
+        assert!(trio.members[at].log.read_index(7 + at as u64));
+    }
+    trio.run();
+    for at in 0..3 {
+        assert_eq!(answer_to(&mut trio, at, 7 + at as u64), Some(decided), "member {at}");
+    }
+    // Cut off, it still believes in its leader for a while, and then in none.
+    trio.cut = Some(follower);
+    trio.decide(3..5, 10);
+    assert!(trio.members[follower].log.read_index(20));
+    trio.ticks(40);
+    assert_eq!(answer_to(&mut trio, follower, 20), None);
+    assert!(!trio.members[follower].log.read_index(21));
+    trio.cut = None;
+    trio.ticks(40);
+    // A leader that lost the others answers itself no more than anybody.
+    let leader = trio.leader();
+    trio.cut = Some(leader);
+    assert!(trio.members[leader].log.read_index(30));
+    trio.ticks(40);
+    assert_eq!(answer_to(&mut trio, leader, 30), None);
+}

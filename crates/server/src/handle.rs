@@ -479,6 +479,18 @@ impl Handle {
         Ok(decided.await.map_err(|_| ChangeError::NoAnswer)??)
     }
 
+    /// Waits until this node knows all that was decided by now, so that what it then says of the
+    /// topology is no old news. Errors: no majority was found.
+    pub async fn catch_up(&self) -> Result<(), ChangeError> {
+        if !self.shared().config.has_peers {
+            return Ok(());
+        }
+        let (sender, told) = oneshot::channel();
+        self.shared().log().catch_up(Answer::to_task(sender));
+        told.await.map_err(|_| ChangeError::NoAnswer)??;
+        Ok(())
+    }
+
     /// Makes a change that was checked before.
     pub async fn carry_out(&self, checked: Checked) -> Result<(), ChangeError> {
         match checked {

@@ -38,6 +38,11 @@ impl Answer {
         Answer(Some(To::Task(task)))
     }
 
+    /// Tells who asked that nothing stands in its way.
+    pub(crate) fn done(self) {
+        self.send(Applied { outcome: Ok(CommandReply::Done), effects: Vec::new() });
+    }
+
     /// Tells the proposer what became of its command.
     pub fn send(mut self, applied: Applied) {
         match self.0.take() {
@@ -67,6 +72,11 @@ pub trait TopologyLog: Send + Sync {
     /// [`Changes::apply`] and carried out. A log that is dropped leaves its proposers without an
     /// answer.
     fn propose(&self, command: Command, answer: Answer);
+
+    /// Asks for nothing but to know. Returns at once; `answer` is sent, as done, when all that was
+    /// decided before this call is applied here, or as [`TopologyLog::propose`] says where nobody
+    /// finds that out.
+    fn catch_up(&self, answer: Answer);
 }
 
 /// A node's topology, as seen by who applies decided commands to it.
@@ -131,5 +141,9 @@ impl TopologyLog for MemoryLog {
         if let Some(applied) = self.changes.apply(&command, true) {
             answer.send(applied);
         }
+    }
+
+    fn catch_up(&self, answer: Answer) {
+        answer.done();
     }
 }

@@ -124,6 +124,15 @@ impl Host for Turn<'_> {
         self.local.shared.propose(change, Answer::new(mailbox, channel, request));
     }
 
+    fn has_peers(&self) -> bool {
+        self.local.shared.config.has_peers
+    }
+
+    fn catch_up(&self, channel: ChannelKey, request: RequestId) {
+        let mailbox = self.local.shared.mailboxes[self.local.index].clone();
+        self.local.shared.log().catch_up(Answer::new(mailbox, channel, request));
+    }
+
     fn delete_queue(&self, delete: DeleteQueue) {
         let DeleteQueue { queue, partition, if_unused, if_empty, channel, request, insists } = delete;
         let asker = match channel {

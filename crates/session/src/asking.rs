@@ -70,7 +70,8 @@ impl Session {
             | Pending::NewQueue { .. }
             | Pending::Replies { .. }
             | Pending::Exchange { .. }
-            | Pending::Binding(_) => {
+            | Pending::Binding(_)
+            | Pending::CatchUp { .. } => {
                 unreachable!("the topology's answers are not asked for here")
             }
         };
@@ -140,7 +141,8 @@ impl Session {
             | Pending::NewQueue { .. }
             | Pending::Replies { .. }
             | Pending::Exchange { .. }
-            | Pending::Binding(_) => return,
+            | Pending::Binding(_)
+            | Pending::CatchUp { .. } => return,
         };
         let text = format!("{} {why}", self.queue_text(&name));
         self.fail(at, ChannelError::new(ReplyCode::InternalError, text), cx);
@@ -166,7 +168,8 @@ impl Session {
                 | Pending::NewQueue { .. }
                 | Pending::Replies { .. }
                 | Pending::Exchange { .. }
-                | Pending::Binding(_) => continue,
+                | Pending::Binding(_)
+                | Pending::CatchUp { .. } => continue,
             };
             if queue.is_some_and(|queue| cx.host.topology().queue(queue).is_some()) {
                 channel.request += 1;

@@ -17,7 +17,7 @@ use super::timeouts::Aging;
 use super::transaction::Transaction;
 use super::waiting::{Asked, Unconfirmed};
 use super::{Client, Cx, Host};
-use amqp::{ChannelId, Confirm, ConsumerTag};
+use amqp::{ChannelId, Confirm, ConsumerTag, Request};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use partition::RequestId;
@@ -136,6 +136,9 @@ pub(super) enum Pending {
     Exchange { method: &'static str, name: Bytes },
     /// The decision about a binding.
     Binding(Box<BindingChange>),
+    /// This node makes sure that it knows all that was decided; then the request is looked at anew.
+    /// `input` is how much the client had said when that began.
+    CatchUp { request: Box<Request>, input: u64 },
 }
 
 /// What a reply belongs to: the number of a request says so itself.
@@ -194,6 +197,8 @@ pub(super) struct Channel {
     pub(super) id: ChannelId,
     pub(super) key: ChannelKey,
     pub(super) pending: Pending,
+    /// The request under way, where what this node knows of the topology may be old.
+    pub(super) repeat: Option<Box<Request>>,
     /// It was closed with an error; what the client had sent behind it does not count, until the
     /// machine says the end.
     pub(super) failed: bool,
@@ -231,6 +236,7 @@ impl Channel {
             id,
             key,
             pending: Pending::None,
+            repeat: None,
             failed: false,
             waits_for_leader: false,
             is_counted: false,

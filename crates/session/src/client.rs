@@ -73,6 +73,8 @@ client! {
         fn last_delivery_tag(channel: ChannelId) -> u64;
         /// How many deliveries of a channel are not settled.
         fn unsettled_count(channel: ChannelId) -> u64;
+        /// How often bytes came from the client: what it says was among them by then.
+        fn input_count() -> u64;
         /// Whether a channel waits for the answer to a request.
         fn is_waiting(channel: ChannelId) -> bool;
         /// Whether a channel hears of its publishes.

@@ -1,7 +1,9 @@
 //! Requests about queues, exchanges and bindings.
 //!
 //! Invariant: what concerns this node only is changed at once; what is replicated is proposed, and
-//! answered when it was decided. A queue is deleted by the shard that it lives on, which finishes
+//! answered when it was decided. What changes nothing is answered by what this node knows, so where
+//! other nodes decide too it first makes sure that it knows all: it may have lost them
+//! ([`Session::catches_up`]). A queue is deleted by the shard that it lives on, which finishes
 //! what it began whoever waits for it.
 
 use super::SYNC_EXCHANGE;
@@ -34,12 +36,46 @@ fn reserved() -> ChannelError {
     ChannelError::new(ReplyCode::AccessRefused, text)
 }
 
+/// Whether a request is answered by what the topology says.
+fn is_about_topology(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::ExchangeDeclare { .. }
+            | Request::ExchangeDelete { .. }
+            | Request::ExchangeBind { .. }
+            | Request::ExchangeUnbind { .. }
+            | Request::QueueDeclare { .. }
+            | Request::QueueBind { .. }
+            | Request::QueueUnbind { .. }
+            | Request::QueueDelete { .. }
+    )
+}
+
 impl Session {
     /// Takes the one request of a channel.
     pub(super) fn handle_request(&mut self, at: usize, request: Request, cx: &mut Cx<'_, impl Host>) {
         if self.is_about_replies(at, &request, cx) {
             return;
         }
+        let may_be_old = is_about_topology(&request)
+            && cx.host.has_peers()
+            // What was asked before the client's words came, and answered, is as good for all of them.
+            && cx.client.input_count() > self.caught_up_at;
+        self.channels[at].repeat = may_be_old.then(|| Box::new(request.clone()));
+        self.carry_out(at, request, cx);
+    }
+
+    /// Whether the request has to wait until this node knows all that was decided by now: by what it
+    /// knows there is nothing to decide. It is looked at anew then.
+    fn catches_up(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) -> bool {
+        let channel = &mut self.channels[at];
+        let Some(request) = channel.repeat.take() else { return false };
+        channel.pending = Pending::CatchUp { request, input: cx.client.input_count() };
+        cx.host.catch_up(channel.key, channel.request_id());
+        true
+    }
+
+    fn carry_out(&mut self, at: usize, request: Request, cx: &mut Cx<'_, impl Host>) {
         match request {
             Request::ExchangeDeclare { exchange, passive, .. } if exchange == SYNC_EXCHANGE => match passive {
                 true => cx.client.reply(self.channels[at].id, Reply::Done),
@@ -152,6 +188,7 @@ impl Session {
     /// Does what a request about an exchange or a binding needs.
     fn change(&mut self, at: usize, checked: Result<Checked, Refusal>, pending: Pending, cx: &mut Cx<'_, impl Host>) {
         match checked {
+            Err(_) | Ok(Checked::Done) if self.catches_up(at, cx) => {}
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
             Ok(Checked::Done) => cx.client.reply(self.channels[at].id, Reply::Done),
             Ok(Checked::Local(change)) => {
@@ -176,6 +213,7 @@ impl Session {
         });
         drop(topology);
         match found {
+            _ if self.catches_up(at, cx) => {}
             Ok(found) => self.wait_for(at, Pending::Stat(found), cx),
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
         }
@@ -206,6 +244,7 @@ impl Session {
         let declared = host.topology().check_queue_declare(self.actor(), &wanted, place);
         let name = Bytes::copy_from_slice(&Name::stripped(&name));
         match declared {
+            Err(_) | Ok(QueueDeclared::Existing(_)) if self.catches_up(at, cx) => {}
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
             Ok(QueueDeclared::Existing(id)) => {
                 cx.host.count(Count::QueueDeclared, 1);
@@ -244,6 +283,7 @@ impl Session {
         let found = found.map(|queue| (queue.id, queue.partition));
         drop(topology);
         let (queue, partition) = match (checked, found) {
+            (Err(_) | Ok(Checked::Done), _) | (_, None) if self.catches_up(at, cx) => return,
             (Err(refusal), _) => return self.fail(at, channel_error(refusal), cx),
             (Ok(Checked::Done), _) | (Ok(_), None) => {
                 return cx.client.reply(self.channels[at].id, Reply::QueueDeleted { message_count: 0 });
@@ -269,6 +309,10 @@ impl Session {
         let channel = &mut self.channels[at];
         let pending = std::mem::take(&mut channel.pending);
         match (pending, outcome) {
+            (Pending::CatchUp { request, input }, Ok(_)) => {
+                self.caught_up_at = self.caught_up_at.max(input);
+                self.carry_out(at, *request, cx);
+            }
             (Pending::NewQueue { name }, Ok(CommandReply::Queue { id: queue, created: true })) => {
                 let id = channel.id;
                 // A queue of one connection is nobody else's business, and comes and goes by the

@@ -193,6 +193,13 @@ pub trait Host {
     /// Proposes a replicated change; the answer comes as [`super::Session::handle_decided`].
     fn propose(&self, change: Change, channel: ChannelKey, request: RequestId);
 
+    /// Whether other nodes decide about the topology too, so that this one may not know all of it.
+    fn has_peers(&self) -> bool;
+
+    /// Makes sure that this node knows all that was decided by now. The answer comes as
+    /// [`super::Session::handle_decided`]: done, or refused where no majority was found.
+    fn catch_up(&self, channel: ChannelKey, request: RequestId);
+
     /// Has a queue deleted by the shard that it lives on; the answer comes as a reply, or as a
     /// decision that refuses it.
     fn delete_queue(&self, delete: DeleteQueue);

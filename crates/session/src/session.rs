@@ -65,6 +65,8 @@ pub struct Session {
     pub(crate) slow_at: Millis,
     /// When partitions are asked again that nobody led.
     pub(crate) ask_at: Millis,
+    /// How much the client had said when this node last began to make sure that it knew all.
+    pub(crate) caught_up_at: u64,
     /// Bytes of deliveries from other shards that the socket has not taken yet.
     pub(crate) from_remote: SmallVec<[(ChannelKey, PartitionId, usize); 1]>,
     /// What the transactions of all channels hold.
@@ -145,6 +147,7 @@ impl Session {
             look_at: NEVER,
             slow_at: NEVER,
             ask_at: NEVER,
+            caught_up_at: 0,
             from_remote: SmallVec::new(),
             transaction_bytes: 0,
             waiting_told: 0,

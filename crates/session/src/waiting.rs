@@ -126,7 +126,9 @@ impl Session {
                 (queue, consumer.map(|consumer| consumer.partition), "partition")
             }
             Pending::NewQueue { name } => (Some(name.clone()), None, "topology"),
-            Pending::Replies { .. } | Pending::Exchange { .. } | Pending::Binding(_) => (None, None, "topology"),
+            Pending::Replies { .. } | Pending::Exchange { .. } | Pending::Binding(_) | Pending::CatchUp { .. } => {
+                (None, None, "topology")
+            }
             // A commit: its publishes wait for their confirms.
             Pending::None => (None, None, "confirms"),
         };

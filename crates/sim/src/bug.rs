@@ -106,6 +106,8 @@ pub enum Bug {
     DecisionIsEarly,
     /// Nobody hears that a change of the topology was decided.
     DecisionIsLost,
+    /// A node says that it knows all of the topology without having asked anybody.
+    KnowledgeIsAssumed,
     /// A follower that asks for the topology's snapshot is not answered.
     PullsAreLost,
     /// Nothing looks after the log of the topology.
@@ -192,6 +194,7 @@ impl Bug {
         Bug::StateIsAltered,
         Bug::DecisionIsEarly,
         Bug::DecisionIsLost,
+        Bug::KnowledgeIsAssumed,
         Bug::PullsAreLost,
         Bug::TopologyIsKept,
         Bug::LossIsForgotten,

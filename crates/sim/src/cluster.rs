@@ -370,7 +370,18 @@ impl Cluster {
     fn settle(&mut self, node: usize, out: StepOutput) {
         let (now, id, life) = (self.schedule.now(), self.nodes[node].id, self.nodes[node].life);
         let StepOutput {
-            later, frames, effects, resets, appended, repaired, lost_entries, decided, lost, stopped, ..
+            later,
+            frames,
+            effects,
+            resets,
+            appended,
+            repaired,
+            lost_entries,
+            decided,
+            answers,
+            lost,
+            stopped,
+            ..
         } = out;
         self.checks.figures.repaired += repaired;
         self.checks.figures.lost_entries += lost_entries;
@@ -397,7 +408,8 @@ impl Cluster {
                 }
             }
         }
-        self.note_topology(node, &decided, &lost);
+        let answered: Vec<u64> = answers.iter().map(|(token, _)| *token).collect();
+        self.note_topology(node, &decided, &answered, &lost);
         for (after, happening) in later {
             self.schedule.after(after, Event::Node { node, life, happening });
         }

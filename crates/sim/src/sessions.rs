@@ -614,6 +614,11 @@ impl Sessions {
                         self.nodes[node].propose(token, &change, &mut out);
                         self.settle(node, out);
                     }
+                    Sent::CatchUp(token) => {
+                        let mut out = StepOutput::default();
+                        self.nodes[node].wish(token, node::Wish::CatchUp, &mut out);
+                        self.settle(node, out);
+                    }
                     Sent::Mail(shard, parcel) => {
                         let Some(front) = &self.fronts[node] else { return };
                         front.shards[shard].mailbox.borrow_mut().push_back(parcel);

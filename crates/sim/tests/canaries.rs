@@ -192,6 +192,7 @@ fn what_becomes_of_the_topology_is_looked_after() {
     found_in_declares(Bug::StateIsAltered, "[equal-state]", Faults::ALL);
     found_in_declares(Bug::DecisionIsEarly, "[decided]", Faults::NONE);
     found_in_declares(Bug::DecisionIsLost, "no change of the topology is decided", Faults::NONE);
+    found_in_declares(Bug::KnowledgeIsAssumed, "[knows-all]", Faults::NONE);
     found_in_declares(Bug::PullsAreLost, "lags behind entry", Faults::ALL);
     found_in_declares(Bug::TopologyIsKept, "[space] the topology", Faults::NONE);
 }

@@ -67,6 +67,7 @@ fn members_agree_on_what_exists_in_all_weathers() {
     total.add(&run_all(8_400..8_410, Options { nodes: 1, ..declares }));
     total.add(&run_all(8_500..8_510, Options { nodes: 5, rules: true, turnover: true, ..declares }));
     assert!(total.decided > 3_000 && total.undecided > 3_000, "changes are made, and come to nothing: {total:?}");
+    assert!(total.knew_all > 1_000, "nodes know all: {total:?}");
     assert!(total.topology_snapshots > 30, "followers that lag get snapshots: {total:?}");
     assert!(total.leaders > 300 && total.power_cuts > 150, "runs in which nothing goes wrong show nothing: {total:?}");
 }

@@ -152,14 +152,14 @@ func TestEachBrokenPromiseIsFoundInADoctoredHistory(t *testing.T) {
 				return append(all, history.Record{At: 70, Kind: history.Send, Who: 1, Session: 1, Queue: "unread", Number: 9, Sum: 1})
 			}, map[string]int{Unread: 1},
 		},
-		"a queue that is back after it was seen to be gone": {also(operation(17, 18, Exists, OK)), map[string]int{Stale: 1}},
-		"a queue that is gone by itself":                    {also(operation(3, 4, Exists, Missing)), map[string]int{Stale: 1}},
+		"a queue that is back after it was seen to be gone": {also(operation(17, 18, Exists, OK)), map[string]int{Topology: 1}},
+		"a queue that is gone by itself":                    {also(operation(3, 4, Exists, Missing)), map[string]int{Topology: 1}},
 		"a binding that another node does not know":         {also(operation(5, 6, Route, Unrouted)), map[string]int{Stale: 1}},
 		"a binding of a queue that was deleted": {
 			also(on("u", 1, 2, Declare, OK), on("u", 3, 4, Delete, OK), on("u", 5, 6, Bind, OK)), map[string]int{Topology: 1},
 		},
 		"a binding that outlives its queue":                   {also(operation(17, 18, Route, Routed)), map[string]int{Stale: 1}},
-		"a queue that was declared and cannot be bound after": {also(operation(17, 18, Declare, OK), operation(19, 20, Bind, Missing)), map[string]int{Stale: 1}},
+		"a queue that was declared and cannot be bound after": {also(operation(17, 18, Declare, OK), operation(19, 20, Bind, Missing)), map[string]int{Topology: 1}},
 		"a queue that nobody declared is there": {
 			also(history.Record{At: 18, Kind: history.Op, Who: 3001, Queue: "other", What: Exists, Start: 17, Note: OK}), map[string]int{Topology: 1},
 		},

@@ -30,7 +30,7 @@ const (
 	Stuck      = "stuck"      // a queue that has messages and gives none
 	Unread     = "unread"     // the history ends without having read a queue to its end
 	Topology   = "topology"   // answers about queues and bindings that no order of events explains
-	Stale      = "stale"      // the same, but for those who looked and may have been shown an older state: a node that had lost the others
+	Stale      = "stale"      // the same, but for publishes that were routed by an older state: a node that had lost the others
 )
 
 type sent struct {

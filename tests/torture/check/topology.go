@@ -134,12 +134,11 @@ func (q *Queues) Finish(patience time.Duration) {
 	}
 }
 
-// older lets everybody who only looked have seen any earlier state than the one at the time.
+// older lets every publish have been routed by any earlier state than the one at the time.
 func older(operations []porcupine.Operation) []porcupine.Operation {
 	out := append([]porcupine.Operation(nil), operations...)
 	for at := range out {
-		what, missing := out[at].Input.(input).what, out[at].Output == Missing
-		if what == Exists || what == Route || missing {
+		if out[at].Input.(input).what == Route {
 			out[at].Call = 0
 		}
 	}

@@ -35,6 +35,7 @@ impl Connection {
     pub fn handle_input(&mut self, input: &mut BytesMut, now: Millis) {
         self.now = now;
         if input.len() != self.input_left {
+            self.input_count += 1;
             self.heard(now);
             self.excuse_handshake(now);
             self.timers.set(Timer::Trim, now + TRIM_AFTER_MS);

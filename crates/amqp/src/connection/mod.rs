@@ -131,6 +131,8 @@ pub struct Connection {
     pub(crate) heartbeat: Heartbeat,
     /// How many bytes of input were left after the last look, to know whether any came since.
     pub(crate) input_left: usize,
+    /// How often bytes came.
+    pub(crate) input_count: u64,
     /// The latest time that was told.
     pub(crate) now: Millis,
     /// Whether the end of the close's wait is still to be counted from the next time that is told.
@@ -179,6 +181,7 @@ impl Connection {
             timers,
             heartbeat: Heartbeat::default(),
             input_left: 0,
+            input_count: 0,
             now,
             close_unarmed: false,
             handshake_excused: false,
@@ -318,6 +321,11 @@ impl Connection {
     /// How many of the channel's publishes were not confirmed yet.
     pub fn unconfirmed(&self, channel: ChannelId) -> u64 {
         self.channels.look(channel).and_then(|c| c.confirms.as_ref()).map_or(0, |c| c.unconfirmed())
+    }
+
+    /// How often bytes came: every event is of bytes that came by then.
+    pub fn input_count(&self) -> u64 {
+        self.input_count
     }
 
     /// Whether the channel's request has no answer yet.

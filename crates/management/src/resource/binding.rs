@@ -101,6 +101,7 @@ pub(super) async fn post(
     // Relative to where it was asked for, as RabbitMQ says it.
     let key = properties_key(&binding);
     let place = format!("{}/{}", percent_encode(destination, KEPT), percent_encode(key.as_bytes(), KEPT));
+    cx.handle().catch_up().await?;
     let checked = cx.handle().topology().check_bind(cx.caller.actor(), binding)?;
     cx.handle().carry_out(checked).await?;
     Ok(Answer::created_at(place))
@@ -109,6 +110,7 @@ pub(super) async fn post(
 /// DELETE of one.
 pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], end: End<'_>, key: &[u8]) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
+    cx.handle().catch_up().await?;
     let checked = {
         let topology = cx.handle().topology();
         let found = find(&topology, vhost, end)?.find(|binding| is_called(binding, key));

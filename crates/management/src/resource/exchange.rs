@@ -72,6 +72,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     let arguments =
         json::to_table(&arguments).ok_or_else(|| Refused::BadRequest("arguments is no object".to_owned()))?;
     let name = checked(name)?;
+    cx.handle().catch_up().await?;
     let checked = {
         let topology = cx.handle().topology();
         let declare = ExchangeDeclare {
@@ -93,6 +94,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
 /// DELETE, perhaps only if it is unused.
 pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
+    cx.handle().catch_up().await?;
     let checked = {
         let topology = cx.handle().topology();
         let name = checked(from_path(name))?;

@@ -236,6 +236,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
         auto_delete,
         arguments: &arguments,
     };
+    cx.handle().catch_up().await?;
     Ok(Answer::put(cx.handle().declare_queue(cx.caller.actor(), &declare).await?))
 }
 
@@ -256,6 +257,7 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answ
 /// DELETE of what is ready in it.
 pub(super) async fn purge(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
+    cx.handle().catch_up().await?;
     let (id, partition) = {
         let topology = cx.handle().topology();
         let queue = topology.check_read(cx.caller.actor(), vhost, checked(name)?)?;

@@ -9,19 +9,23 @@ use crate::topology_log::{Answer, Changes, TopologyLog};
 use broker::NodeNumber;
 use broker::topology::{Applied, Command as Change, Home, Topology};
 use bytes::Bytes;
-use node::{LogIndex, Proposer};
+use node::{LogIndex, Proposer, Wish};
 use partition::log_partition::{AppliedEntry, Machine};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What waits to be proposed.
+/// What waits to be handed to the log.
 #[derive(Clone, Default)]
 pub(crate) struct Proposals {
-    list: Arc<Mutex<Vec<(Bytes, Answer)>>>,
+    list: Arc<Mutex<Vec<(Wish, Answer)>>>,
 }
 
 impl Proposals {
-    fn take(&self) -> Vec<(Bytes, Answer)> {
+    fn add(&self, wish: Wish, answer: Answer) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push((wish, answer));
+    }
+
+    fn take(&self) -> Vec<(Wish, Answer)> {
         std::mem::take(&mut *self.list.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -34,7 +38,12 @@ pub(crate) struct MetadataLog {
 
 impl TopologyLog for MetadataLog {
     fn propose(&self, command: Change, answer: Answer) {
-        self.proposals.list.lock().unwrap_or_else(PoisonError::into_inner).push((command.encode(), answer));
+        self.proposals.add(Wish::Change(command.encode()), answer);
+        self.waker.wake();
+    }
+
+    fn catch_up(&self, answer: Answer) {
+        self.proposals.add(Wish::CatchUp, answer);
         self.waker.wake();
     }
 }
@@ -44,7 +53,7 @@ pub(crate) struct Decided {
     changes: Changes,
     proposals: Proposals,
     /// Taken from there, and not proposed yet.
-    next: VecDeque<(Bytes, Answer)>,
+    next: VecDeque<(Wish, Answer)>,
     answers: BTreeMap<u64, Answer>,
     last_token: u64,
     /// Carried out here, and not yet on every node that can be reached; in the order of the log.
@@ -66,14 +75,18 @@ impl Decided {
 }
 
 impl Proposer for Decided {
-    fn next_proposal(&mut self) -> Option<(Bytes, u64)> {
+    fn next_wish(&mut self) -> Option<(Wish, u64)> {
         if self.next.is_empty() {
             self.next.extend(self.proposals.take());
         }
-        let (change, answer) = self.next.pop_front()?;
+        let (wish, answer) = self.next.pop_front()?;
         self.last_token += 1;
         self.answers.insert(self.last_token, answer);
-        Some((change, self.last_token))
+        Some((wish, self.last_token))
+    }
+
+    fn caught_up(&mut self, token: u64) {
+        self.answers.remove(&token).into_iter().for_each(Answer::done);
     }
 
     fn release(&mut self, up_to: LogIndex) {

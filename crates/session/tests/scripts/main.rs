@@ -3,6 +3,7 @@
 
 mod leaders;
 mod limits;
+mod old_knowledge;
 mod requests;
 mod script;
 mod transactions;

@@ -15,7 +15,7 @@ use amqp::{
     Delivery, Event, GetDelivery, Mechanism, Millis, Properties, Publish, Reply as Answer, Request, ReturnedMessage,
     Settle, Table, Value,
 };
-use broker::topology::{Applied, BrokerEvent, Command as Change, Name, PasswordHash, Topology};
+use broker::topology::{Applied, BrokerEvent, Command as Change, CommandReply, Name, PasswordHash, Topology};
 use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::message::{Stamp, store};
@@ -60,6 +60,9 @@ pub(crate) struct Node {
     keys: RefCell<BTreeMap<ChannelKey, u16>>,
     questions: RefCell<Vec<Question>>,
     proposals: RefCell<Vec<(Change, Question)>>,
+    /// Who waits until the node knows all, where others decide too.
+    catch_ups: RefCell<Vec<Question>>,
+    has_peers: bool,
     /// Partitions that are not on this node.
     pub(crate) away: RefCell<BTreeSet<PartitionId>>,
     /// The term that the node has heard of.
@@ -204,6 +207,15 @@ impl Host for Node {
         self.proposals.borrow_mut().push((change, Question { channel, request }));
     }
 
+    fn has_peers(&self) -> bool {
+        self.has_peers
+    }
+
+    fn catch_up(&self, channel: ChannelKey, request: RequestId) {
+        self.say("topology <- catch up".to_owned());
+        self.catch_ups.borrow_mut().push(Question { channel, request });
+    }
+
     fn delete_queue(&self, delete: DeleteQueue) {
         let DeleteQueue { partition, if_unused, if_empty, channel, request, .. } = delete;
         self.asked(channel, request);
@@ -264,6 +276,7 @@ pub(crate) struct Machine {
     waiting: BTreeSet<ChannelId>,
     unacked: BTreeMap<(ChannelId, u32), BTreeSet<u64>>,
     last_tag: u64,
+    inputs: u64,
     pub(crate) knows_cancel: bool,
     pub(crate) is_closing: bool,
 }
@@ -374,6 +387,10 @@ impl Client for Machine {
         self.unacked.values().map(|tags| tags.len() as u64).sum()
     }
 
+    fn input_count(&self) -> u64 {
+        self.inputs
+    }
+
     fn is_waiting(&self, channel: ChannelId) -> bool {
         self.waiting.contains(&channel)
     }
@@ -462,6 +479,8 @@ impl Script {
             keys: RefCell::default(),
             questions: RefCell::default(),
             proposals: RefCell::default(),
+            catch_ups: RefCell::default(),
+            has_peers: false,
             away: RefCell::default(),
             term: Cell::new(1),
             ledger: Ledger::default(),
@@ -538,6 +557,12 @@ impl Script {
 
     /// The client asks for something.
     pub(crate) fn ask(&mut self, number: u16, request: Request) {
+        self.machine.inputs += 1;
+        self.ask_too(number, request);
+    }
+
+    /// The client had asked for this too by the time of its last words.
+    pub(crate) fn ask_too(&mut self, number: u16, request: Request) {
         let channel = self.id(number);
         self.machine.waiting.insert(channel);
         self.event(Event::Request { channel, request });
@@ -579,6 +604,7 @@ impl Script {
     /// The node is one of several: the others know what it has in memory.
     pub(crate) fn among_others(&mut self) {
         self.node.topology.borrow_mut().set_own_home(Some(NodeNumber(1)));
+        self.node.has_peers = true;
     }
 
     /// The operator changes something.
@@ -642,9 +668,19 @@ impl Script {
         }
     }
 
-    /// The topology's log ends with what was proposed to it.
+    /// The node knows all that was decided.
+    pub(crate) fn catch_up(&mut self) {
+        for Question { channel, request } in self.node.catch_ups.take() {
+            let Script { session, machine, node, .. } = self;
+            let cx = &mut Cx { client: machine, host: node };
+            session.handle_decided((channel, 1), request, Ok(CommandReply::Done), cx);
+        }
+    }
+
+    /// The topology's log ends with what was proposed to it, and nobody finds out how far it went.
     pub(crate) fn lose_log(&mut self) {
-        for (_, Question { channel, request }) in self.node.proposals.take() {
+        let proposed = self.node.proposals.take().into_iter().map(|(_, question)| question);
+        for Question { channel, request } in proposed.chain(self.node.catch_ups.take()) {
             let outcome = Err(broker::topology::Refusal::undecided());
             let Script { session, machine, node, .. } = self;
             session.handle_decided((channel, 1), request, outcome, &mut Cx { client: machine, host: node });

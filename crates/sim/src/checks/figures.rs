@@ -67,6 +67,8 @@ pub struct Figures {
     pub decided: u64,
     /// Changes of the topology whose proposers heard that they would hear nothing.
     pub undecided: u64,
+    /// Who heard that a node knew all that was decided.
+    pub knew_all: u64,
     /// Snapshots of the topology that were installed.
     pub topology_snapshots: u64,
 }
@@ -106,6 +108,7 @@ impl Figures {
             disks_lost,
             decided,
             undecided,
+            knew_all,
             topology_snapshots,
         } = other;
         self.published += published;
@@ -139,6 +142,7 @@ impl Figures {
         self.disks_lost += disks_lost;
         self.decided += decided;
         self.undecided += undecided;
+        self.knew_all += knew_all;
         self.topology_snapshots += topology_snapshots;
     }
 }

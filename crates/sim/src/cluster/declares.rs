@@ -6,6 +6,7 @@
 //! is decided, so that a group which does nothing any more is found out.
 
 use super::{Cluster, Event};
+use crate::checks::violated;
 use crate::node::StepOutput;
 use crate::random::Random;
 use crate::schedule::{MS, Micros, SECOND};
@@ -16,7 +17,9 @@ use broker::topology::{
 };
 use broker::{PartitionId, QueueId, VhostId};
 use bytes::Bytes;
-use consensus::NodeId;
+use consensus::{LogIndex, NodeId};
+use node::Wish;
+use std::collections::BTreeMap;
 
 const VHOST: VhostId = VhostId(0);
 /// Names that queues, exchanges and keys are taken from.
@@ -36,11 +39,13 @@ pub(super) struct Declares {
     /// The proposals after the faults: decided is one of them, or none yet.
     last: Vec<u64>,
     is_decided: bool,
+    /// Who asked whether a node knows all, and what was certainly decided by then.
+    catch_ups: BTreeMap<u64, LogIndex>,
 }
 
 impl Declares {
     pub(super) fn new(random: Random) -> Declares {
-        Declares { random, next_token: 1, last: Vec::new(), is_decided: false }
+        Declares { random, next_token: 1, last: Vec::new(), is_decided: false, catch_ups: BTreeMap::new() }
     }
 }
 
@@ -67,7 +72,23 @@ impl Cluster {
             let to = NodeId(declares.random.between(1, self.nodes.len() as u64));
             self.nodes[(from.0 - 1) as usize].transfer_topology(to);
         }
+        let asks = declares.random.chance(30).then(|| declares.random.below(self.nodes.len() as u64) as usize);
         self.propose(node, &change);
+        if let Some(node) = asks {
+            self.ask_to_catch_up(node);
+        }
+    }
+
+    /// Somebody wants to know that a node knows all.
+    fn ask_to_catch_up(&mut self, node: usize) {
+        let Some(declares) = self.declares.as_mut().filter(|_| self.nodes[node].is_up()) else { return };
+        let token = declares.next_token;
+        declares.next_token += 1;
+        let decided = self.nodes.iter().filter_map(|node| node.topology_view()).map(|view| view.applied).max();
+        declares.catch_ups.insert(token, decided.unwrap_or_default());
+        let mut out = StepOutput::default();
+        self.nodes[node].wish(token, Wish::CatchUp, &mut out);
+        self.settle(node, out);
     }
 
     /// The faults are over: something is decided yet.
@@ -100,8 +121,21 @@ impl Cluster {
     }
 
     /// What a node says of the topology's group, and how the group stands there.
-    pub(super) fn note_topology(&mut self, node: usize, decided: &[(u64, consensus::LogIndex)], lost: &[u64]) {
+    pub(super) fn note_topology(&mut self, node: usize, decided: &[(u64, LogIndex)], answered: &[u64], lost: &[u64]) {
         let (now, id) = (self.schedule.now(), self.nodes[node].id);
+        if let (Some(view), Some(declares)) = (self.nodes[node].topology_view(), &mut self.declares) {
+            let (applied, catch_ups) = (view.applied, &mut declares.catch_ups);
+            for (token, by_then) in answered.iter().filter_map(|token| Some((token, catch_ups.remove(token)?))) {
+                self.trace.line(now, || format!("{id} says to {token} that it knows all through entry {applied}"));
+                if applied < by_then {
+                    violated(
+                        "knows-all",
+                        &format!("{id} says so at entry {applied}, and {by_then} was decided before"),
+                    );
+                }
+                self.checks.figures.knew_all += 1;
+            }
+        }
         if let (Some(view), Some(topology)) = (self.nodes[node].topology_view(), self.nodes[node].topology()) {
             self.checks.topology.observe(id, &view, topology, &mut self.checks.figures);
         }
@@ -114,6 +148,9 @@ impl Cluster {
             }
         }
         for token in lost {
+            if self.declares.as_mut().is_some_and(|declares| declares.catch_ups.remove(token).is_some()) {
+                continue;
+            }
             self.trace.line(now, || format!("{id} gives up change {token}"));
             self.checks.topology.lost(*token);
             self.checks.figures.undecided += 1;

@@ -14,7 +14,7 @@ use broker::topology::{
 use broker::{NodeNumber, PartitionId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role};
-use node::{Proposer, TopologyMember};
+use node::{Proposer, TopologyMember, Wish};
 use partition::log_partition::{AppliedEntry, Machine};
 use std::collections::VecDeque;
 use switch::Parcel;
@@ -25,7 +25,7 @@ pub const TOPOLOGY: PartitionId = PartitionId(0);
 /// The topology, what this node wants of it, and what became of that since somebody looked.
 pub(super) struct Decided {
     topology: Topology,
-    proposals: VecDeque<(u64, Bytes)>,
+    wishes: VecDeque<(u64, Wish)>,
     /// Those that a wrong shell says to be decided as soon as they are proposed.
     hasty: Vec<u64>,
     decided: Vec<(u64, LogIndex)>,
@@ -53,9 +53,9 @@ impl Decided {
 
     /// The machine with this state.
     pub(super) fn of(topology: Topology, bug: Option<Bug>) -> Decided {
-        let (proposals, hasty, decided) = (VecDeque::new(), Vec::new(), Vec::new());
+        let (wishes, hasty, decided) = (VecDeque::new(), Vec::new(), Vec::new());
         let (answers, done, follows, lost) = (Vec::new(), VecDeque::new(), Vec::new(), Vec::new());
-        Decided { topology, done, proposals, hasty, decided, answers, follows, lost, bug }
+        Decided { topology, done, wishes, hasty, decided, answers, follows, lost, bug }
     }
 
     /// What a wrong shell makes of a state that it takes over.
@@ -69,12 +69,21 @@ impl Decided {
 }
 
 impl Proposer for Decided {
-    fn next_proposal(&mut self) -> Option<(Bytes, u64)> {
-        let (token, change) = self.proposals.pop_front()?;
-        if self.bug == Some(Bug::DecisionIsEarly) {
+    fn next_wish(&mut self) -> Option<(Wish, u64)> {
+        if self.bug == Some(Bug::KnowledgeIsAssumed) {
+            let asked = self.wishes.iter().filter(|(_, wish)| *wish == Wish::CatchUp);
+            self.answers.extend(asked.map(|(token, _)| (*token, Ok(Answer::Done))));
+            self.wishes.retain(|(_, wish)| *wish != Wish::CatchUp);
+        }
+        let (token, wish) = self.wishes.pop_front()?;
+        if self.bug == Some(Bug::DecisionIsEarly) && matches!(wish, Wish::Change(_)) {
             self.hasty.push(token);
         }
-        Some((change, token))
+        Some((wish, token))
+    }
+
+    fn caught_up(&mut self, token: u64) {
+        self.answers.push((token, Ok(Answer::Done)));
     }
 
     fn release(&mut self, up_to: LogIndex) {
@@ -126,9 +135,14 @@ impl Machine for Decided {
 impl Node {
     /// Somebody here wants a change of the topology; nothing happens if the node is down.
     pub fn propose(&mut self, token: u64, change: &Change, out: &mut StepOutput) {
+        self.wish(token, Wish::Change(change.encode()), out);
+    }
+
+    /// Somebody here wants something of the topology's group; nothing happens if the node is down.
+    pub fn wish(&mut self, token: u64, wish: Wish, out: &mut StepOutput) {
         let Some(r) = self.running.as_mut() else { return };
         let Some((member, place)) = r.topology_mut() else { return };
-        member.machine_mut().proposals.push_back((token, change.encode()));
+        member.machine_mut().wishes.push_back((token, wish));
         r.waits.borrow_mut().wake(place);
         self.want_turn(out);
     }

@@ -44,6 +44,7 @@ impl Outsider for NoOutsider {
 #[allow(clippy::large_enum_variant)] // There are few.
 pub(super) enum Sent {
     Propose(u64, Change),
+    CatchUp(u64),
     /// To one of the node's shards.
     Mail(usize, Parcel<NoOutsider>),
     /// For a channel of a connection.
@@ -77,6 +78,7 @@ pub(super) struct Crossroads {
 pub(super) struct Front {
     pub(super) life: NodeLife,
     pub(super) directory: Directory,
+    pub(super) has_peers: bool,
     pub(super) common: Common,
     pub(super) ledger: Ledger,
     pub(super) shards: Vec<Crossroads>,
@@ -141,6 +143,7 @@ impl Front {
         Front {
             life,
             directory: directory.clone(),
+            has_peers,
             ledger: Ledger::default(),
             common: Common { settings, logins, occupancy: Arc::default(), histories, sums },
             shards: (0..shards).map(crossroads).collect(),
@@ -435,6 +438,16 @@ impl Host for Desk<'_> {
 
     fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
         Surroundings::propose(self, change, channel, request);
+    }
+
+    fn has_peers(&self) -> bool {
+        self.front.has_peers
+    }
+
+    fn catch_up(&self, channel: ChannelKey, request: RequestId) {
+        let token = self.front.next();
+        self.front.proposers.borrow_mut().insert(token, Proposer { shard: self.shard, channel, request });
+        self.front.send(Sent::CatchUp(token));
     }
 
     fn delete_queue(&self, delete: DeleteQueue) {

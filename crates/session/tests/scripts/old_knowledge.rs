@@ -1,0 +1,127 @@
+//! A node among others may have lost them and not know it: what it knows of the topology answers
+//! nobody before it made sure that it knows all. What is decided by the log needs nothing of that.
+
+use crate::script::{Script, declare};
+use amqp::{Request, Table};
+use bytes::Bytes;
+use partition::Reply;
+
+fn among_others() -> Script {
+    let mut script = Script::begun();
+    script.among_others();
+    script
+}
+
+fn bytes(text: &'static str) -> Bytes {
+    Bytes::from_static(text.as_bytes())
+}
+
+fn passive(queue: &'static str) -> Request {
+    let (durable, exclusive, auto_delete, arguments) = (false, false, false, Table::new());
+    Request::QueueDeclare { queue: bytes(queue), durable, exclusive, auto_delete, arguments, passive: true }
+}
+
+fn delete(queue: &'static str) -> Request {
+    Request::QueueDelete { queue: bytes(queue), if_unused: false, if_empty: false }
+}
+
+fn bind(queue: &'static str) -> Request {
+    let (exchange, routing_key) = (bytes("amq.direct"), bytes("k"));
+    Request::QueueBind { queue: bytes(queue), exchange, routing_key, arguments: Table::new() }
+}
+
+fn unbind(queue: &'static str) -> Request {
+    let (exchange, routing_key) = (bytes("amq.direct"), bytes("k"));
+    Request::QueueUnbind { queue: bytes(queue), exchange, routing_key, arguments: Table::new() }
+}
+
+fn exchange(name: &'static str, passive: bool) -> Request {
+    Request::ExchangeDeclare {
+        exchange: bytes(name),
+        kind: bytes("direct"),
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        arguments: Table::new(),
+        passive,
+    }
+}
+
+/// What changes nothing, with what it is answered where queue `q` is all there is.
+fn changing_nothing() -> Vec<(Request, &'static [&'static str])> {
+    let gone = Request::ExchangeDelete { exchange: bytes("gone"), if_unused: false };
+    vec![
+        (declare("q"), &["p1 <- stat", "1: queue.declare-ok q 5 2"]),
+        (passive("q"), &["p1 <- stat", "1: queue.declare-ok q 5 2"]),
+        (passive("gone"), &["1: error 404 no queue 'gone' in vhost '/'"]),
+        (delete("gone"), &["1: queue.delete-ok 0"]),
+        (bind("gone"), &["1: error 404 no queue 'gone' in vhost '/'"]),
+        (unbind("q"), &["1: ok"]),
+        (exchange("amq.direct", false), &["1: ok"]),
+        (exchange("amq.direct", true), &["1: ok"]),
+        (exchange("gone", true), &["1: error 404 no exchange 'gone' in vhost '/'"]),
+        (gone, &["1: ok"]),
+    ]
+}
+
+#[test]
+fn what_changes_nothing_is_answered_once_the_node_knows_all() {
+    for (request, answer) in changing_nothing() {
+        let mut script = among_others();
+        script.ask(1, request.clone());
+        assert_eq!(script.said(), ["topology <- catch up"], "{request:?}");
+        script.catch_up();
+        if answer.len() == 2 {
+            script.answer(Reply::Stat { ready: 5, unacked: 1, consumers: 2 });
+        }
+        assert_eq!(script.said(), answer, "{request:?}");
+    }
+}
+
+#[test]
+fn what_changes_nothing_is_refused_where_no_majority_says_so() {
+    for (request, _) in changing_nothing() {
+        let mut script = among_others();
+        script.ask(1, request.clone());
+        script.lose_log();
+        let refused = "1: error 541 the change was not decided: does a majority of the nodes run?";
+        assert_eq!(script.said(), ["topology <- catch up", refused], "{request:?}");
+    }
+}
+
+#[test]
+fn a_request_is_looked_at_anew_once_the_node_knows_all() {
+    let mut script = among_others();
+    script.ask(1, declare("q"));
+    script.lose_queue("q");
+    script.catch_up();
+    assert_eq!(script.said(), ["topology <- catch up", "topology <- DeclareQueue"]);
+    script.decide();
+    assert_eq!(script.said(), ["1: queue.declare-ok q 0 0"]);
+}
+
+#[test]
+fn what_the_log_decides_needs_no_look_and_neither_does_a_node_that_is_alone() {
+    let mut script = among_others();
+    script.ask(1, declare("new"));
+    assert_eq!(script.said(), ["topology <- DeclareQueue"]);
+    script.decide();
+    assert_eq!(script.said(), ["1: queue.declare-ok new 0 0"]);
+    script.ask(1, bind("q"));
+    assert_eq!(script.said(), ["topology <- Bind"]);
+    let mut script = Script::begun();
+    script.ask(1, unbind("q"));
+    assert_eq!(script.said(), ["1: ok"]);
+}
+
+#[test]
+fn one_look_serves_all_that_the_client_had_said_by_then_and_nothing_later() {
+    let mut script = among_others();
+    script.ask(1, unbind("q"));
+    script.catch_up();
+    script.ask_too(1, delete("gone"));
+    script.ask_too(1, exchange("amq.direct", true));
+    assert_eq!(script.said(), ["topology <- catch up", "1: ok", "1: queue.delete-ok 0", "1: ok"]);
+    script.ask(1, unbind("q"));
+    assert_eq!(script.said(), ["topology <- catch up"]);
+}
