@@ -146,7 +146,9 @@ pub enum Command {
         /// Comes back in the reply.
         request: RequestId,
     },
-    /// Settle or give back `count` messages from `first` that `holder` holds. No reply, as in AMQP.
+    /// Settle or give back `count` messages from `first` that `holder` holds. No reply, as in AMQP. What
+    /// is to be settled and is ready here, as its holder got it from an earlier leader or over a link
+    /// that broke, is settled too; what somebody else was given meanwhile stays as it is.
     Settle {
         /// The queue.
         queue: QueueId,
@@ -248,6 +250,14 @@ pub enum Command {
         consumer: ConsumerKey,
         /// How many more.
         count: u32,
+    },
+    /// Answered [`Reply::Done`] once everything that this leader was told before is applied: no later
+    /// leader needs to be told again.
+    Mark {
+        /// Who asks.
+        channel: ChannelKey,
+        /// Comes back in the reply.
+        request: RequestId,
     },
     /// Answered [`Reply::Done`] once everything that this member has written so far, of all
     /// partitions of its node, is synced.

@@ -3,6 +3,7 @@
 
 use crate::closing::{Closing, HeldConfirm};
 use crate::command::{Command, Disposition, Durability, Effect, Level, Message, Publish, Reply, RequestId, Target};
+use crate::damage::next_sound;
 use crate::entry::{EntryBuilder, Reason, TARGETS_MAX};
 use crate::leader::{Leader, LeaderQueue, push_confirm};
 use crate::life::Life;
@@ -10,7 +11,7 @@ use crate::machine::{Queues, scheduled_for};
 use crate::message::{MessageView, Stamp};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
-use crate::queue::{Admission, Intake, Waiting, dead_letters_refused, note_use, refused_letter};
+use crate::queue::{Admission, Answer, Intake, Waiting, dead_letters_refused, note_use, refused_letter};
 use broker::queue::levels::{has_priority, priority_of};
 use broker::queue::{Consumer, DedupKey, DedupRule, Dispatch, LevelRule, Levels, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
@@ -169,6 +170,7 @@ pub fn refuse(command: Command, reply: Reply, effects: &mut Vec<Effect>) {
         | Command::Purge { channel, request, .. }
         | Command::Stat { channel, request, .. }
         | Command::Close { channel, request, .. }
+        | Command::Mark { channel, request }
         | Command::Sync { channel, request } => (channel, request),
         Command::Settle { .. }
         | Command::Hold { .. }
@@ -310,6 +312,7 @@ impl QueuePartition {
                     cx.out.effects.push(Effect::GrantReturned { consumer, count });
                 }
             }
+            Command::Mark { channel, request } => self.mark(Answer { channel, request, reply: Reply::Done }, cx),
             Command::Sync { channel, request } => {
                 // What this loop took in so far goes first.
                 self.finish_entry(cx.now_ms);
@@ -627,11 +630,18 @@ impl QueuePartition {
 
     fn settle(&mut self, id: QueueId, holder: ConsumerKey, first: u64, count: u64, outcome: Disposition, now_ms: u64) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        let mut taken = Vec::new();
+        if let Some(lq) = leader.queues.get_mut(&id) {
+            lq.dispatch.release(holder, first, count, &mut taken);
+            lq.touch(id, &mut leader.dirty);
+        }
+        let is_end = matches!(outcome, Disposition::Ack | Disposition::Discard);
+        if is_end && taken.iter().map(|(_, count)| count).sum::<u64>() < count {
+            self.claim(id, first, count, &mut taken);
+        }
+        let leader = self.leader.as_deref_mut().expect("it was there above");
         // A queue that was deleted meanwhile: an ack after that is harmless.
         let Some(lq) = leader.queues.get_mut(&id) else { return };
-        let mut taken = Vec::new();
-        lq.dispatch.release(holder, first, count, &mut taken);
-        lq.touch(id, &mut leader.dirty);
         if taken.is_empty() {
             return;
         }
@@ -673,6 +683,38 @@ impl QueuePartition {
         }
     }
 
+    /// Of messages that somebody settles who does not hold them here, takes those that are ready. Where
+    /// bytes are limited none: what they count would be known only by reading them.
+    #[cold]
+    fn claim(&mut self, id: QueueId, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
+        if self.deleted.contains(id) || self.queues.queue(id).is_none() {
+            return;
+        }
+        let _ = self.touched(id);
+        let state = self.queues.queue(id);
+        let lq = self.leader.as_deref_mut().and_then(|leader| leader.queues.get_mut(&id)).expect("touched above");
+        if !lq.limits_bytes() {
+            let spoilt = lq.sink.spoilt.as_deref();
+            let next_live = |from| state.and_then(|state| next_sound(state, spoilt, from));
+            lq.dispatch.claim(first, count, next_live, taken);
+        }
+    }
+
+    /// Answers once all that was taken in before is applied: with the entry being built, or the last
+    /// one that is on its way.
+    fn mark(&mut self, answer: Answer, cx: &mut Context<'_>) {
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        if !leader.builder.is_empty() || !leader.settling.is_empty() {
+            leader.answers.push(answer);
+        } else if let Some((_, entry)) = leader.held.back_mut() {
+            entry.answers.push(answer);
+        } else if let Some(entry) = leader.in_flight.back_mut() {
+            entry.answers.push(answer);
+        } else {
+            cx.out.effects.push(answer.into());
+        }
+    }
+
     /// The delete of a queue came to nothing.
     fn reopen(&mut self, queue: QueueId, cx: &mut Context<'_>) {
         let Some(closing) = self.touched(queue).closing.take() else { return };
@@ -693,7 +735,9 @@ impl QueuePartition {
         if let Some(closing) = &mut lq.closing {
             return closing.holds.push((consumer, first, count));
         }
-        let next_live = |from| state.and_then(|state| state.runs().next_live(from)).map(|(seq, _)| seq);
+        let spoilt = lq.sink.spoilt.as_deref();
+        // What waits for its time, or is on its way to a dead-letter exchange, is live and not ready.
+        let next_live = |from| state.and_then(|state| next_sound(state, spoilt, from));
         lq.dispatch.hold(consumer, first, count, next_live);
     }
 

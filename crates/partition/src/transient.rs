@@ -421,7 +421,7 @@ impl TransientQueues {
             // No dead letter of a queue in memory waits for an answer.
             Command::DeadLetterAnswered { .. } => {}
             // Nothing here is ever written, so everything that was is synced.
-            Command::Sync { channel, request } => {
+            Command::Mark { channel, request } | Command::Sync { channel, request } => {
                 effects.push(Effect::Reply { channel: *channel, request: *request, reply: Reply::Done });
             }
         }

@@ -95,6 +95,7 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         (Command::Stall { queue, consumer, stalled: false }, "43 5 2,200.1,172.2,3 0"),
         (Command::Grant { queue, consumer, count: 4 }, "44 5 2,200.1,172.2,3 4"),
         (Command::Sync { channel, request }, "45 9 2,200.1,172.2"),
+        (Command::Mark { channel, request }, "47 9 2,200.1,172.2"),
         (Command::Hold { queue, consumer, first: 1, count: 4 }, "46 5 2,200.1,172.2,3 1 4"),
     ];
     let effects = [
@@ -270,7 +271,7 @@ fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
         "67 9 2 2 2 11",                 // An eleventh answer.
         "11",
         "31",
-        "47",
+        "48",
         "63",
         "71",
         "79",
@@ -459,6 +460,7 @@ fn command() -> impl Strategy<Value = Command> {
             count
         }),
         (channel(), request()).prop_map(|(channel, request)| Command::Sync { channel, request }),
+        (channel(), request()).prop_map(|(channel, request)| Command::Mark { channel, request }),
         (queue(), consumer(), number(), number()).prop_map(|(queue, consumer, first, count)| Command::Hold {
             queue,
             consumer,

@@ -3,8 +3,8 @@
 
 mod member;
 
-use broker::QueueId;
-use broker::queue::Rules;
+use broker::queue::{Consumer, Rules};
+use broker::{ConsumerKey, QueueId};
 use bytes::Bytes;
 use member::{PUBLISHER, QUEUE, READER, Rig, consumer, texts};
 use partition::command::{
@@ -115,6 +115,89 @@ fn a_delivery_names_the_term_of_the_leader_that_gives_it_out() {
     let mut rig = rig.restarted();
     let got = rig.get().expect("it was not settled");
     assert_eq!((got.term, got.term > first), (rig.partition.term().0, true), "another term, another leader");
+}
+
+#[test]
+fn an_ack_of_what_came_back_meanwhile_counts_unless_somebody_else_was_given_it() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    for seq in 1..=4 {
+        rig.publish_synced(seq, &format!("m{seq}"));
+    }
+    rig.consume(1, 4, false);
+    rig.run();
+    let first = rig.delivered();
+    // The link to its node broke, and came back.
+    rig.command(Command::Detach { channel: READER });
+    let key = ConsumerKey { channel: PUBLISHER, number: 1 };
+    let other = Consumer { key, prefetch: 1, no_ack: false, exclusive: false, priority: 0, granted_only: false };
+    rig.command(Command::Consume { queue: QUEUE, consumer: other, request: RequestId(2) });
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), ["m1"]);
+    rig.settle(1, first[0].seq, 2, Disposition::Ack);
+    rig.settle(1, first[2].seq, 1, Disposition::Nack);
+    rig.run();
+    assert_eq!(
+        rig.stat(),
+        (2, 1, 1),
+        "of the two that were acked one is somebody else's, and a nack gives nothing back"
+    );
+    rig.command(Command::Settle {
+        queue: QUEUE,
+        holder: key,
+        first: first[0].seq,
+        count: 1,
+        outcome: Disposition::Ack,
+    });
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), ["m3"], "who holds it settles it");
+}
+
+#[test]
+fn an_ack_that_comes_to_the_next_leader_counts_there() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    for seq in 1..=4 {
+        rig.publish_synced(seq, &format!("m{seq}"));
+    }
+    rig.consume(1, 4, false);
+    rig.run();
+    let first = rig.delivered();
+    let mut rig = rig.restarted();
+    rig.settle(1, first[1].seq, 1, Disposition::Ack);
+    rig.settle(1, first[2].seq, 1, Disposition::Discard);
+    rig.settle(1, first[1].seq, 2, Disposition::Ack);
+    rig.run();
+    assert_eq!(rig.stat(), (2, 0, 0));
+    rig.consume(2, 0, false);
+    rig.run();
+    assert_eq!(texts(&rig.delivered()), ["m1", "m4"], "what stood before it is not passed over");
+}
+
+#[test]
+fn a_mark_is_answered_once_what_was_settled_before_it_is_in_the_log() {
+    let marked = |rig: &mut Rig| {
+        let found = rig.effects.iter().filter_map(|effect| match effect {
+            Effect::Reply { request, reply: Reply::Done, .. } => Some(request.0),
+            _ => None,
+        });
+        let found: Vec<u64> = found.collect();
+        rig.effects.clear();
+        found
+    };
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish_synced(1, "a");
+    rig.consume(1, 1, false);
+    rig.run();
+    let delivered = rig.delivered();
+    rig.command(Command::Mark { channel: PUBLISHER, request: RequestId(3) });
+    assert_eq!(marked(&mut rig), [3], "nothing is on its way");
+    rig.settle(1, delivered[0].seq, 1, Disposition::Ack);
+    rig.command(Command::Mark { channel: PUBLISHER, request: RequestId(4) });
+    rig.with(|p, cx| p.flush(cx));
+    rig.command(Command::Mark { channel: PUBLISHER, request: RequestId(5) });
+    assert_eq!(marked(&mut rig), [0; 0], "the entry is not written");
+    rig.run();
+    assert_eq!(marked(&mut rig), [4, 5]);
+    assert_eq!(rig.partition.queues().queue(QUEUE).unwrap().runs().live(), 0);
 }
 
 #[test]

@@ -132,6 +132,8 @@ pub enum Bug {
     ConfirmIsHasty,
     /// What a leader gave out that leads no more is passed on.
     OldLeaderIsHeard,
+    /// What a leader was told that is settled does not come to the next one.
+    RepeatIsLost,
     /// An alarm that is over holds publishers for ever.
     AlarmStays,
     /// A leader raises its machine to what it knows itself.
@@ -144,7 +146,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 65] = [
+    pub const ALL: [Bug; 67] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -207,6 +209,7 @@ impl Bug {
         Bug::DetachIsForgotten,
         Bug::ConfirmIsHasty,
         Bug::OldLeaderIsHeard,
+        Bug::RepeatIsLost,
         Bug::AlarmStays,
         Bug::RaiseIsEarly,
         Bug::JoinerFounds,

@@ -37,12 +37,13 @@ pub use ledger::Figures;
 use ledger::{Ledger, TO_ALL};
 use links::Links;
 use node::Waiting;
+use partition::command::Disposition;
 use partition::peer::forward::Forward;
 use partition::{Command, Effect};
 use session::report::ConnectionNumber;
 use session::{Cx, Peer, Session};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::task::Waker;
@@ -108,6 +109,7 @@ enum Event {
         life: u32,
         partition: PartitionId,
         leader: Option<NodeNumber>,
+        term: u64,
     },
     /// A shard's task runs.
     Shard {
@@ -190,6 +192,8 @@ pub struct Sessions {
     lives: u32,
     /// Of a hundred commands and answers so many are late.
     late: u64,
+    /// What was settled, for a shell that loses what comes again.
+    settled: BTreeSet<(u64, u64)>,
 }
 
 impl Sessions {
@@ -239,6 +243,7 @@ impl Sessions {
             config: Arc::new(config),
             phase: Phase::Begins,
             until: PATIENCE,
+            settled: BTreeSet::new(),
             lives: 0,
         }
     }
@@ -358,9 +363,9 @@ impl Sessions {
             Event::Effect { node, life, partition, effect } if self.nodes[node].life == life => {
                 self.hear(node, partition, effect);
             }
-            Event::Leader { node, life, partition, leader } if self.nodes[node].life == life => {
+            Event::Leader { node, life, partition, leader, term } if self.nodes[node].life == life => {
                 if let Some(front) = &self.fronts[node] {
-                    front.shards[0].switch.note_leader(partition, leader);
+                    front.shards[0].switch.note_leader(partition, leader, term);
                 }
                 self.carry(node);
             }
@@ -624,6 +629,7 @@ impl Sessions {
                         front.shards[shard].mailbox.borrow_mut().push_back(parcel);
                     }
                     Sent::Hear(connection, channel, effect) => {
+                        self.ledger.is_key(connection, channel);
                         self.trace.line(now, || {
                             format!("n{} c{connection}.{} <- {}", node + 1, channel.1, brief_effect(&effect))
                         });
@@ -754,6 +760,9 @@ impl Sessions {
         {
             front.asked_for.borrow_mut().insert(*request, *asker);
         }
+        if self.options.bug == Some(Bug::RepeatIsLost) && self.is_repeat(&command) {
+            return;
+        }
         self.trace.line(now, || format!("n{} p{} <- {}", node + 1, partition.0, brief(&command)));
         let mut out = StepOutput::default();
         match partition {
@@ -763,16 +772,23 @@ impl Sessions {
         self.settle(node, out);
     }
 
+    /// Whether some leader was told before what a command settles.
+    fn is_repeat(&mut self, command: &Command) -> bool {
+        let Command::Settle { queue, first, count, outcome: Disposition::Ack, .. } = *command else { return false };
+        // Not in short: all of them have to be noted.
+        (first..first.saturating_add(count)).filter(|seq| self.settled.insert((queue.0, *seq))).count() == 0
+    }
+
     /// A partition has another leader than before.
-    fn say_leader(&mut self, node: usize, partition: PartitionId, leader: Option<NodeNumber>) {
+    fn say_leader(&mut self, node: usize, partition: PartitionId, (leader, term): (Option<NodeNumber>, u64)) {
         let (now, life) = (self.schedule.now(), self.nodes[node].life);
         let Some(front) = &mut self.fronts[node] else { return };
-        if front.told_leaders.insert(partition, leader) == Some(leader) {
+        if front.told_leaders.insert(partition, (leader, term)) == Some((leader, term)) {
             return;
         }
         let last = front.from_partition.entry(partition).or_default();
         *last = now.max(*last + 1);
-        self.schedule.at(*last, Event::Leader { node, life, partition, leader });
+        self.schedule.at(*last, Event::Leader { node, life, partition, leader, term });
     }
 
     /// A partition says something: it comes to the sessions, in its order.

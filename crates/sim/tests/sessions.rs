@@ -49,7 +49,7 @@ fn one_node_keeps_what_its_sessions_promise_in_all_weathers() {
         "runs in which nothing happens show nothing: {total:?}"
     );
     assert!(total.delivered > 15_000 && total.got > 200 && total.replies > 500, "{total:?}");
-    assert!(total.dead_letters > 500 && total.passed_over > 100 && total.alarms > 10, "{total:?}");
+    assert!(total.dead_letters > 500 && total.passed_over > 50 && total.alarms > 10, "{total:?}");
     assert!(total.deletes > 100 && total.channel_errors > 100, "queues go, and clients are refused: {total:?}");
     assert!(total.cuts > 30 && total.restarts > 100, "runs in which nothing goes wrong show nothing: {total:?}");
 }
@@ -58,6 +58,7 @@ fn one_node_keeps_what_its_sessions_promise_in_all_weathers() {
 fn three_nodes_keep_what_their_sessions_promise_while_leaders_change() {
     let total = run_all(0..15, Options::default());
     assert!(total.confirmed > 3_000 && total.delivered > 4_000 && total.nacked > 50, "{total:?}");
+    assert!(total.proven > 200, "{total:?}");
     assert!(
         total.leaders_moved > 10 && total.restarts > 40,
         "runs in which nothing goes wrong show nothing: {total:?}"
@@ -138,4 +139,9 @@ fn a_consumer_whose_leader_goes_is_told() {
 #[test]
 fn what_a_leader_says_late_that_leads_no_more_is_not_passed_on() {
     found(Bug::OldLeaderIsHeard, 3, "[unflagged]");
+}
+
+#[test]
+fn an_ack_on_its_way_to_a_leader_that_goes_counts() {
+    found(Bug::RepeatIsLost, 3, "[undone]");
 }

@@ -8,11 +8,12 @@ use crate::directory::Directory;
 use crate::leaders::Leaders;
 use crate::parcel::Parcel;
 use crate::roads::{Frames, LinkUp, Roads};
+use crate::settles::{Run, Settles, Sitting, Way};
 use crate::unanswered::unanswered;
-use broker::{NodeLife, PartitionId, QueueId};
+use broker::{ChannelKey, NodeLife, PartitionId, QueueId};
 use node::{NodeId, Waits};
 use partition::peer::forward::Forward;
-use partition::{Command, Effect, Message, PeerFrame};
+use partition::{Command, Effect, Message, PeerFrame, RequestId};
 use std::task::Waker;
 
 /// What waits for partitions, here and on other shards.
@@ -22,6 +23,10 @@ pub struct Inbox<O> {
     leaders: Leaders,
     /// What is for other nodes.
     pub(crate) roads: Roads,
+    /// What was settled, and may have to be told again.
+    settles: Settles,
+    /// The key of the shard itself, which asks whether that is applied.
+    own_key: ChannelKey,
     /// What is answered here, as the node that has the partition in its memory cannot be reached.
     given_up: Vec<Effect>,
     waits: Waits,
@@ -34,8 +39,8 @@ pub struct Inbox<O> {
 }
 
 impl<O> Inbox<O> {
-    /// Nothing waits; `members` partitions run on this shard.
-    pub fn new(shard: usize, directory: Directory, leaders: Leaders, members: usize) -> Self {
+    /// Nothing waits; `members` partitions run on this shard, which asks under this key.
+    pub fn new(shard: usize, own_key: ChannelKey, directory: Directory, leaders: Leaders, members: usize) -> Self {
         let roads = Roads::new(shard);
         let remote = (0..directory.shards()).map(|_| Vec::new()).collect();
         let remote_bytes = vec![0; directory.shards()];
@@ -45,6 +50,8 @@ impl<O> Inbox<O> {
             directory,
             leaders,
             roads,
+            settles: Settles::default(),
+            own_key,
             given_up: Vec::new(),
             waits,
             remote,
@@ -72,6 +79,13 @@ impl<O> Inbox<O> {
     /// Sends a command to the node that leads the partition; gives it back if that is this one, or
     /// nobody is known to, or cannot be reached.
     fn push_away(&mut self, partition: PartitionId, command: Command) -> Option<Command> {
+        if let Some(run) = Run::of(&command).filter(|_| !partition.is_in_memory()) {
+            self.settle(partition, run);
+            return None;
+        }
+        if self.settles.is_due(partition, || sitting(&self.leaders, &self.roads, partition)) {
+            self.tell_due(partition);
+        }
         let leader = self.leaders.leader(partition);
         let left = if let Command::Detach { channel } = &command {
             self.roads.detach(partition, *channel);
@@ -97,6 +111,74 @@ impl<O> Inbox<O> {
             self.wake();
         }
         left
+    }
+
+    /// What a channel settles for good goes to the leader as everything does, and is kept until that
+    /// says that it is applied.
+    fn settle(&mut self, partition: PartitionId, run: Run) {
+        let now = sitting(&self.leaders, &self.roads, partition);
+        match (self.settles.keep(partition, run, now), now) {
+            (Way::Goes(mark), Some(now)) => {
+                self.tell(partition, now, run.command());
+                mark.into_iter().for_each(|request| self.mark(partition, now, request));
+            }
+            _ => self.tell_due(partition),
+        }
+    }
+
+    /// Tells the leader of a partition what is due, if one can be reached and the one before has
+    /// answered.
+    fn tell_due(&mut self, partition: PartitionId) {
+        let Some(now) = sitting(&self.leaders, &self.roads, partition) else { return };
+        if !self.roads.may_go(partition, now.leader) {
+            return;
+        }
+        let (runs, mark) = self.settles.take_due(partition, now);
+        runs.iter().for_each(|run| self.tell(partition, now, run.command()));
+        self.settles.give_back(partition, runs);
+        mark.into_iter().for_each(|request| self.mark(partition, now, request));
+    }
+
+    fn tell(&mut self, partition: PartitionId, now: Sitting, command: Command) {
+        if now.leader == self.leaders.own() {
+            return self.push_here(partition, command);
+        }
+        let left = self.roads.command(now.leader, partition, command);
+        assert!(left.is_none(), "a leader that can be reached has a link");
+        self.wake();
+    }
+
+    fn mark(&mut self, partition: PartitionId, now: Sitting, request: RequestId) {
+        self.tell(partition, now, Command::Mark { channel: self.own_key, request });
+    }
+
+    /// A leader answered whether what was settled is applied.
+    pub(crate) fn mark_answered(&mut self, request: RequestId, is_done: bool) {
+        let next = self.settles.answered(request, is_done, self.roads.now_us);
+        if let Some((partition, told, request)) = next {
+            match sitting(&self.leaders, &self.roads, partition) {
+                Some(now) if now == told => self.mark(partition, now, request),
+                // It is told again, with this mark or another one.
+                _ => _ = self.settles.answered(request, false, self.roads.now_us),
+            }
+        }
+        if self.settles.has_due() {
+            self.wake();
+        }
+    }
+
+    /// Tells leaders again what those before were told. To be called at the beginning of each step.
+    pub(crate) fn settle_again(&mut self) {
+        let changes = (self.leaders.changes(), self.roads.changes());
+        let Inbox { settles, leaders, roads, .. } = self;
+        for partition in settles.due(changes, roads.now_us, |partition| sitting(leaders, roads, partition)) {
+            self.tell_due(partition);
+        }
+    }
+
+    /// Whether something waits for a leader, or to be told to one again.
+    pub(crate) fn waits_for_leader(&self) -> bool {
+        self.settles.has_due() || self.roads.is_leaderless()
     }
 
     /// Queues a command for this node's member. One for a partition that does not run here is
@@ -219,6 +301,7 @@ impl<O> Inbox<O> {
         self.waits.trim();
         self.remote.iter_mut().for_each(|parcels| parcels.shrink_to(0));
         self.roads.trim();
+        self.settles.trim();
     }
 
     /// What waits for the partitions of this shard.
@@ -226,6 +309,13 @@ impl<O> Inbox<O> {
     pub fn waits(&mut self) -> &mut Waits {
         &mut self.waits
     }
+}
+
+/// Who leads a partition and can be reached.
+fn sitting(leaders: &Leaders, roads: &Roads, partition: PartitionId) -> Option<Sitting> {
+    let (leader, term) = leaders.in_term(partition)?;
+    let epoch = if leader == leaders.own() { 0 } else { roads.epoch(leader)? };
+    Some(Sitting { leader, term, epoch })
 }
 
 /// What a message weighs while it waits for another shard.
@@ -237,12 +327,14 @@ fn bytes_of(message: &Message) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use broker::{ConsumerKey, NodeNumber};
     use node::Waiting;
+    use partition::command::Disposition;
 
     #[test]
     fn commands_stay_in_order_and_leave_the_shard_only_at_the_end_of_the_step() {
         let directory = Directory::new(2, &[(PartitionId(1), 1)]);
-        let mut inbox = Inbox::<()>::new(0, directory, Leaders::alone(broker::NodeNumber(1)), 1);
+        let mut inbox = Inbox::<()>::new(0, ChannelKey(1), directory, Leaders::alone(broker::NodeNumber(1)), 1);
         for queue in 1..4 {
             inbox.push(PartitionId::in_memory(broker::NodeNumber(0), 0), Command::Delete { queue: QueueId(queue) });
         }
@@ -259,5 +351,101 @@ mod tests {
         inbox.post(|shard, parcels, _| sent.push((shard, std::mem::take(parcels))));
         assert!(matches!(&sent[..], [(1, parcels)] if matches!(parcels[..], [Parcel::Command(PartitionId(1), _)])));
         inbox.post(|_, _, _| panic!("nothing is sent twice"));
+    }
+
+    const P: PartitionId = PartitionId(1);
+
+    /// A shard of node 2, linked with nodes 1 and 3, in whose memory nothing is.
+    fn among_others() -> (Inbox<()>, Leaders) {
+        let leaders = Leaders::among_others(NodeNumber(2), P);
+        let directory = Directory::new(1, &[(P, 0)]).among_others(NodeNumber(2));
+        let mut inbox = Inbox::<()>::new(0, ChannelKey(1), directory, leaders.clone(), 2);
+        for node in [1, 3] {
+            inbox.roads.open(LinkUp { peer: NodeLife { node, start: 1 }, epoch: node.into() });
+        }
+        (inbox, leaders)
+    }
+
+    fn ack(first: u64) -> Command {
+        let holder = ConsumerKey { channel: ChannelKey(7), number: 1 };
+        Command::Settle { queue: QueueId(1), holder, first, count: 1, outcome: Disposition::Ack }
+    }
+
+    fn stat() -> Command {
+        Command::Stat { queue: QueueId(1), channel: ChannelKey(7), request: RequestId(1) }
+    }
+
+    /// What is sent: to which node, and what.
+    fn sent(inbox: &mut Inbox<()>) -> Vec<(u32, String)> {
+        let mut sent = Vec::new();
+        inbox.post_away(|link, frames| {
+            sent.extend(frames.iter().map(|(_, forward)| {
+                let text = match forward {
+                    Forward::Command(Command::Settle { first, count, .. }) => format!("ack {count} from {first}"),
+                    Forward::Command(Command::Mark { .. }) => "mark".to_owned(),
+                    Forward::Command(Command::Stat { .. }) => "stat".to_owned(),
+                    other => format!("{other:?}"),
+                };
+                (link.peer.node, text)
+            }));
+        });
+        sent
+    }
+
+    fn said(lines: &[(u32, &str)]) -> Vec<(u32, String)> {
+        lines.iter().map(|(node, text)| (*node, (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_next_leader_hears_what_was_settled_before_anything_else() {
+        let (mut inbox, leaders) = among_others();
+        leaders.note(P, Some(NodeNumber(1)), 5);
+        inbox.push(P, ack(1));
+        inbox.push(P, ack(2));
+        inbox.push(P, stat());
+        assert_eq!(sent(&mut inbox), said(&[(1, "ack 1 from 1"), (1, "mark"), (1, "ack 1 from 2"), (1, "stat")]));
+        inbox.roads.close(NodeNumber(1));
+        inbox.push(P, ack(3));
+        assert_eq!(sent(&mut inbox), said(&[]), "nobody can be reached");
+        assert!(inbox.waits_for_leader());
+        leaders.note(P, Some(NodeNumber(3)), 6);
+        inbox.push(P, stat());
+        assert_eq!(
+            sent(&mut inbox),
+            said(&[(3, "ack 1 from 1"), (3, "ack 2 from 2"), (3, "stat")]),
+            "its mark is not answered"
+        );
+        inbox.mark_answered(RequestId(1 << 63 | 1), false);
+        inbox.roads.now_us = crate::settles::AGAIN_US;
+        inbox.settle_again();
+        assert_eq!(sent(&mut inbox), said(&[(3, "ack 1 from 1"), (3, "ack 2 from 2"), (3, "mark")]));
+        inbox.mark_answered(RequestId(1 << 63 | 2), true);
+        inbox.settle_again();
+        assert!(sent(&mut inbox).is_empty() && !inbox.waits_for_leader(), "all of it is applied");
+    }
+
+    #[test]
+    fn who_leads_again_in_a_later_term_is_told_by_itself() {
+        let (mut inbox, leaders) = among_others();
+        leaders.note(P, Some(NodeNumber(3)), 5);
+        inbox.push(P, ack(1));
+        assert_eq!(sent(&mut inbox), said(&[(3, "ack 1 from 1"), (3, "mark")]));
+        inbox.settle_again();
+        assert_eq!(sent(&mut inbox), said(&[]));
+        leaders.note(P, Some(NodeNumber(3)), 7);
+        inbox.settle_again();
+        assert_eq!(sent(&mut inbox), said(&[(3, "ack 1 from 1")]));
+        leaders.note(P, Some(NodeNumber(2)), 8);
+        inbox.settle_again();
+        // Node 3 may still have something to answer: it is asked how far it has come.
+        assert_eq!(sent(&mut inbox).len(), 1);
+        assert!(inbox.waits_for_leader() && inbox.roads.has_waiting());
+        inbox.roads.close(NodeNumber(3));
+        assert!(inbox.roads.take_turned(&leaders).is_empty());
+        inbox.settle_again();
+        let (mut due, mut waiting) = (Vec::new(), Waiting::default());
+        inbox.waits().take_due(&mut due);
+        inbox.waits().swap(1, &mut waiting);
+        assert_eq!((due, &waiting.commands[..]), (vec![1], &[ack(1)][..]), "this node leads now");
     }
 }

@@ -7,28 +7,39 @@
 
 use broker::{NodeNumber, PartitionId};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// See the module. Clones share one table: every thread of the node reads and writes it.
 #[derive(Clone, Debug)]
 pub struct Leaders {
     own: NodeNumber,
-    /// By partition number; 0 where nobody is known to lead. Empty for a node that is alone.
-    by_partition: Arc<[AtomicU32]>,
+    /// By partition number: in which term, and below it the node; 0 where nobody is known to lead.
+    /// Empty for a node that is alone.
+    by_partition: Arc<[AtomicU64]>,
     /// By partition number, the highest term that this node has heard of.
     terms: Arc<[AtomicU64]>,
+    /// Grows whenever somebody else leads something.
+    changes: Arc<AtomicU64>,
+}
+
+/// The low bits of a term stand above the number of the node that leads in it: they tell terms apart
+/// that a node may see in its life.
+const TERM_SHIFT: u32 = 32;
+
+fn node_of(found: u64) -> Option<NodeNumber> {
+    Some(NodeNumber(found as u32)).filter(|node| node.0 != 0)
 }
 
 impl Leaders {
     /// For a node that leads whatever it has.
     pub fn alone(own: NodeNumber) -> Leaders {
-        Leaders { own, by_partition: Arc::default(), terms: Arc::default() }
+        Leaders { own, by_partition: Arc::default(), terms: Arc::default(), changes: Arc::default() }
     }
 
     /// For a member of a cluster, over partitions up to this one.
     pub fn among_others(own: NodeNumber, last: PartitionId) -> Leaders {
-        let by_partition = (0..=last.0).map(|_| AtomicU32::new(0)).collect();
-        Leaders { own, by_partition, terms: (0..=last.0).map(|_| AtomicU64::new(0)).collect() }
+        let by_partition = (0..=last.0).map(|_| AtomicU64::new(0)).collect();
+        Leaders { own, by_partition, terms: (0..=last.0).map(|_| AtomicU64::new(0)).collect(), changes: Arc::default() }
     }
 
     /// Whether other nodes may lead something.
@@ -48,7 +59,20 @@ impl Leaders {
             // What is in a node's memory is led by nobody else.
             return if self.has_peers() { partition.home() } else { Some(self.own) };
         };
-        Some(NodeNumber(found.load(Ordering::Relaxed))).filter(|node| node.0 != 0)
+        node_of(found.load(Ordering::Relaxed))
+    }
+
+    /// Who leads a durable partition, and in which term, by its low bits.
+    #[inline]
+    pub(crate) fn in_term(&self, partition: PartitionId) -> Option<(NodeNumber, u32)> {
+        let found = self.by_partition.get(partition.0 as usize)?.load(Ordering::Relaxed);
+        Some((node_of(found)?, (found >> TERM_SHIFT) as u32))
+    }
+
+    /// Grows whenever somebody else leads something, or in another term.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// The other node that leads a partition.
@@ -58,19 +82,20 @@ impl Leaders {
             return None;
         }
         let leader = match self.by_partition.get(partition.0 as usize) {
-            Some(found) => Some(NodeNumber(found.load(Ordering::Relaxed))).filter(|node| node.0 != 0),
+            Some(found) => node_of(found.load(Ordering::Relaxed)),
             None => partition.home(),
         };
         leader.filter(|node| *node != self.own)
     }
 
-    /// A member says whom it follows.
+    /// A member says whom it follows, in which term.
     #[inline]
-    pub fn note(&self, partition: PartitionId, leader: Option<NodeNumber>) {
+    pub fn note(&self, partition: PartitionId, leader: Option<NodeNumber>, term: u64) {
         if let Some(known) = self.by_partition.get(partition.0 as usize) {
-            let now = leader.map_or(0, |node| node.0);
+            let now = leader.map_or(0, |node| term << TERM_SHIFT | u64::from(node.0));
             if known.load(Ordering::Relaxed) != now {
                 known.store(now, Ordering::Relaxed);
+                self.changes.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -102,9 +127,12 @@ mod tests {
         assert_eq!((alone.leader(PartitionId(7)), alone.away(PartitionId(7))), (Some(NodeNumber(1)), None));
         let leaders = Leaders::among_others(NodeNumber(2), PartitionId(3));
         assert_eq!((leaders.leader(PartitionId(3)), leaders.away(PartitionId(3))), (None, None));
-        leaders.clone().note(PartitionId(3), Some(NodeNumber(1)));
+        leaders.clone().note(PartitionId(3), Some(NodeNumber(1)), 5);
         assert_eq!(leaders.away(PartitionId(3)), Some(NodeNumber(1)));
-        leaders.note(PartitionId(3), Some(NodeNumber(2)));
+        assert_eq!((leaders.in_term(PartitionId(3)), leaders.changes()), (Some((NodeNumber(1), 5)), 1));
+        leaders.note(PartitionId(3), Some(NodeNumber(1)), 5);
+        leaders.note(PartitionId(3), Some(NodeNumber(2)), 6);
+        assert_eq!((leaders.in_term(PartitionId(3)), leaders.changes()), (Some((NodeNumber(2), 6)), 2));
         assert_eq!((leaders.leader(PartitionId(3)), leaders.away(PartitionId(3))), (Some(NodeNumber(2)), None));
         assert_eq!(leaders.leader(PartitionId(4)), None);
         let (here, there) = (PartitionId::in_memory(NodeNumber(2), 0), PartitionId::in_memory(NodeNumber(1), 0));

@@ -15,8 +15,8 @@
 //!
 //! In reading order: what a switch is given (`surroundings`), what shards say to each other
 //! (`parcel`), where partitions run (`directory`) and how channels are numbered (`channel_key`), what
-//! waits (`inbox`), who leads what (`leaders`) and what goes to other nodes (`roads`,
-//! `unanswered`, `turning`), how much may be on its way (`windows`), the switch itself (`switch`), what
+//! waits (`inbox`), who leads what (`leaders`), what goes to other nodes (`roads`,
+//! `unanswered`, `turning`) and what the next leader is told again (`settles`), how much may be on its way (`windows`), the switch itself (`switch`), what
 //! follows a change of the topology (`follow`), and what a shard publishes (`emit`, `dead_letter`).
 
 mod channel_key;
@@ -28,6 +28,7 @@ mod inbox;
 mod leaders;
 mod parcel;
 mod roads;
+mod settles;
 mod surroundings;
 mod switch;
 mod turning;

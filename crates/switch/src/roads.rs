@@ -71,6 +71,8 @@ pub(crate) struct Roads {
     roads: Vec<Road>,
     pub(crate) turning: Turning,
     has_frames: bool,
+    /// Grows whenever a link comes or goes.
+    changes: u64,
     /// The time of this step, microseconds.
     pub(crate) now_us: u64,
 }
@@ -104,12 +106,13 @@ pub fn shard_for(life: NodeLife, partition: PartitionId, forward: &Forward, dire
 impl Roads {
     /// Of this shard, without any link.
     pub(crate) fn new(shard: usize) -> Roads {
-        Roads { shard, roads: Vec::new(), turning: Turning::default(), has_frames: false, now_us: 0 }
+        Roads { shard, roads: Vec::new(), turning: Turning::default(), has_frames: false, changes: 0, now_us: 0 }
     }
 
     /// A link is up.
     pub(crate) fn open(&mut self, link: LinkUp) {
         assert!(self.road(NodeNumber(link.peer.node)).is_none(), "a link goes before the next one comes");
+        self.changes += 1;
         self.roads.push(Road {
             link,
             unanswered: Unanswered::default(),
@@ -130,6 +133,7 @@ impl Roads {
         let Some(at) = self.roads.iter().position(|road| road.link.peer.node == node.0) else {
             return (Vec::new(), Vec::new());
         };
+        self.changes += 1;
         let Road { unanswered, guests, .. } = self.roads.swap_remove(at);
         let mut gone: Vec<_> = guests
             .into_iter()
@@ -229,6 +233,25 @@ impl Roads {
         }
         self.turning.begin_leaderless(partition, self.now_us);
         self.turning.hold(partition, command)
+    }
+
+    /// Whether something may go to this leader at once. Otherwise it waits until the one before has
+    /// answered for what was sent to it.
+    pub(crate) fn may_go(&mut self, partition: PartitionId, leader: NodeNumber) -> bool {
+        if !self.turning.is_waiting(partition) && self.turning.before(partition, Some(leader)).is_some() {
+            self.turn(partition, Some(leader));
+        }
+        !self.turning.is_waiting(partition)
+    }
+
+    /// Which link to a node there is.
+    pub(crate) fn epoch(&self, node: NodeNumber) -> Option<u64> {
+        self.roads.iter().find(|road| road.link.peer.node == node.0).map(|road| road.link.epoch)
+    }
+
+    /// Grows whenever a link comes or goes.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// What need not wait any more for a leader before.

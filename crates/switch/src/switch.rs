@@ -11,6 +11,7 @@ use crate::inbox::Inbox;
 use crate::leaders::Leaders;
 use crate::parcel::Parcel;
 use crate::roads::Frames;
+use crate::settles::Settles;
 use crate::surroundings::{Outsider, Surroundings};
 use crate::windows::RemoteWindows;
 use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, Topology};
@@ -36,7 +37,7 @@ pub struct Switch<C, O> {
     pub(crate) keys: RefCell<ChannelKeys>,
     channels: RefCell<HashMap<ChannelKey, (C, u16), FixedState>>,
     /// Whom partitions of this shard follow now, and the others have not heard.
-    noted: RefCell<Vec<(PartitionId, Option<NodeNumber>)>>,
+    noted: RefCell<Vec<(PartitionId, Option<NodeNumber>, u64)>>,
     /// Partitions of this shard that lead, where others could.
     leading: RefCell<Vec<PartitionId>>,
     remote: RefCell<RemoteWindows>,
@@ -57,12 +58,13 @@ pub struct Switch<C, O> {
 impl<C, O> Switch<C, O> {
     /// The switch of a shard with `members` partitions, in this life of its node.
     pub fn new(life: NodeLife, index: usize, directory: Directory, leaders: Leaders, members: usize) -> Self {
+        let keys = ChannelKeys::new(life, index);
         Switch {
             index,
-            inbox: RefCell::new(Inbox::new(index, directory.clone(), leaders.clone(), members)),
+            inbox: RefCell::new(Inbox::new(index, keys.own(), directory.clone(), leaders.clone(), members)),
             directory,
             leaders,
-            keys: RefCell::new(ChannelKeys::new(life, index)),
+            keys: RefCell::new(keys),
             channels: RefCell::default(),
             noted: RefCell::default(),
             leading: RefCell::default(),
@@ -161,10 +163,10 @@ impl<C, O> Switch<C, O> {
         self.directory.in_memory(self.index)
     }
 
-    /// Whether something waits here for a leader, so that a step is wanted every
+    /// Whether something waits here for a leader, or is to be told to one again, so that a step is wanted every
     /// [`LEADERS_LOOK_MS`]: another shard may have heard of one.
     pub fn is_leaderless(&self) -> bool {
-        self.leaders.has_peers() && self.inbox.borrow().roads.is_leaderless()
+        self.leaders.has_peers() && self.inbox.borrow().waits_for_leader()
     }
 
     /// Whether the shard has something of its own to do without being told anything more.
@@ -294,12 +296,16 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         }
     }
 
-    /// Notes whom a member follows, as of what it has said so far.
-    pub fn note_leader(&self, partition: PartitionId, leader: Option<NodeNumber>) {
+    /// Notes whom a member follows, in which term, as of what it has said so far.
+    pub fn note_leader(&self, partition: PartitionId, leader: Option<NodeNumber>, term: u64) {
         let mut noted = self.noted.borrow_mut();
-        let waiting = noted.iter().rev().find(|(known, _)| *known == partition).map(|(_, leader)| *leader);
-        if waiting.unwrap_or_else(|| self.leaders.leader(partition)) != leader {
-            noted.push((partition, leader));
+        let waiting = noted.iter().rev().find(|(known, ..)| *known == partition);
+        let known = match waiting {
+            Some((_, leader, term)) => leader.map(|leader| (leader, *term as u32)),
+            None => self.leaders.in_term(partition),
+        };
+        if known != leader.map(|leader| (leader, term as u32)) {
+            noted.push((partition, leader, term));
             self.inbox.borrow_mut().wake();
         }
     }
@@ -319,8 +325,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     /// Lets all shards know whom members follow now. To be called at the end of a step, once what the
     /// members said before is on its way to the others: whoever hears of a new leader turns to it.
     pub fn tell_leaders(&self) {
-        for (partition, leader) in self.noted.borrow_mut().drain(..) {
-            self.leaders.note(partition, leader);
+        for (partition, leader, term) in self.noted.borrow_mut().drain(..) {
+            self.leaders.note(partition, leader, term);
         }
     }
 
@@ -355,6 +361,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         self.inbox.borrow_mut().roads.now_us = env.elapsed_us();
         let given_up = self.inbox.borrow_mut().take_given_up();
         self.deliver(given_up.into_iter(), None, env);
+        self.inbox.borrow_mut().settle_again();
         if !self.inbox.borrow().roads.has_waiting() {
             return;
         }
@@ -550,6 +557,9 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     /// An answer to the shard itself.
     fn take_answer(&self, effect: Effect, env: &impl Surroundings<Connection = C, Outsider = O>) {
         match effect {
+            Effect::Reply { request, reply, .. } if Settles::is_mark(request) => {
+                self.inbox.borrow_mut().mark_answered(request, reply == Reply::Done);
+            }
             Effect::Reply { request, reply, .. } => {
                 if self.deletions.may_be_deleted(request, &reply, &At { switch: self, env }) {
                     return;
@@ -652,8 +662,9 @@ impl<E: Surroundings> Crossing<'_, E> {
 impl<E: Surroundings> Edge for Crossing<'_, E> {
     fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
         if let Some(queues) = queues.filter(|_| self.switch.leaders.has_peers()) {
-            self.switch.note_term(partition, queues.term().0);
-            self.switch.note_leader(partition, queues.leader());
+            let term = queues.term().0;
+            self.switch.note_term(partition, term);
+            self.switch.note_leader(partition, queues.leader(), term);
             self.switch.note_member(queues, self.env);
         }
         for connection in self.switch.reserved.borrow_mut().drain(..) {

@@ -82,6 +82,11 @@ impl Turning {
         self.waiting.insert(partition, Waiting { on: On::Leader { since_us: now_us }, held: Vec::new() });
     }
 
+    /// Whether something of a partition waits.
+    pub(crate) fn is_waiting(&self, partition: PartitionId) -> bool {
+        !self.waiting.is_empty() && self.waiting.contains_key(&partition)
+    }
+
     /// Whether something waits for a leader, so that time alone may bring it on.
     pub(crate) fn is_leaderless(&self) -> bool {
         self.waiting.values().any(|waiting| matches!(waiting.on, On::Leader { .. }))

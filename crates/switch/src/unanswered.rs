@@ -73,6 +73,7 @@ impl Unanswered {
             | Command::Purge { channel, request, .. }
             | Command::Stat { channel, request, .. }
             | Command::Close { channel, request, .. }
+            | Command::Mark { channel, request }
             | Command::Sync { channel, request } => (*channel, Request { id: *request, consumer: None }),
             Command::Settle { .. }
             | Command::Hold { .. }

@@ -517,6 +517,29 @@ impl Dispatch {
         }
     }
 
+    /// Takes those of `count` messages from `first` that are ready, appending them to `taken`: who was
+    /// given them by an earlier leader, or before its link broke, is done with them. Costs the live
+    /// messages before them that nobody has. Nothing is taken while messages have priorities.
+    pub fn claim(
+        &mut self,
+        first: u64,
+        count: u64,
+        next_live: impl Fn(u64) -> Option<u64>,
+        taken: &mut Vec<(u64, u64)>,
+    ) {
+        if self.lanes.is_some() || self.ready == 0 {
+            return;
+        }
+        for seq in first..first.saturating_add(count).min(self.end) {
+            if self.take_ready(seq, &next_live) {
+                match taken.last_mut() {
+                    Some((first, count)) if *first + *count == seq => *count += 1,
+                    _ => taken.push((seq, 1)),
+                }
+            }
+        }
+    }
+
     /// Puts released messages back to their old place.
     pub fn put_back(&mut self, first: u64, count: u64, levels: Option<&Levels>) {
         match &mut self.lanes {

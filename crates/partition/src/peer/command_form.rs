@@ -16,6 +16,7 @@
 //! 44 grant          queue, consumer, count
 //! 45 sync           request, channel
 //! 46 hold           queue, consumer, first, count
+//! 47 mark           request, channel
 //!
 //! target     queue, rule u8, value if the rule is selective, cap and interval if it has 4 in it
 //! message    exchange length u8, routing key length u8, properties length, body length, then these four
@@ -66,6 +67,7 @@ pub(super) fn kind(command: &Command) -> u8 {
         Command::Grant { .. } => 44,
         Command::Sync { .. } => 45,
         Command::Hold { .. } => 46,
+        Command::Mark { .. } => 47,
         Command::Configure { .. } | Command::Delete { .. } => panic!("{FROM_TOPOLOGY}"),
     }
 }
@@ -120,7 +122,7 @@ pub(super) fn encode(command: &Command, out: &mut Segments) {
             put_consumer(out, *consumer);
             out.put_varint(u64::from(*count));
         }
-        Command::Sync { channel, request } => {
+        Command::Sync { channel, request } | Command::Mark { channel, request } => {
             out.put_varint(request.0);
             put_channel(out, *channel);
         }
@@ -180,6 +182,7 @@ pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<Command>,
             let (queue, consumer) = (queue(cursor)?, consumer(cursor)?);
             Command::Hold { queue, consumer, first: cursor.varint()?, count: cursor.varint()? }
         }
+        47 => Command::Mark { request: request(cursor)?, channel: channel(cursor)? },
         _ => return Ok(None),
     }))
 }

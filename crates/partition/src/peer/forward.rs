@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! kind u8, then
-//! 32 to 45         a command, see `command_form`
+//! 32 to 47         a command, see `command_form`
 //! 64 to 70         an effect, see `effect_form`
 //! 80 starved       consumer
 //! 81 drained       channel, bytes

@@ -291,6 +291,7 @@ impl Client {
                 let (count, global) = (self.random.below(6) as u16, self.random.chance(30));
                 let qos = Method::BasicQos { prefetch_size: 0, prefetch_count: count, global };
                 self.ask(number, Asked::Qos(count, global), qos, now, ledger);
+                self.ask(number, Asked::Select, Method::ConfirmSelect { no_wait: false }, now, ledger);
             }
             Habit::Calls => self.consume(number, DIRECT_REPLY_TO, true, now, ledger),
             Habit::Gets | Habit::Declares => {}
@@ -537,6 +538,8 @@ impl Client {
         if channel.asked.iter().any(|(asked, _)| matches!(asked, Asked::Close | Asked::Recover)) {
             return;
         }
+        let at = (self.connection.expect("it has channels"), number);
+        let mut acked = None;
         let due: Vec<u64> = channel.held.iter().filter(|(_, held)| held.until <= now).map(|(tag, _)| *tag).collect();
         for delivery_tag in due {
             let Some(held) = channel.held.remove(&delivery_tag) else { continue };
@@ -549,6 +552,7 @@ impl Client {
                     let rest = channel.held.split_off(&delivery_tag);
                     for before in std::mem::replace(&mut channel.held, rest).into_values() {
                         ledger.ended(before.id, &before.queue);
+                        ledger.acked(at, channel.key, before.id, &before.queue);
                     }
                     Method::BasicAck { delivery_tag, multiple: true }
                 }
@@ -556,8 +560,19 @@ impl Client {
             };
             if matches!(method, Method::BasicAck { .. }) {
                 ledger.ended(held.id, &held.queue);
+                ledger.acked(at, channel.key, held.id, &held.queue);
+                acked = Some(held.queue);
             }
             method.write(&mut self.output, number);
+        }
+        // Who goes on: what it publishes into the queue is confirmed behind its acks.
+        let goes_on = channel.habit == Habit::Consumes && channel.is_open && channel.unconfirmed.len() < WINDOW;
+        if let Some(queue) = acked.filter(|queue| goes_on && !is_done && ledger.kept.contains(queue))
+            && self.random.chance(40)
+        {
+            let (key, publish) = (self.channels[&number].key, self.channels[&number].next_seq);
+            ledger.claims(key, publish, &queue);
+            self.publish(number, To::Queue(queue), true, now, ledger);
         }
     }
 
@@ -704,6 +719,7 @@ impl Client {
         }
         for seq in gone {
             let (id, _) = channel.unconfirmed.remove(&seq).expect("it was listed");
+            ledger.answered(channel.key, seq, is_ack);
             if !is_ack {
                 ledger.figures.nacked += 1;
                 continue;
@@ -778,6 +794,10 @@ impl Client {
         if let (Some(reply_to), Some(caller), false) = (parsed.reply_to, parsed.correlation_id, is_closing) {
             let caller = caller.try_into().map(u64::from_be_bytes).expect("a caller names its channel");
             let id = ledger.publish(channel.key, To::Caller(caller), false);
+            if channel.habit == Habit::Consumes {
+                channel.unconfirmed.insert(channel.next_seq, (id, now));
+                channel.next_seq += 1;
+            }
             let (exchange, routing_key) = (Bytes::new(), Bytes::copy_from_slice(reply_to));
             let publish = Method::BasicPublish { ticket: 0, exchange, routing_key, mandatory: false, immediate: false };
             wire::publish(&mut self.output, number, &publish, &Properties::default(), &id.to_be_bytes());

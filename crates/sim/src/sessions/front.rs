@@ -102,7 +102,7 @@ pub(super) struct Front {
     pub(super) to_partition: BTreeMap<PartitionId, Micros>,
     pub(super) from_partition: BTreeMap<PartitionId, Micros>,
     /// Whom each partition said last to follow.
-    pub(super) told_leaders: BTreeMap<PartitionId, Option<NodeNumber>>,
+    pub(super) told_leaders: BTreeMap<PartitionId, (Option<NodeNumber>, u64)>,
     dice: RefCell<Random>,
     base: u64,
     last: Cell<u64>,

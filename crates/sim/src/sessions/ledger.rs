@@ -7,6 +7,7 @@
 use super::client::{DEAD, SHORT_LIVED};
 use crate::checks::violated;
 use crate::schedule::{MS, Micros, SECOND};
+use broker::{ChannelKey, ConsumerKey};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The exchange that leads to all queues that are kept.
@@ -51,6 +52,10 @@ pub(super) struct Message {
     came: BTreeMap<String, Micros>,
     /// Queues in which a client ended it.
     ended: BTreeSet<String>,
+    /// Whom the leaders of queues gave it to last.
+    given: BTreeMap<String, ConsumerKey>,
+    /// Queues in which an ack of it counts, as a later confirm says, and when that came.
+    proven: BTreeMap<String, Micros>,
 }
 
 /// A leader that was voted out hears of it within this time, and so does everybody else who gets what
@@ -66,6 +71,7 @@ pub struct Figures {
     pub nacked: u64,
     pub committed: u64,
     pub delivered: u64,
+    pub proven: u64,
     pub redelivered: u64,
     pub got: u64,
     pub replies: u64,
@@ -90,6 +96,7 @@ impl Figures {
         self.nacked += other.nacked;
         self.committed += other.committed;
         self.delivered += other.delivered;
+        self.proven += other.proven;
         self.redelivered += other.redelivered;
         self.got += other.got;
         self.replies += other.replies;
@@ -116,6 +123,12 @@ pub(super) struct Ledger {
     order: BTreeMap<(u64, String, u64), u64>,
     /// The queues that are kept.
     pub(super) kept: Vec<String>,
+    /// The keys of channels, by connection and number.
+    keys: BTreeMap<(u64, u16), ChannelKey>,
+    /// What was acked over a channel and who held it, by queue, since its last publish to that queue.
+    acks: BTreeMap<(u64, String), Vec<(u64, ConsumerKey)>>,
+    /// The same, once a publish of the channel with this number is confirmed.
+    claims: BTreeMap<(u64, u64), (String, Vec<(u64, ConsumerKey)>)>,
     channels: u64,
     /// Sockets are full at times: a message may be got past a consumer that has no room.
     pub(super) has_full_sockets: bool,
@@ -155,8 +168,17 @@ impl Ledger {
     /// Somebody is about to publish; the number stands in the body.
     pub(super) fn publish(&mut self, channel: u64, to: To, expires: bool) -> u64 {
         self.figures.published += 1;
-        let (fresh, came, ended) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
-        self.messages.push(Message { channel, to, fate: Fate::Sent, expires, fresh, came, ended });
+        self.messages.push(Message {
+            channel,
+            to,
+            fate: Fate::Sent,
+            expires,
+            fresh: BTreeSet::new(),
+            came: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            given: BTreeMap::new(),
+            proven: BTreeMap::new(),
+        });
         self.messages.len() as u64 - 1
     }
 
@@ -227,6 +249,53 @@ impl Ledger {
             violated("duplicate", &format!("reply {id} came twice"));
         }
         self.figures.replies += 1;
+    }
+
+    /// The key of a channel on a connection.
+    pub(super) fn is_key(&mut self, connection: u64, (key, number): (ChannelKey, u16)) {
+        self.keys.insert((connection, number), key);
+    }
+
+    /// The leader of a queue gives a message out.
+    pub(super) fn given(&mut self, body: &[u8], queue: &str, to: ConsumerKey) {
+        let id = body.first_chunk().map_or(u64::MAX, |bytes| u64::from_be_bytes(*bytes));
+        let (now, Some(message)) = (self.now, self.messages.get_mut(id as usize)) else { return };
+        if let Some(since) = message.proven.get(queue) {
+            violated("undone", &format!("message {id} goes out of {queue} at {now}; its ack was proven at {since}"));
+        }
+        message.given.insert(queue.to_owned(), to);
+    }
+
+    /// A consumer of a channel, or who got it, acks a message.
+    pub(super) fn acked(&mut self, (connection, number): (u64, u16), channel: u64, id: u64, queue: &str) {
+        let (Some(key), true) = (self.keys.get(&(connection, number)), self.kept.iter().any(|kept| kept == queue))
+        else {
+            return;
+        };
+        // An ack of what somebody else was given meanwhile counts for nothing.
+        let holder = self.messages[id as usize].given.get(queue).filter(|holder| holder.channel == *key);
+        if let Some(holder) = holder.copied() {
+            self.acks.entry((channel, queue.to_owned())).or_default().push((id, holder));
+        }
+    }
+
+    /// A channel publishes to a queue: its confirm will say that the acks before it count.
+    pub(super) fn claims(&mut self, channel: u64, publish: u64, queue: &str) {
+        if let Some(acks) = self.acks.remove(&(channel, queue.to_owned())) {
+            self.claims.insert((channel, publish), (queue.to_owned(), acks));
+        }
+    }
+
+    /// A publish of a channel was confirmed, or refused.
+    pub(super) fn answered(&mut self, channel: u64, publish: u64, is_confirmed: bool) {
+        let Some((queue, acks)) = self.claims.remove(&(channel, publish)) else { return };
+        for (id, holder) in acks.into_iter().filter(|_| is_confirmed) {
+            let message = &mut self.messages[id as usize];
+            if message.given.get(&queue) == Some(&holder) {
+                self.figures.proven += 1;
+                message.proven.insert(queue.clone(), self.now);
+            }
+        }
     }
 
     /// A client ends a message.

@@ -8,11 +8,12 @@ use super::front::{Desk, Front, PARTITIONS, Proposer, Sent};
 use super::{Event, Phase, Sessions};
 use crate::bug::Bug;
 use crate::network::{self, Weather};
-use crate::node::{StepOutput, View};
+use crate::node::{Node, StepOutput, View};
 use crate::schedule::MS;
 use broker::topology::{Command as Change, CommandReply as Decision, Refusal, Topology};
-use broker::{NodeLife, NodeNumber};
-use partition::Command;
+use broker::{NodeLife, NodeNumber, PartitionId};
+use partition::message::MessageView;
+use partition::{Command, Effect, Reply};
 use std::cell::RefCell;
 use std::sync::Arc;
 use storage::disk::{Crash, SurvivalUnit};
@@ -51,6 +52,7 @@ impl Sessions {
             self.forward(node, to, partition, forward);
         }
         for (partition, _, effect) in out.effects {
+            self.note_given(node, partition, &effect);
             self.say(node, partition, effect);
         }
         let mut leaders = Vec::new();
@@ -59,8 +61,9 @@ impl Sessions {
             for group in 0..PARTITIONS as usize {
                 let node = desk.node.borrow();
                 if let Some(partition) = node.partition(group) {
-                    desk.switch().note_term(partition.id(), partition.term().0);
-                    leaders.push((partition.id(), partition.leader()));
+                    let term = partition.term().0;
+                    desk.switch().note_term(partition.id(), term);
+                    leaders.push((partition.id(), (partition.leader(), term)));
                     desk.switch().note_member(partition, &desk);
                 }
             }
@@ -81,6 +84,24 @@ impl Sessions {
         } else if self.nodes[node].disk.down().is_some() && self.nodes[node].is_up() {
             self.fall(node);
         }
+    }
+
+    /// The ledger knows of what a leader gives out, but for one that was voted out and does not know
+    /// it: what that says is of no account.
+    fn note_given(&mut self, node: usize, partition: PartitionId, effect: &Effect) {
+        let delivery = match effect {
+            Effect::Deliver(delivery) | Effect::Reply { reply: Reply::Got { delivery, .. }, .. } => delivery,
+            _ => return,
+        };
+        let of = |node: &Node| node.partition(partition.0 as usize - 1).map_or(0, |member| member.term().0);
+        if partition.is_in_memory() || self.nodes.iter().any(|node| of(node) > delivery.term) {
+            return;
+        }
+        let Some(topology) = self.nodes[node].topology() else { return };
+        let Some(queue) = topology.queue(delivery.queue) else { return };
+        let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");
+        let name = queue.name.to_string();
+        self.ledger.given(view.body(), &name, delivery.consumer);
     }
 
     /// The topology decided about something that was proposed here, or never will.
