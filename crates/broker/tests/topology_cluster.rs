@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use broker::topology::{
     ClusterNode, Command, CommandReply, DeclareQueue, DeleteQueue, FIRST_POOL, MACHINE_VERSION, MachineVersions, Name,
-    NodeStanding, PartitionPool, PartitionStage, PoolPartition, SoleNode, Topology,
+    Newcomer, NodeChange, NodeStanding, PartitionPool, PartitionStage, PoolPartition, SoleNode, Topology,
 };
 use broker::{NodeNumber, PartitionId, PoolId, QueueId, VhostId};
 use proptest::prelude::*;
@@ -34,6 +34,17 @@ fn put_pool(id: u32, target: u32) -> Command {
 fn put_partition(id: u32, pool: u32, members: &[u32], stage: PartitionStage) -> Command {
     let members = members.iter().copied().map(NodeNumber).collect();
     Command::PutPartition { id: PartitionId(id), partition: PoolPartition { pool: PoolId(pool), members, stage } }
+}
+
+fn join(folder: u128, can: u32) -> Command {
+    let can = MachineVersions { topology: can, queues: 1 };
+    let (name, address) = (format!("new-{folder}@host"), format!("new-{folder}:1"));
+    let (name, address) = (Name::from(name.as_str()), Name::from(address.as_str()));
+    Command::ChangeNodes(NodeChange::Join(Newcomer { folder, name, address, can }))
+}
+
+fn forget(number: u32) -> Command {
+    Command::ChangeNodes(NodeChange::Forget(NodeNumber(number)))
 }
 
 fn declare(name: &str, partition: u32) -> Command {
@@ -64,6 +75,8 @@ fn command() -> impl Strategy<Value = Command> {
             let members: Vec<u32> = if stage == Retired { Vec::new() } else { members.into_iter().collect() };
             put_partition(id, pool, &members, stage)
         }),
+        2 => (0..3u128, 3..6u32).prop_map(|(folder, can)| join(folder, can)),
+        1 => (0..6u32).prop_map(|number| Command::ChangeNodes(NodeChange::Forget(NodeNumber(number)))),
         1 => (0..=MACHINE_VERSION).prop_map(|version| Command::RaiseVersion { version }),
         3 => (0..4u32, 0..7u32).prop_map(|(name, partition)| declare(&format!("q{name}"), partition)),
         1 => (0..9u64).prop_map(|id| Command::DeleteQueue(DeleteQueue { queue: QueueId(id), keep: Vec::new() })),
@@ -224,15 +237,125 @@ fn a_version_that_this_build_does_not_know_is_not_read() {
     assert!(why.contains("machine version, raised by a newer leveret,"), "{why}");
 }
 
+/// A cluster of three with two partitions, at the newest version.
+fn three() -> Topology {
+    let mut topology = Topology::new();
+    for command in [
+        put_founder(1),
+        put_founder(2),
+        put_founder(3),
+        put_pool(1, 2),
+        put_partition(1, 1, &[1, 2, 3], PartitionStage::Serving),
+        put_partition(2, 1, &[1, 2, 3], PartitionStage::Serving),
+    ] {
+        topology.apply(&command).outcome.unwrap();
+    }
+    let why = topology.apply(&join(7, MACHINE_VERSION)).outcome.unwrap_err().to_string();
+    assert!(why.contains("once every node"), "{why}");
+    assert_eq!(topology.members_wanted(PartitionId(1)), [], "builds before changed no members");
+    topology.apply(&Command::RaiseVersion { version: MACHINE_VERSION }).outcome.unwrap();
+    topology
+}
+
+fn put_founder(number: u32) -> Command {
+    let (name, address) = (format!("leveret@{number}"), format!("host{number}:1"));
+    let (name, address) = (Name::from(name.as_str()), Name::from(address.as_str()));
+    let node = ClusterNode { name, address, standing: NodeStanding::Member, can: CAN };
+    Command::PutNode { number: NodeNumber(number), node }
+}
+
+fn numbers(nodes: &[u32]) -> Vec<NodeNumber> {
+    nodes.iter().copied().map(NodeNumber).collect()
+}
+
+#[test]
+fn a_node_that_joins_votes_first_and_has_copies_then() {
+    let mut topology = three();
+    topology.apply(&join(7, MACHINE_VERSION)).outcome.unwrap();
+    let version = topology.version();
+    topology.apply(&join(7, MACHINE_VERSION)).outcome.unwrap();
+    assert_eq!(topology.joined_with(7), Some(NodeNumber(4)), "one number, however often it asks");
+    assert!(topology.version() > version);
+    assert_eq!(topology.members_wanted(PartitionId(0)), numbers(&[1, 2, 3, 4]));
+    assert_eq!(topology.members_wanted(PartitionId(1)), numbers(&[1, 2, 3]), "it has no vote yet");
+    assert_eq!(topology.next_standing(&numbers(&[1, 2, 3])), None);
+    let joined = topology.next_standing(&numbers(&[1, 2, 3, 4])).unwrap();
+    topology.apply(&joined).outcome.unwrap();
+    assert_eq!(topology.next_standing(&numbers(&[1, 2, 3, 4])), None);
+    for partition in [1, 2] {
+        assert_eq!(topology.members_wanted(PartitionId(partition)), numbers(&[1, 2, 3, 4]));
+    }
+    let snapshot = topology.encode_snapshot();
+    assert_eq!(&snapshot[..6], b"LVTO\x07\x04");
+    assert_eq!(
+        &snapshot[snapshot.len() - 18..],
+        b"\x01\x04\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+        "its folder is at the end"
+    );
+    let read = Topology::decode_snapshot(&snapshot).unwrap();
+    assert_eq!((read.joined_with(7), read.encode_snapshot()), (Some(NodeNumber(4)), snapshot));
+}
+
+#[test]
+fn who_has_the_name_or_the_address_of_another_or_an_old_build_does_not_join() {
+    let mut topology = three();
+    let Command::ChangeNodes(NodeChange::Join(newcomer)) = join(7, MACHINE_VERSION) else { panic!() };
+    let join_as = |newcomer: Newcomer| Command::ChangeNodes(NodeChange::Join(newcomer));
+    for twin in [
+        Newcomer { name: Name::from("leveret@2"), ..newcomer.clone() },
+        Newcomer { address: Name::from("host2:1"), ..newcomer.clone() },
+    ] {
+        let why = topology.apply(&join_as(twin)).outcome.unwrap_err().to_string();
+        assert!(why.contains("forget_cluster_node leveret@2"), "{why}");
+    }
+    let why = topology.apply(&join(7, MACHINE_VERSION - 1)).outcome.unwrap_err().to_string();
+    assert!(why.contains("a newer leveret"), "{why}");
+    let can = MachineVersions { topology: MACHINE_VERSION, queues: 0 };
+    let why = topology.apply(&join_as(Newcomer { can, ..newcomer })).outcome.unwrap_err().to_string();
+    assert!(why.contains("a newer leveret"), "{why}");
+    assert_eq!(topology.nodes().count(), 3);
+    for folder in 10..16 {
+        topology.apply(&join(folder, MACHINE_VERSION)).outcome.unwrap();
+    }
+    let why = topology.apply(&join(16, MACHINE_VERSION)).outcome.unwrap_err().to_string();
+    assert!(why.contains("9 nodes at most"), "{why}");
+}
+
+#[test]
+fn who_is_forgotten_counts_nowhere_and_never_comes_back() {
+    let mut topology = three();
+    topology.apply(&join(7, MACHINE_VERSION)).outcome.unwrap();
+    topology.apply(&topology.next_standing(&numbers(&[1, 2, 3, 4])).unwrap()).outcome.unwrap();
+    topology.apply(&forget(2)).outcome.unwrap();
+    topology.apply(&forget(2)).outcome.unwrap();
+    for partition in [0, 1, 2] {
+        assert_eq!(topology.members_wanted(PartitionId(partition)), numbers(&[1, 3, 4]));
+    }
+    topology.apply(&forget(4)).outcome.unwrap();
+    let why = topology.apply(&join(7, MACHINE_VERSION)).outcome.unwrap_err().to_string();
+    assert!(why.contains("forgotten as node 4; start it with an empty folder"), "{why}");
+    // Its name and address are free, its number is not.
+    let Command::ChangeNodes(NodeChange::Join(newcomer)) = join(7, MACHINE_VERSION) else { panic!() };
+    topology.apply(&Command::ChangeNodes(NodeChange::Join(Newcomer { folder: 8, ..newcomer }))).outcome.unwrap();
+    assert_eq!(topology.joined_with(8), Some(NodeNumber(5)));
+    let why = topology.apply(&forget(9)).outcome.unwrap_err().to_string();
+    assert!(why.contains("none of that number"), "{why}");
+    topology.apply(&forget(1)).outcome.unwrap();
+    let why = topology.apply(&forget(3)).outcome.unwrap_err().to_string();
+    assert!(why.contains("the only copy"), "the one that joins has none yet: {why}");
+}
+
 /// The bytes of docs/formats/topology.md.
 #[test]
 fn commands_of_the_map_have_these_bytes() {
-    let golden: [(Command, &[u8]); 5] = [
-        (put_node(300, NodeStanding::Member), b"\x01\x28\xac\x02\x06a@host\x06host:1\x01\x03\x01"),
+    let golden: [(Command, &[u8]); 7] = [
+        (put_node(300, NodeStanding::Member), b"\x01\x28\xac\x02\x06a@host\x06host:1\x01\x04\x01"),
         (put_pool(1, 16), b"\x01\x29\x01\x06pool-1\x01\x10\x03"),
         (put_partition(7, 1, &[1, 3, 200], PartitionStage::Serving), b"\x01\x2a\x07\x01\x01\x03\x01\x03\xc8\x01"),
         (put_partition(7, 1, &[], PartitionStage::Retired), b"\x01\x2a\x07\x01\x02\x00"),
         (Command::RaiseVersion { version: 2 }, b"\x01\x2b\x02"),
+        (join(258, 4), b"\x01\x2d\x02\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x0cnew-258@host\x09new-258:1\x04\x01"),
+        (forget(300), b"\x01\x2e\xac\x02"),
     ];
     for (command, bytes) in golden {
         assert_eq!(&command.encode()[..], bytes, "{command:?}");
@@ -258,7 +381,7 @@ fn a_snapshot_has_the_map_at_its_end_and_one_of_version_3_has_none() {
     topology.apply(&Command::RaiseVersion { version: 2 }).outcome.unwrap();
     let after = topology.encode_snapshot();
     assert_eq!(&after[..6], b"LVTO\x04\x02");
-    let map = b"\x01\x01\x06a@host\x06host:1\x01\x03\x01\x01\x01\x06pool-1\x01\x01\x03\x01\x01\x01\x01\x01\x01";
+    let map = b"\x01\x01\x06a@host\x06host:1\x01\x04\x01\x01\x01\x06pool-1\x01\x01\x03\x01\x01\x01\x01\x01\x01";
     assert_eq!(&after[before.len() - 3..], &map[..]);
     assert!(topology.is_untouched(), "nobody declared anything");
 

@@ -5,9 +5,11 @@ use crate::Millis;
 use crate::completions::{Completion, Completions};
 use crate::shard::{Edge, Now};
 use crate::share::Share;
+use crate::steward::{LOOK_EVERY_MS, MembersView};
 use crate::ticks::Ticks;
 use crate::waits::Waiting;
 use broker::{ConsumerKey, NodeNumber};
+use consensus::{Change, NodeId};
 use partition::ending::End;
 use partition::extent_copy::Copied;
 use partition::outputs::Ticket;
@@ -44,6 +46,10 @@ pub struct QueueMember {
     at_risk: Arc<AtomicU64>,
     /// What its index took after the last step.
     index_bytes: u64,
+    /// When it looks, as a leader, whether its members are those that are wanted.
+    members_at: Millis,
+    /// Since when it leads, as of the last such look.
+    led_since: Option<Millis>,
 }
 
 impl QueueMember {
@@ -67,6 +73,49 @@ impl QueueMember {
             told_needs: None,
             at_risk,
             index_bytes: 0,
+            members_at: 0,
+            led_since: None,
+        }
+    }
+
+    /// A leader takes the next step towards the members that are wanted.
+    fn look_after_members<E: Edge>(&mut self, now: Millis, share: &mut Share, edge: &mut E) {
+        if self.members_at > now || self.ticks.next().is_none() {
+            return;
+        }
+        self.members_at = now + LOOK_EVERY_MS;
+        let id = self.partition.id();
+        if !self.partition.is_leading() {
+            self.led_since = None;
+            return share.has_grown(id);
+        }
+        let led_ms = now - *self.led_since.get_or_insert(now);
+        let wanted = edge.members_wanted(id);
+        let replica = self.partition.replica_mut();
+        let view = MembersView::of(replica.group(), replica.node());
+        if !view.is_growing() {
+            share.has_grown(id);
+        }
+        let wanted: Vec<NodeId> = wanted.iter().map(|node| NodeId(node.0.into())).collect();
+        let changes = view.next_change(&wanted, share.may_grow(id));
+        if changes.is_empty() {
+            if let Some(heir) = edge.heir(id, led_ms).map(|node| NodeId(node.0.into()))
+                && view.may_lead(heir)
+                && replica.group_mut().transfer_leadership(heir).is_ok()
+            {
+                tracing::info!(partition = id.0, heir = heir.0, "another node is to lead, which leads fewer");
+            }
+            return;
+        }
+        match replica.group_mut().change_membership(&changes) {
+            Ok(_) => {
+                if matches!(changes[..], [Change::Learner(_)]) {
+                    share.grows(id);
+                }
+                tracing::info!(partition = id.0, ?changes, "members change");
+            }
+            // It is asked again with the next look.
+            Err(why) => tracing::debug!(partition = id.0, ?changes, %why, "members do not change yet"),
         }
     }
 
@@ -166,6 +215,7 @@ impl QueueMember {
             }
         }
         self.taken = taken;
+        self.look_after_members(now.ms, share, edge);
         let Share { tail, out, .. } = &mut *share;
         self.partition.flush(&mut Context { now_ms: now.wall_ms, tail, outlets: edge, out });
         share.count_index(&mut self.index_bytes, self.partition.index_bytes());

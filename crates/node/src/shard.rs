@@ -84,6 +84,17 @@ pub trait Edge: Outlets {
         true
     }
 
+    /// The nodes that the group of a partition is to have as its members; none while nobody says.
+    fn members_wanted(&mut self, _partition: PartitionId) -> Vec<NodeNumber> {
+        Vec::new()
+    }
+
+    /// Who is to lead a partition instead of this node, which has led it for so long, where another one
+    /// leads fewer.
+    fn heir(&mut self, _partition: PartitionId, _led_ms: Millis) -> Option<NodeNumber> {
+        None
+    }
+
     /// Takes all `effects` of one step of `partition`. Commands that follow from them wait for the
     /// next step.
     fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>);
@@ -523,6 +534,12 @@ mod tests {
         fn release(&mut self, _: crate::LogIndex) {}
         fn homes(&self) -> Vec<NodeNumber> {
             Vec::new()
+        }
+        fn members_wanted(&self) -> Vec<NodeNumber> {
+            Vec::new()
+        }
+        fn next_standing(&self, _: &[NodeNumber]) -> Option<Bytes> {
+            None
         }
         fn end_of(&self, _: NodeNumber) -> Bytes {
             Bytes::new()

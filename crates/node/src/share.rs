@@ -41,13 +41,16 @@ pub struct Share {
     gauges: Arc<LogGauges>,
     /// What the indexes take now.
     index_bytes: u64,
+    /// The group that takes a member in: the others wait for their turn.
+    growing: Option<PartitionId>,
 }
 
 impl Share {
     /// Nothing is wanted yet.
     pub fn new(tail: Tail, limits: ShareLimits, gauges: Arc<LogGauges>) -> Share {
         let (out, needs, forwards) = (Outputs::default(), Vec::new(), Vec::new());
-        Share { tail, out, forwards, commands: 0, needs, are_keys_full: false, limits, gauges, index_bytes: 0 }
+        let (commands, index_bytes, are_keys_full, growing) = (0, 0, false, None);
+        Share { tail, out, forwards, commands, needs, are_keys_full, limits, gauges, index_bytes, growing }
     }
 
     /// For a shard without anything durable.
@@ -91,6 +94,21 @@ impl Share {
     pub(crate) fn index_bytes_over(&self, own: u64) -> u64 {
         let over = if self.index_bytes > self.limits.index_bytes_max { own } else { 0 };
         over.saturating_sub(self.index_bytes_share())
+    }
+
+    /// Whether a group may take a member in: no other one of this shard does.
+    pub(crate) fn may_grow(&self, partition: PartitionId) -> bool {
+        self.growing.is_none_or(|growing| growing == partition)
+    }
+
+    /// A group takes a member in.
+    pub(crate) fn grows(&mut self, partition: PartitionId) {
+        self.growing = Some(partition);
+    }
+
+    /// A group takes nobody in, or this shard does not lead it.
+    pub(crate) fn has_grown(&mut self, partition: PartitionId) {
+        self.growing = self.growing.filter(|growing| *growing != partition);
     }
 
     pub(crate) fn wal_state(&self, own_index_bytes: u64) -> WalState {

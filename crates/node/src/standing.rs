@@ -6,7 +6,8 @@
 use crate::queue_member::QueueMember;
 use crate::topology_member::{Proposer, TopologyMember};
 use broker::{NodeNumber, PartitionId};
-use consensus::{Role, Status};
+use consensus::Role;
+use partition::replica::Replica;
 
 /// A member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +30,17 @@ pub struct MemberStanding {
     pub applied: u64,
     /// The last entry that it has only as part of a snapshot.
     pub snapshot: u64,
+    /// It has a vote; who joins learns first.
+    pub is_voter: bool,
+    /// How many have one, as far as it knows: one that was forgotten counts until its group has let it
+    /// go.
+    pub voters: usize,
 }
 
 impl MemberStanding {
-    fn of(partition: PartitionId, status: Status) -> MemberStanding {
+    fn of(partition: PartitionId, replica: &Replica) -> MemberStanding {
+        let (status, membership) = (replica.group().status(), replica.group().membership());
+        let leaving = membership.voters_outgoing.iter().filter(|node| !membership.voters.contains(node));
         let role = match status.role {
             Role::Follower => "follower",
             Role::PreCandidate => "pre_vote",
@@ -49,6 +57,8 @@ impl MemberStanding {
             commit: status.commit.0,
             applied: status.applied.0,
             snapshot: status.compacted.index.0,
+            is_voter: membership.is_voter(replica.node()),
+            voters: membership.voters.len() + leaving.count(),
         }
     }
 
@@ -64,18 +74,20 @@ impl MemberStanding {
             commit: 0,
             applied: 0,
             snapshot: 0,
+            is_voter: false,
+            voters: 0,
         }
     }
 }
 
 impl QueueMember {
     pub(crate) fn standing(&self) -> MemberStanding {
-        MemberStanding::of(self.partition().id(), self.partition().replica().group().status())
+        MemberStanding::of(self.partition().id(), self.partition().replica())
     }
 }
 
 impl<M: Proposer> TopologyMember<M> {
     pub(crate) fn standing(&self) -> MemberStanding {
-        MemberStanding::of(self.log().id(), self.log().replica().group().status())
+        MemberStanding::of(self.log().id(), self.log().replica())
     }
 }

@@ -9,11 +9,12 @@ use crate::heard::Heard;
 use crate::proposals::Proposals;
 use crate::shard::Now;
 use crate::share::Share;
+use crate::steward::MembersView;
 use crate::ticks::Ticks;
 use crate::waits::Waiting;
 use broker::{NodeLife, NodeNumber};
 use bytes::Bytes;
-use consensus::LogIndex;
+use consensus::{LogIndex, NodeId};
 use partition::log_partition::Machine;
 use partition::outputs::Ticket;
 use partition::peer::forward::Forward;
@@ -48,8 +49,36 @@ pub trait Proposer: Machine {
     /// The nodes that have something in memory which every node knows.
     fn homes(&self) -> Vec<NodeNumber>;
 
+    /// The nodes that the topology's group is to have as its members; none while nobody says.
+    fn members_wanted(&self) -> Vec<NodeNumber>;
+
+    /// What the leader has to say once these nodes have a vote.
+    fn next_standing(&self, voters: &[NodeNumber]) -> Option<Bytes>;
+
     /// The change that ends what a node has in memory.
     fn end_of(&self, home: NodeNumber) -> Bytes;
+}
+
+/// A leader takes the next step towards the members that its group is to have; gives what is to be
+/// said once they are.
+fn look_after_members(log: &mut LogPartition, machine: &impl Proposer) -> Option<Bytes> {
+    let wanted: Vec<NodeId> = machine.members_wanted().iter().map(|node| NodeId(node.0.into())).collect();
+    let replica = log.replica_mut();
+    let view = MembersView::of(replica.group(), replica.node());
+    let changes = view.next_change(&wanted, true);
+    if !changes.is_empty() {
+        match replica.group_mut().change_membership(&changes) {
+            Ok(_) => tracing::info!(?changes, "members of the topology's group change"),
+            // It is asked again with the next look.
+            Err(why) => tracing::debug!(?changes, %why, "members of the topology's group do not change yet"),
+        }
+        return None;
+    }
+    if view.membership.is_joint() {
+        return None;
+    }
+    let voters = view.membership.voters.iter().filter_map(|node| u32::try_from(node.0).ok());
+    machine.next_standing(&voters.map(NodeNumber).collect::<Vec<_>>())
 }
 
 /// See the module.
@@ -238,6 +267,9 @@ impl<M: Proposer> TopologyMember<M> {
                         let others = homes.into_iter().filter(|home| *home != proposals.own());
                         let gone: Vec<_> = others.filter(|home| self.heard.is_away(*home, now.ms)).collect();
                         gone.into_iter().for_each(|home| proposals.want(now.ms, 0, self.machine.end_of(home)));
+                        if let Some(change) = look_after_members(&mut self.log, &self.machine) {
+                            proposals.want(now.ms, 0, change);
+                        }
                     }
                 }
                 while let Some((wish, token)) = self.machine.next_wish() {

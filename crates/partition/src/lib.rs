@@ -68,7 +68,9 @@ pub use outputs::Outputs;
 pub use partition::{Context, QueuePartition};
 pub use peer::PeerFrame;
 pub use peer::forward::Forward;
-pub use recovery::{Recovery, founding_checkpoint, founding_log_checkpoint, joining_checkpoint};
+pub use recovery::{
+    Recovery, founding_checkpoint, founding_log_checkpoint, joining_checkpoint, joining_log_checkpoint,
+};
 pub use survey::{CopyFigures, PartitionFigures, QueueFigures};
 pub use tail::Tail;
 pub use transient::TransientQueues;

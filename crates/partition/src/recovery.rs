@@ -46,11 +46,24 @@ pub fn founding_log_checkpoint(founders: &[NodeId], state: &[u8]) -> Vec<u8> {
 /// knows no members, and founds nothing, however often it is started. The leader gives it a
 /// snapshot.
 pub fn joining_checkpoint() -> Vec<u8> {
+    let mut payload = joining_head();
+    checkpoint::encode_queues(&Queues::default(), &mut payload);
+    payload
+}
+
+/// The same of the group whose machine is the caller's, with the state that it has before the
+/// snapshot comes.
+pub fn joining_log_checkpoint(state: &[u8]) -> Vec<u8> {
+    let mut payload = joining_head();
+    payload.extend_from_slice(state);
+    payload
+}
+
+fn joining_head() -> Vec<u8> {
     let nothing = Position { index: LogIndex(0), term: Term(0) };
     let head = checkpoint::Head { applied: nothing, vote: (Term(0), None), membership: Membership::default() };
     let mut payload = Vec::new();
     head.encode(&mut payload);
-    checkpoint::encode_queues(&Queues::default(), &mut payload);
     payload
 }
 

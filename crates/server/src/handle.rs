@@ -158,6 +158,8 @@ pub struct Member {
 
 /// How long a leader is looked for, and how often.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// For so long leaders move to an even spread once somebody asked for that.
+const BALANCE_US: u64 = 10_000_000;
 const LEADER_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 struct Inner {
@@ -239,6 +241,12 @@ impl Handle {
     /// Whether this node is one of a cluster.
     pub fn has_peers(&self) -> bool {
         self.shared().leaders.has_peers()
+    }
+
+    /// Has partitions that this node leads move to nodes that lead fewer, within the next seconds.
+    pub fn balance_leaders(&self) {
+        let shared = self.shared();
+        shared.leaders.balance_until(shared.elapsed_us() + BALANCE_US);
     }
 
     /// This node's number.

@@ -20,8 +20,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Why a node of a cluster does not start alone.
-const NOT_ALONE: &str = "the data folder is that of a node that founded a cluster with others: start it with cluster_peers and \
-                         cluster_secret_file as before";
+const NOT_ALONE: &str = "the data folder is that of a node of a cluster: start it with cluster_peers (or cluster_join, or cluster_address alone) \
+                         and cluster_secret_file as before";
 /// How often free space is looked at.
 const DISK_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// And with less than [`DISK_NEAR_LIMITS`] times the limit left: a quick disk takes a gigabyte in a
@@ -81,7 +81,7 @@ pub fn run<G>(
 ) -> Result<(), RunError> {
     let begin = Instant::now();
     let cluster = Cluster::of(config)?;
-    let mut folder = open_data_folder(config, cluster.as_ref().map(Cluster::id)).map_err(OpenError::Storage)?;
+    let mut folder = open_data_folder(config, cluster.as_ref().and_then(Cluster::id)).map_err(OpenError::Storage)?;
     let links = match cluster {
         Some(cluster) => Some(cluster.found(&mut folder, config, asks.ends)?),
         None if folder.cluster_record().map_err(OpenError::Storage)?.is_some() => {

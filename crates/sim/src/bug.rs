@@ -142,11 +142,13 @@ pub enum Bug {
     JoinerFounds,
     /// A node that lost its disk comes back under its id, over an empty one.
     DiskIsReplaced,
+    /// Nobody hears which members groups are to have.
+    MapIsUntold,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 67] = [
+    pub const ALL: [Bug; 68] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -214,6 +216,7 @@ impl Bug {
         Bug::RaiseIsEarly,
         Bug::JoinerFounds,
         Bug::DiskIsReplaced,
+        Bug::MapIsUntold,
     ];
 
     /// What a wrong shell makes of the rules that it tells its partitions.

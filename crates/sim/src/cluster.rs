@@ -270,6 +270,7 @@ impl Cluster {
         if !self.draining {
             self.draining = true;
             self.heal();
+            self.settle_map();
         }
         let now = self.schedule.now();
         let quiet = self.clients.iter().all(Client::is_done) && self.checks.is_drained() && self.checks.is_safe();
@@ -281,22 +282,23 @@ impl Cluster {
         });
         let lag = self.topology_lags();
         let kept = self.kept_by_who_left();
-        if quiet && all_up && equal && self.is_turnover_over() && lag.is_none() && kept.is_none() {
+        let unlike = self.unlike_map();
+        let is_still = quiet && all_up && equal;
+        if is_still && self.is_turnover_over() && lag.is_none() && kept.is_none() && unlike.is_none() {
             return true;
         }
         if now > self.deadline {
+            if let Some(what) = unlike.filter(|_| is_still) {
+                violated("members", &what);
+            }
             if let Some(what) = self.remains() {
                 violated("deleted", &what);
             }
-            if quiet
-                && all_up
-                && equal
-                && let Some(what) = kept.or_else(|| self.waste())
-            {
+            if is_still && let Some(what) = kept.or_else(|| self.waste()) {
                 violated("space", &what);
             }
             self.checks.finish(now);
-            if let Some((checker, what)) = lag.filter(|_| quiet && all_up && equal) {
+            if let Some((checker, what)) = lag.filter(|_| is_still) {
                 violated(checker, &format!("{what}\n{}", self.describe()));
             }
             let at_risk = self.checks.unsafe_ids();

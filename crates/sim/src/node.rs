@@ -311,6 +311,9 @@ pub struct Node {
     settings: Settings,
     /// Queues of each partition, as far as this node has heard.
     known: Vec<Known>,
+    /// Of each partition the members that its group is to have, as far as this node has heard; nobody
+    /// says at first.
+    pub(crate) wanted: Vec<Vec<NodeNumber>>,
     random: Random,
     running: Option<Running>,
     now: Micros,
@@ -335,6 +338,7 @@ impl Node {
             power_loss: PowerLoss::None,
             full_outlets: 0,
             known: vec![Known::new(); settings.partitions.len()],
+            wanted: vec![Vec::new(); settings.partitions.len()],
             settings,
             random,
             running: None,

@@ -115,6 +115,9 @@ pub struct Options {
     /// for good. Not together with `declares`, whose group keeps its members, nor with leaders
     /// that are hit or a log that rots.
     pub members: bool,
+    /// The same by a map of who is to have what, which nodes hear of late and leaders follow by
+    /// themselves, as in the server.
+    pub mapped: bool,
 }
 
 impl Default for Options {
@@ -131,6 +134,7 @@ impl Default for Options {
             declares: false,
             upgrades: false,
             members: false,
+            mapped: false,
         }
     }
 }

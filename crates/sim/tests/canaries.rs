@@ -71,6 +71,12 @@ fn a_node_that_founds_what_it_is_to_join_is_found_out() {
     look_for("[one-leader]", Options { bug: Some(Bug::JoinerFounds), ..members });
 }
 
+#[test]
+fn leaders_that_do_not_follow_the_map_are_found_out() {
+    let mapped = Options { members: true, mapped: true, ..Options::default() };
+    look_for("[members]", Options { bug: Some(Bug::MapIsUntold), ..mapped });
+}
+
 /// It could vote again in a term in which it has voted, and does not have what a leader knows it to
 /// have.
 #[test]

@@ -95,6 +95,17 @@ fn members_change_and_nothing_is_lost() {
     assert!(total.snapshots > 100 && total.leaders > 200, "who joins gets a snapshot: {total:?}");
 }
 
+/// The same where a map says which members there are to be, and the leader of each group takes the
+/// steps by itself.
+#[test]
+fn leaders_follow_the_map_and_nothing_is_lost() {
+    let mapped = Options { members: true, mapped: true, ..Options::default() };
+    let mut total = run_all(8_820..8_860, mapped);
+    total.add(&run_all(8_860..8_866, Options { nodes: 5, rules: true, turnover: true, ..mapped }));
+    assert!(total.members_changed > 60 && total.disks_lost > 5 && total.groups_ended > 5, "{total:?}");
+    assert!(total.snapshots > 40 && total.leaders > 100, "who joins gets a snapshot: {total:?}");
+}
+
 /// Members are upgraded one by one; the machine is raised behind the last of them, and nobody stops
 /// over it.
 #[test]

@@ -20,6 +20,8 @@ pub struct Leaders {
     terms: Arc<[AtomicU64]>,
     /// Grows whenever somebody else leads something.
     changes: Arc<AtomicU64>,
+    /// Until then leaders move to an even spread at once, in microseconds since the node started.
+    balances_until_us: Arc<AtomicU64>,
 }
 
 /// The low bits of a term stand above the number of the node that leads in it: they tell terms apart
@@ -33,13 +35,20 @@ fn node_of(found: u64) -> Option<NodeNumber> {
 impl Leaders {
     /// For a node that leads whatever it has.
     pub fn alone(own: NodeNumber) -> Leaders {
-        Leaders { own, by_partition: Arc::default(), terms: Arc::default(), changes: Arc::default() }
+        Leaders {
+            own,
+            by_partition: Arc::default(),
+            terms: Arc::default(),
+            changes: Arc::default(),
+            balances_until_us: Arc::default(),
+        }
     }
 
     /// For a member of a cluster, over partitions up to this one.
     pub fn among_others(own: NodeNumber, last: PartitionId) -> Leaders {
         let by_partition = (0..=last.0).map(|_| AtomicU64::new(0)).collect();
-        Leaders { own, by_partition, terms: (0..=last.0).map(|_| AtomicU64::new(0)).collect(), changes: Arc::default() }
+        let terms = (0..=last.0).map(|_| AtomicU64::new(0)).collect();
+        Leaders { own, by_partition, terms, changes: Arc::default(), balances_until_us: Arc::default() }
     }
 
     /// Whether other nodes may lead something.
@@ -86,6 +95,16 @@ impl Leaders {
             None => partition.home(),
         };
         leader.filter(|node| *node != self.own)
+    }
+
+    /// Somebody wants an even spread of leaders at once, and until then.
+    pub fn balance_until(&self, us: u64) {
+        self.balances_until_us.fetch_max(us, Ordering::Relaxed);
+    }
+
+    /// Whether somebody wants that now.
+    pub(crate) fn balances_at(&self, us: u64) -> bool {
+        us < self.balances_until_us.load(Ordering::Relaxed)
     }
 
     /// A member says whom it follows, in which term.

@@ -19,6 +19,7 @@
 //! `unanswered`, `turning`) and what the next leader is told again (`settles`), how much may be on its way (`windows`), the switch itself (`switch`), what
 //! follows a change of the topology (`follow`), and what a shard publishes (`emit`, `dead_letter`).
 
+mod balance;
 mod channel_key;
 mod dead_letter;
 mod directory;
@@ -35,6 +36,7 @@ mod turning;
 mod unanswered;
 mod windows;
 
+pub use balance::{Led, heir};
 pub use channel_key::ChannelKeys;
 pub use directory::{Directory, SHARDS_MAX};
 pub use emit::{EVENT_EXCHANGE, Emission};

@@ -3,6 +3,7 @@
 //! Invariant: no borrow of a cell is held while the surroundings are called, so that a session may
 //! hand out commands while it hears of something.
 
+use crate::balance::{self, Led};
 use crate::channel_key::ChannelKeys;
 use crate::dead_letter::{AwaitedDeadLetters, Outgoing};
 use crate::directory::Directory;
@@ -14,7 +15,7 @@ use crate::roads::Frames;
 use crate::settles::Settles;
 use crate::surroundings::{Outsider, Surroundings};
 use crate::windows::RemoteWindows;
-use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, Topology};
+use broker::topology::{Applied, Command as Change, CommandReply, Name, PartitionStage, Refusal, Topology};
 use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId, VhostId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -27,6 +28,10 @@ use std::ops::Deref;
 
 /// How often a shard with something for a partition that nobody leads looks whether somebody does.
 pub const LEADERS_LOOK_MS: u64 = 10;
+
+/// Who has led a partition for so long hands it to a node that leads fewer. One that came back has its
+/// logs and its clients by then.
+const BALANCE_AFTER_MS: u64 = 60_000;
 
 /// See the module. `C` is a connection of the shard, `O` somebody who is no channel.
 pub struct Switch<C, O> {
@@ -660,6 +665,31 @@ impl<E: Surroundings> Crossing<'_, E> {
 }
 
 impl<E: Surroundings> Edge for Crossing<'_, E> {
+    fn members_wanted(&mut self, partition: PartitionId) -> Vec<NodeNumber> {
+        self.env.topology().members_wanted(partition)
+    }
+
+    fn heir(&mut self, partition: PartitionId, led_ms: u64) -> Option<NodeNumber> {
+        let leaders = &self.switch.leaders;
+        if led_ms < BALANCE_AFTER_MS && !leaders.balances_at(self.env.elapsed_us()) {
+            return None;
+        }
+        let topology = self.env.topology();
+        let serving = topology.partitions().filter(|(_, put)| put.stage == PartitionStage::Serving);
+        let led =
+            serving.map(|(id, put)| Led { partition: id, leader: leaders.leader(id), members: put.members.clone() });
+        let all: Vec<Led> = led.collect();
+        drop(topology);
+        let mut inbox = self.switch.inbox.borrow_mut();
+        let reached: Vec<NodeNumber> = all
+            .iter()
+            .flat_map(|led| led.members.iter().copied())
+            .filter(|node| inbox.roads.road(*node).is_some())
+            .collect();
+        drop(inbox);
+        balance::heir(leaders.own(), partition, &all, |node| reached.contains(&node))
+    }
+
     fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
         if let Some(queues) = queues.filter(|_| self.switch.leaders.has_peers()) {
             let term = queues.term().0;

@@ -157,6 +157,7 @@ impl Topology {
             Command::PutNode { .. }
             | Command::PutPool { .. }
             | Command::PutPartition { .. }
+            | Command::ChangeNodes(_)
             | Command::RaiseVersion { .. } => {
                 assert_eq!(scope, Scope::Replicated, "the map of the cluster is the same on every node");
                 self.change_cluster(command)

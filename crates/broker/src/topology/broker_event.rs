@@ -142,6 +142,7 @@ impl Topology {
             | Command::PutNode { .. }
             | Command::PutPool { .. }
             | Command::PutPartition { .. }
+            | Command::ChangeNodes(_)
             | Command::RaiseVersion { .. } => {}
             Command::PutUser { name, password, tags } => {
                 let before = self.users.get(name);

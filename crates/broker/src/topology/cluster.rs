@@ -32,7 +32,8 @@ use crate::ids::{NodeNumber, PartitionId, PoolId};
 ///   not retired.
 /// - 2: a durable queue is placed in a partition that serves, of a pool that serves its type.
 /// - 3: passwords may be hashed by Argon2id, which earlier builds cannot read.
-pub const MACHINE_VERSION: u32 = 3;
+/// - 4: nodes join and are forgotten; a node that becomes a member gets a copy of every partition.
+pub const MACHINE_VERSION: u32 = 4;
 /// The version of a topology that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 /// The version from which on the map of partitions decides where queues may be.
@@ -123,9 +124,11 @@ pub struct PoolPartition {
 /// Nodes, pools and partitions, each by its number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cluster {
-    nodes: BTreeMap<NodeNumber, ClusterNode>,
-    pools: BTreeMap<PoolId, PartitionPool>,
-    partitions: BTreeMap<PartitionId, PoolPartition>,
+    pub(super) nodes: BTreeMap<NodeNumber, ClusterNode>,
+    pub(super) pools: BTreeMap<PoolId, PartitionPool>,
+    pub(super) partitions: BTreeMap<PartitionId, PoolPartition>,
+    /// The data folders of nodes that joined.
+    pub(super) folders: BTreeMap<NodeNumber, u128>,
 }
 
 /// What a node that is alone has, as its data folder shows it.
@@ -220,7 +223,7 @@ impl Topology {
     /// does not hold it yet. Nothing at most starts; everything in a folder of a build that did not
     /// write such commands.
     pub fn commands_of(&self, sole: &SoleNode<'_>) -> Vec<Command> {
-        let Cluster { nodes, pools, partitions } = &self.cluster;
+        let Cluster { nodes, pools, partitions, .. } = &self.cluster;
         let mut commands = Vec::new();
         let before = nodes.get(&sole.number);
         let node = ClusterNode {
@@ -257,16 +260,17 @@ impl Topology {
         commands
     }
 
-    /// What a founder says of itself at each start.
+    /// What a node of a cluster says of itself at each start. `unknown` is how far it has come where
+    /// the topology here does not know it yet.
     pub fn announcement_of(
         &self,
         own: NodeNumber,
-        name: &str,
-        can: MachineVersions,
+        (name, can): (&str, MachineVersions),
         founders: &[ClusterMember<'_>],
+        unknown: NodeStanding,
     ) -> Command {
         let address = founders.iter().find(|founder| founder.number == own).map_or("", |founder| founder.address);
-        let standing = self.cluster.nodes.get(&own).map_or(NodeStanding::Member, |node| node.standing);
+        let standing = self.cluster.nodes.get(&own).map_or(unknown, |node| node.standing);
         let node = ClusterNode { name: Name::from(name), address: Name::from(address), standing, can };
         Command::PutNode { number: own, node }
     }
@@ -279,7 +283,7 @@ impl Topology {
         can: MachineVersions,
         partitions: u32,
     ) -> Vec<Command> {
-        let Cluster { nodes, pools, partitions: known } = &self.cluster;
+        let Cluster { nodes, pools, partitions: known, .. } = &self.cluster;
         let mut commands = Vec::new();
         for founder in founders.iter().filter(|founder| !nodes.contains_key(&founder.number)) {
             let (name, address) = (Name::from(founder.address), Name::from(founder.address));
@@ -302,7 +306,9 @@ impl Topology {
             let partition = PoolPartition { pool: FIRST_POOL, members: members.clone(), stage };
             commands.push(Command::PutPartition { id, partition });
         }
-        commands.extend(self.raise_for(members));
+        // Whoever is gone holds nobody back, and whoever came later has to be able to follow.
+        let founded = members.iter().filter(|member| !nodes.contains_key(*member)).copied();
+        commands.extend(self.raise_for(self.present_nodes().map(|(number, _)| number).chain(founded)));
         commands
     }
 
@@ -314,6 +320,7 @@ impl Topology {
             Command::PutPool { id, pool } => self.put_pool(*id, pool)?,
             Command::PutPartition { id, partition } => self.put_partition(*id, partition)?,
             Command::RaiseVersion { version } => self.raise_version(*version)?,
+            Command::ChangeNodes(change) => return self.change_nodes(change),
             _ => unreachable!("other commands are carried out elsewhere"),
         }
         self.version += 1;
@@ -340,7 +347,11 @@ impl Topology {
         if is_gone && self.cluster.partitions.values().any(|partition| partition.members.contains(&number)) {
             return refused("partitions have it as their member");
         }
+        let joins = before.is_none_or(|before| before.standing < NodeStanding::Member);
         self.cluster.nodes.insert(number, node.clone());
+        if joins && node.standing == NodeStanding::Member && self.lets_nodes_come_and_go() {
+            self.give_copies(number);
+        }
         Ok(())
     }
 
@@ -365,7 +376,7 @@ impl Topology {
 
     fn put_partition(&mut self, id: PartitionId, partition: &PoolPartition) -> Result<(), Refusal> {
         let refused = |why: &str| Err(Refusal::precondition_failed(&format!("cannot put partition {}: {why}", id.0)));
-        let Cluster { nodes, pools, partitions } = &self.cluster;
+        let Cluster { nodes, pools, partitions, .. } = &self.cluster;
         let before = partitions.get(&id);
         if before == Some(partition) {
             return Ok(());

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use super::cluster::{self, ClusterNode, MACHINE_VERSION, PartitionPool, PoolPartition};
 use super::encoding::{Malformed, Reader, Writer};
 use super::exchange_type::ExchangeType;
+use super::joining::NodeChange;
 use super::name::Name;
 use super::password::{HashAlgorithm, PasswordHash, SALT_BYTES};
 use super::pattern::Pattern;
@@ -190,6 +191,8 @@ pub enum Command {
     /// What lives in the memory of a node is gone: it started anew, or cannot be reached. Nothing if
     /// that was said before.
     EndHome(Home),
+    /// A node joins a cluster that is there, or is forgotten.
+    ChangeNodes(NodeChange),
 }
 
 /// The node in whose memory a queue lives, and for how long.
@@ -381,6 +384,7 @@ impl Command {
             | Command::PutPool { .. }
             | Command::PutPartition { .. }
             | Command::RaiseVersion { .. }
+            | Command::ChangeNodes(_)
             | Command::EndHome(_) => false,
         }
     }
@@ -525,6 +529,7 @@ impl Command {
                 writer.byte(44);
                 write_home(&mut writer, *home);
             }
+            Command::ChangeNodes(change) => change.write(&mut writer),
         }
         writer.finish()
     }
@@ -623,6 +628,9 @@ impl Command {
                 Command::PutPartition { id, partition }
             }
             44 => Command::EndHome(read_home(reader)?),
+            tag @ (NodeChange::JOIN_TAG | NodeChange::FORGET_TAG) => {
+                Command::ChangeNodes(NodeChange::read(tag, reader)?)
+            }
             43 => Command::RaiseVersion { version: reader.machine_version()? },
             _ => return Err(reader.malformed("command tag")),
         };

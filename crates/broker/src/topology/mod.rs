@@ -27,6 +27,7 @@ mod exchange_type;
 mod hash;
 mod headers;
 mod home;
+mod joining;
 mod message_facts;
 mod message_headers;
 mod name;
@@ -65,6 +66,7 @@ pub use command::{
 pub use encoding::{Malformed, TABLE_DEPTH_MAX};
 pub use exchange::{EXCHANGES_MAX, Exchange};
 pub use exchange_type::{BINDING_WEIGHT_MAX, ExchangeType, HISTORY_LENGTH_DEFAULT, HISTORY_LENGTH_MAX, HashOn};
+pub use joining::{NODES_MAX, Newcomer, NodeChange};
 pub use message_facts::{HistoryId, MessageFacts, NoFacts, RouteRequest, stable_hash};
 pub use name::{NAME_BYTES_MAX, Name};
 pub use password::{ARGON2_SALT_BYTES, HASH_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};

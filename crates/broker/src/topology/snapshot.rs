@@ -4,7 +4,7 @@
 //! node only is not in them, nor is what every virtual host has from its first moment.
 //!
 //! ```text
-//! snapshot = "LVTO", 1 byte version (6; 5 without eras, and 4 without global parameters too), number machine version, number next queue id,
+//! snapshot = "LVTO", 1 byte version (7; 6 without folders, 5 without eras, and 4 without global parameters too), number machine version, number next queue id,
 //!            number virtual hosts ever, per host by id: flag (0 gone, 1 there and then) bytes name, 2 limits, number policies,
 //!              number operator policies, description
 //!            number users, per user by name: as in PutUser, 2 limits, number permissions, per host by id: number, 3 patterns,
@@ -15,6 +15,7 @@
 //!            number nodes, pools, partitions, each by number: as in PutNode, PutPool, PutPartition
 //!            number global parameters, by name: as in PutGlobalParameter
 //!            number eras, per node by number: number node, number era
+//!            number folders, per node by number: number node, 16 bytes folder
 //! ```
 
 use bytes::Bytes;
@@ -31,12 +32,14 @@ use super::vhost::{Vhost, VhostLimits};
 use crate::ids::{NodeNumber, QueueId};
 
 /// The version that this build writes, and the highest that it reads.
-pub const SNAPSHOT_VERSION: u8 = 6;
+pub const SNAPSHOT_VERSION: u8 = 7;
 /// What is written as long as there is nothing that only later versions can say: earlier builds
 /// read it.
 const PLAIN_VERSION: u8 = 4;
 /// The same where there are global parameters, and no cluster.
 const ALONE_VERSION: u8 = 5;
+/// The same of a cluster which no node has joined.
+const FOUNDERS_VERSION: u8 = 6;
 const MAGIC: &[u8; 4] = b"LVTO";
 
 impl Topology {
@@ -45,9 +48,10 @@ impl Topology {
         let mut writer = Writer::default();
         writer.raw(MAGIC);
         let version = match (self.eras.is_empty(), self.global_parameters.is_empty()) {
+            _ if self.has_folders() => SNAPSHOT_VERSION,
             (true, true) => PLAIN_VERSION,
             (true, false) => ALONE_VERSION,
-            (false, _) => SNAPSHOT_VERSION,
+            (false, _) => FOUNDERS_VERSION,
         };
         writer.byte(version);
         writer.number(self.machine_version.into());
@@ -100,6 +104,9 @@ impl Topology {
             for (node, era) in &self.eras {
                 command::write_home(&mut writer, Home { node: *node, era: *era });
             }
+        }
+        if version > FOUNDERS_VERSION {
+            self.write_folders(&mut writer);
         }
         writer.finish()
     }
@@ -190,7 +197,10 @@ impl Topology {
             }
         }
         if version > ALONE_VERSION {
-            topology.read_eras(reader)?;
+            topology.read_eras(reader, version)?;
+        }
+        if version > FOUNDERS_VERSION {
+            topology.read_folders(reader)?;
         }
         // Rules about where a queue may be placed do not ask whether it may stay.
         topology.machine_version = machine_version;
@@ -270,7 +280,7 @@ impl Topology {
     }
 
     /// The eras; every queue in the memory of a node is of the present one.
-    fn read_eras(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+    fn read_eras(&mut self, reader: &mut Reader<'_>, version: u8) -> Result<(), Malformed> {
         let (mut last, mut eras) = (NodeNumber(0), BTreeMap::new());
         for _ in 0..reader.count("eras")? {
             let Home { node, era } = command::read_home(reader)?;
@@ -281,7 +291,8 @@ impl Topology {
             last = node;
         }
         self.eras = eras;
-        if self.eras.is_empty() || self.queues.by_home().keys().any(|home| self.era(home.node) != home.era) {
+        let is_empty = self.eras.is_empty() && version == FOUNDERS_VERSION;
+        if is_empty || self.queues.by_home().keys().any(|home| self.era(home.node) != home.era) {
             return Err(reader.malformed("eras"));
         }
         Ok(())

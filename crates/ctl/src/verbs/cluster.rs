@@ -1,8 +1,10 @@
 //! The cluster: who is in it, and where it listens.
 
+use crate::api::path;
 use crate::context::{Cx, items, text};
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 use crate::form::Shown;
+use crate::options::flag;
 use crate::output::{heading, is_terminal};
 use crate::tool::{CTL, DIAGNOSTICS};
 use crate::verb::{Section, VERB, Verb};
@@ -15,6 +17,16 @@ pub(super) const VERBS: &[Verb] = &[
         section: Section::Cluster,
         about: "Tells who is in the cluster, where it listens, and which alarms there are",
         run: status,
+        ..VERB
+    },
+    Verb {
+        name: "forget_cluster_node",
+        section: Section::Cluster,
+        usage: "[--offline] <node>",
+        about: "Forgets a node that is gone for good, by its name or number: nothing counts on it any more",
+        words: (1, 1),
+        switches: &[flag("offline", "refused: another node has to run, and is asked")],
+        run: forget,
         ..VERB
     },
     Verb {
@@ -157,6 +169,21 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
         title("Feature flags") + &lines(&flag_lines),
     ];
     Ok(Shown::Document(told, parts.join("\n")))
+}
+
+fn forget(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let node = cx.word(0);
+    if cx.options.flag("offline") {
+        return Err(Failure::plain(
+            USAGE,
+            "A node is forgotten by the others of its cluster: ask one that runs.\n".to_owned(),
+        ));
+    }
+    cx.banner(&format!("Removing node {node} from the cluster"));
+    match cx.api()?.delete(&path(&["leveret", "nodes", node]))?.good_or_none()? {
+        Some(_) => Ok(Shown::Done),
+        None => Err(Failure::refused("The node selected is not in the cluster.".to_owned())),
+    }
 }
 
 fn listeners(cx: &Cx<'_>) -> Result<Shown, Failure> {

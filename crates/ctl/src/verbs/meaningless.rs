@@ -44,7 +44,7 @@ const NO_ERLANG: &str =
 const NO_MIRRORS: &str = "There are no mirrored queues here: a quorum queue is replicated, and synchronises itself";
 const ONE_PROCESS: &str = "A node is one process: end it by stop and start it by leveret server";
 const NO_CLUSTERING: &str =
-    "Members of a cluster are not changed by this command: docs/clustering.md says what there is";
+    "A node joins at its start: leveret server with an empty --data-dir, --cluster-join HOST:PORT: docs/clustering.md";
 const ON_STDERR: &str =
     "The log goes to standard error, and what started the node keeps it: journalctl -u leveret, or docker logs";
 const NO_SECRETS: &str =
@@ -82,7 +82,6 @@ pub(super) const VERBS: &[Verb] = &[
     none("force_boot", CTL, "A node starts without being forced: leveret server"),
     none("join_cluster", CTL, NO_CLUSTERING),
     none("change_cluster_node_type", CTL, "Every node keeps its data on disk"),
-    none("forget_cluster_node", CTL, NO_CLUSTERING),
     none(
         "rename_cluster_node",
         CTL,

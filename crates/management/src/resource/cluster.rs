@@ -1,8 +1,8 @@
 //! What is asked of a cluster as a whole: feature flags, deprecated features, rebalancing, members
 //! of queues, what is reset.
 //!
-//! Invariant: the cluster is one node. What only several nodes could do is refused as RabbitMQ
-//! refuses it there; what would change nothing is done. What comes later says so.
+//! Invariant: every node has a copy of each queue. What would take one away is refused, on a node that
+//! is alone as RabbitMQ refuses it there; what would change nothing is done. What comes later says so.
 
 use super::Cx;
 use super::message::need_keys;
@@ -11,8 +11,10 @@ use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object_of;
 use crate::listing;
-use broker::topology::{Queue, QueueType};
+use broker::PartitionId;
+use broker::topology::{Command, NodeChange, Queue, QueueType};
 use serde_json::json;
+use server::handle::Member;
 
 /// Feature flags of RabbitMQ whose meaning holds here, always: name, description, who provides it.
 const FEATURE_FLAGS: &[(&str, &str, &str)] = &[
@@ -90,9 +92,50 @@ pub(super) fn deprecated_features(cx: Cx<'_>, only_used: bool) -> Result<Answer,
     Ok(Answer::json(&listing::list(cx.call, seen.map(describe).collect())?))
 }
 
-/// POST: leaders are spread over the nodes. There is one.
-pub(super) fn rebalance(cx: Cx<'_>) -> Result<Answer, Refused> {
+/// POST: leaders are spread over the nodes, within the next seconds.
+pub(super) async fn rebalance(cx: Cx<'_>) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
+    cx.handle().balance_leaders();
+    let gathered = cx.ask(cx.others(), "POST", "/api/rebalance/queues").await;
+    Ok(gathered.told(Answer::done()))
+}
+
+/// DELETE of a node that is gone for good, by its name or number: no group counts on it any more, and it
+/// never comes back under its number. Errors: 404 for one that is not there, 400 where it is or where
+/// something would be lost with it.
+pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    let handle = cx.handle();
+    let members = handle.members();
+    let is_meant = |member: &&Member| member.name.as_bytes() == node || member.number.0.to_string().as_bytes() == node;
+    let Some(member) = members.iter().find(is_meant) else {
+        return Err(Refused::Missing("The node selected is not in the cluster.".to_owned()));
+    };
+    let (name, number) = (&member.name, member.number);
+    let wrong = |why: String| Err(Refused::BadRequest(why));
+    if member.is_own {
+        return wrong(format!("{name} is the node that was asked: stop it, and have another one forget it"));
+    }
+    if member.is_reached {
+        return wrong(format!("{name} is running: stop it first"));
+    }
+    // What only it has would be lost: a group that can do without it has a leader elsewhere.
+    let is_served = |partition: PartitionId| {
+        let leader = handle.leader(partition);
+        members.iter().any(|other| Some(other.number) == leader && other.is_reached && other.number != number)
+    };
+    let counted_on: Vec<PartitionId> = {
+        let topology = handle.topology();
+        topology.partitions().filter(|(_, put)| put.members.contains(&number)).map(|(id, _)| id).collect()
+    };
+    if let Some(partition) = counted_on.into_iter().find(|partition| !is_served(*partition)) {
+        return wrong(format!(
+            "partition {} has no leader without {name}, which may be the only one that has what is in it: bring nodes back first",
+            partition.0
+        ));
+    }
+    handle.change(Command::ChangeNodes(NodeChange::Forget(number))).await?;
+    tracing::info!(node = %name, number = number.0, "a node was forgotten");
     Ok(Answer::done())
 }
 
@@ -166,31 +209,46 @@ pub(super) async fn change_member(
     let fields = object_of(&body.read(cx.caller).await?, &["node", "vhost", "name"])?;
     need_keys(&fields, &["node"])?;
     let wrong = |text: &str| Err(Refused::BadRequest(text.to_owned()));
-    if fields["node"].as_str() != Some(cx.handle().facts().node_name.as_str()) {
+    let members = cx.handle().members();
+    if !members.iter().any(|member| Some(member.name.as_str()) == fields["node"].as_str()) {
         return wrong("Node is not a cluster member");
     }
     match (is_quorum, adds) {
         (false, _) => wrong("classic_queue_not_supported"),
         (true, true) => wrong("already_a_member"),
-        (true, false) => wrong("last_node"),
+        (true, false) => wrong(keeps_copies(&members)),
     }
 }
 
-/// POST: queues get a member on a node. All of them have one on the only node.
+/// Why a member of a queue stays where it is.
+fn keeps_copies(members: &[Member]) -> &'static str {
+    match members.len() {
+        1 => "last_node",
+        _ => "every node has a copy of each queue: forget_cluster_node removes a node that is gone for good",
+    }
+}
+
+/// POST: queues get a member on a node. All of them have one on every node, or are getting it.
 pub(super) async fn grow(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    cx.need_node(node)?;
+    need_member(cx, node)?;
     let known = ["strategy", "vhost_pattern", "queue_pattern", "membership"];
     let fields = object_of(&body.read(cx.caller).await?, &known)?;
     need_keys(&fields, &["strategy", "vhost_pattern", "queue_pattern"])?;
     Ok(Answer::accepted())
 }
 
-/// DELETE: queues lose their members on a node. It is the only one, so they would be lost.
+/// DELETE: queues lose their members on a node. Every node keeps its copies until it is forgotten.
 pub(super) fn shrink(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    cx.need_node(node)?;
-    Err(Refused::BadRequest("last_node".to_owned()))
+    need_member(cx, node)?;
+    Err(Refused::BadRequest(keeps_copies(&cx.handle().members()).to_owned()))
+}
+
+/// Errors: 404 for what is no node of the cluster.
+fn need_member(cx: Cx<'_>, node: &[u8]) -> Result<(), Refused> {
+    let is_there = cx.handle().members().iter().any(|member| member.name.as_bytes() == node);
+    if is_there { Ok(()) } else { Err(Refused::NotFound) }
 }
 
 /// What RabbitMQ's plug-ins serve and this broker does not yet.

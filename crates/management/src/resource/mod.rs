@@ -210,6 +210,7 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"leveret", b"queues", vhost] => on!(method; "GET" => guarantee::queues(cx, Some(vhost)).await),
         [b"leveret", b"queues", vhost, name] => on!(method; "GET" => guarantee::queue(cx, vhost, name).await),
         [b"leveret", b"cluster"] => on!(method; "GET" => whole::get(cx).await),
+        [b"leveret", b"nodes", node] => on!(method; "DELETE" => cluster::forget(cx, node).await),
         [b"leveret", b"settings"] => on!(method; "GET" => operator::settings(cx)),
         [b"leveret", b"stop"] => on!(method; "POST" => operator::stop(cx)),
         [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),
@@ -248,6 +249,7 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"definitions", vhost] => on!(method;
             "GET" => definitions::export(cx, Some(vhost)),
             "POST" => definitions::import(cx, Some(vhost), body).await),
+        [b"rebalance", b"queues"] => on!(method; "POST" => cluster::rebalance(cx).await),
         [
             b"feature-flags"
             | b"deprecated-features"
@@ -274,7 +276,6 @@ fn cluster_wide(cx: Cx<'_>, method: &str, parts: &[&[u8]]) -> Result<Answer, Ref
         [b"feature-flags", name, b"enable"] => on!(method; "PUT" => cluster::enable_feature_flag(cx, name)),
         [b"deprecated-features"] => on!(method; "GET" => cluster::deprecated_features(cx, false)),
         [b"deprecated-features", b"used"] => on!(method; "GET" => cluster::deprecated_features(cx, true)),
-        [b"rebalance", b"queues"] => on!(method; "POST" => cluster::rebalance(cx)),
         [b"reset"] => on!(method; "DELETE" => cluster::reset(cx, None)),
         [b"reset", node] => on!(method; "DELETE" => cluster::reset(cx, Some(node))),
         [b"extensions"] => on!(method; "GET" => cluster::extensions()),

@@ -108,6 +108,7 @@ const PATHS: &[(&str, &str, &str)] = &[
     ("definitions/{vhost}", "GET POST", "What is declared in a virtual host, out and in"),
     ("leveret/latencies", "GET", "How long the stages of a message's road took within the last minute"),
     ("leveret/disk", "GET", "What partitions have on the disk"),
+    ("leveret/nodes/{node}", "DELETE", "Forgets a node that is gone for good"),
     ("leveret/queues", "GET", "*What each queue promises now"),
     ("leveret/queues/{vhost}", "GET", "*What each queue of a virtual host promises now"),
     ("leveret/queues/{vhost}/{queue}", "GET", "What a queue promises now"),

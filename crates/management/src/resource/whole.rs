@@ -2,7 +2,7 @@
 //! partitions with their leaders and how far each member is behind, and what queues are promised now.
 //!
 //! Invariant: what a node does not answer is not made up. A copy counts as in sync only if its node
-//! answered, follows the leader and has what a majority has on its own disk, but for a moment's worth.
+//! answered, has a vote, follows the leader and has what a majority has on its own disk, but for a moment's worth.
 
 use super::Cx;
 use crate::answer::{Answer, Refused};
@@ -37,6 +37,8 @@ fn row(member: &MemberStanding) -> Value {
         "commit": member.commit,
         "applied": member.applied,
         "snapshot": member.snapshot,
+        "voter": member.is_voter,
+        "voters": member.voters,
     })
 }
 
@@ -128,7 +130,7 @@ fn standing(cx: Cx<'_>, map: &Map, members: &Members, id: PartitionId) -> Standi
         let lag = row.zip(commit).map(|(row, (commit, _))| commit.saturating_sub(number(row, "synced")));
         let follows = row.zip(commit).is_some_and(|(row, (_, term))| number(row, "term") == term);
         let is_in_sync =
-            follows && lag.is_some_and(|lag| lag <= LAG_MAX) && row.is_some_and(|row| row["role"] != "damaged");
+            follows && lag.is_some_and(|lag| lag <= LAG_MAX) && row.is_some_and(|row| row["voter"] == true);
         in_sync += usize::from(is_in_sync);
         json!({
             "node": member.name,
@@ -141,7 +143,9 @@ fn standing(cx: Cx<'_>, map: &Map, members: &Members, id: PartitionId) -> Standi
         })
     };
     let described: Vec<Value> = found.iter().map(describe).collect();
-    let of = found.len();
+    // One that was forgotten counts until the group has let it go.
+    let voters = leader.and_then(|(_, row)| *row).map_or(0, |row| number(row, "voters"));
+    let of = found.len().max(usize::try_from(voters).unwrap_or(0));
     let described = json!({
         "partition": id.0,
         "kind": if id == TOPOLOGY { "topology" } else { "queues" },
@@ -221,7 +225,7 @@ pub(super) async fn quorum_status(cx: Cx<'_>, partition: PartitionId) -> Value {
         Some(row) => json!({
             "Node Name": member.name,
             "Raft State": row["role"],
-            "Membership": "voter",
+            "Membership": if row["voter"] == true { "voter" } else { "promotable" },
             "Last Log Index": row["last"],
             "Last Written": row["synced"],
             "Last Applied": row["applied"],

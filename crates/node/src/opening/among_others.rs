@@ -13,11 +13,12 @@ use broker::topology::Topology;
 use broker::{NodeLife, PartitionId};
 use consensus::NodeId;
 use partition::place::file_u32;
-use partition::{founding_checkpoint, founding_log_checkpoint};
+use partition::{founding_checkpoint, founding_log_checkpoint, joining_checkpoint, joining_log_checkpoint};
 use storage::{CheckpointStore, ClusterRecord, DataFolder, Disk, FileNo, GroupId, NodeState, WalOptions, WalPosition};
 
-/// Founds the groups of a node together with others, in a folder that is to join. It may have been
-/// begun before.
+/// Founds the groups of a node together with others, in a folder that is to join; or, where these are
+/// there already, begins as a member of each that nobody has spoken to yet. It may have been begun
+/// before.
 ///
 /// # Panics
 /// If the folder is none of those in `record`.
@@ -28,18 +29,26 @@ pub fn found_among_others<D: Disk>(folder: &mut DataFolder<D>, record: &ClusterR
     if folder.node().state == NodeState::Member {
         return Ok(());
     }
-    let founders: Vec<NodeId> = record.founders.iter().map(|founder| NodeId(founder.number.into())).collect();
+    // Who joins founds nothing, however often it is started: it is told who the members are.
+    let (topology, queues) = match record.joined {
+        Some(_) => (joining_log_checkpoint(&Topology::new().encode_snapshot()), joining_checkpoint()),
+        None => founding(record),
+    };
     let mut checkpoints = CheckpointStore::open(folder.disk(), folder.identity().folder_id)?;
     checkpoints.note_last_group(GroupId(record.partitions));
     let begin = WalPosition { file: FileNo(1), offset: 0 };
-    let topology = founding_log_checkpoint(&founders, &Topology::new().encode_snapshot());
     checkpoints.save(GroupId(TOPOLOGY.0), begin, &topology)?;
-    let queues = founding_checkpoint(&founders);
     for id in 1..=record.partitions {
         checkpoints.save(GroupId(id), begin, &queues)?;
     }
     folder.become_member(number)?;
     Ok(())
+}
+
+/// What the groups of founders begin with: the topology's, and those of queues.
+fn founding(record: &ClusterRecord) -> (Vec<u8>, Vec<u8>) {
+    let founders: Vec<NodeId> = record.founders.iter().map(|founder| NodeId(founder.number.into())).collect();
+    (founding_log_checkpoint(&founders, &Topology::new().encode_snapshot()), founding_checkpoint(&founders))
 }
 
 /// Opens what is on a disk for a member of a cluster. `boot`: a number that no other boot of the
@@ -55,6 +64,9 @@ pub fn bring_back_among_others<D: Disk>(
         return Err(OpenError::Joining);
     }
     let own = member_of(node);
+    // Of a node that was alone, groups may have all of their state in the log.
+    let was_alone = folder.cluster_record()?.is_some_and(|record| record.founders.len() == 1);
+    let founders: &[NodeId] = if was_alone { &[own] } else { &[] };
     let folder_life = folder.begin_life(boot)?;
     let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
     let last = checkpoints.groups().chain(checkpoints.last_group()).map(|group| group.0).max().unwrap_or(0);
@@ -73,13 +85,13 @@ pub fn bring_back_among_others<D: Disk>(
     let current_file = file_u32(wal.durable_file());
     let metadata = groups.remove(&TOPOLOGY.0).ok_or_else(|| contradictory(TOPOLOGY, &"it has ended on this node"))?;
     let (mut metadata, state) =
-        metadata.finish_log(own, raft(own, TOPOLOGY.0), &[]).map_err(|why| contradictory(TOPOLOGY, &why))?;
+        metadata.finish_log(own, raft(own, TOPOLOGY.0), founders).map_err(|why| contradictory(TOPOLOGY, &why))?;
     metadata.log_is_at(current_file);
     let topology = topology_of(state.as_ref())?;
     let mut partitions = Vec::new();
     for (id, recovery) in groups {
         let mut aside = Quarantined::new(OpenError::LogGone, Some(&recovery));
-        match recovery.finish(own, raft(own, id), &[]) {
+        match recovery.finish(own, raft(own, id), founders) {
             Ok(mut partition) => {
                 partition.log_is_at(current_file);
                 partition.ask_for_queues();

@@ -5,16 +5,17 @@
 
 use super::encryption::LinkTls;
 use super::formation::form;
-use super::handshake::Secret;
+use super::handshake::{Newcomer, Secret};
+use super::joining::Joining;
 use super::links::{Links, LinksParts};
 use super::peers::Peers;
 use crate::config::Config;
-use crate::engine::OpenError;
+use crate::engine::{OpenError, found_alone};
 use crate::node::{Node, tell_taken_by};
 use crate::run::{Asks, RunError};
 use crate::topology_log::Answer;
 use broker::topology::{
-    ClusterMember, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, Refusal, Topology,
+    ClusterMember, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, NodeStanding, Refusal, Topology,
 };
 use broker::{NodeLife, NodeNumber};
 use partition::machine::MACHINE_VERSION as QUEUES_MACHINE_VERSION;
@@ -23,15 +24,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use storage::{ClusterRecord, DataFolder, NodeState, RealDisk};
+use storage::{ClusterRecord, DataFolder, Founder, NodeState, RealDisk};
 
+/// What stands for the cluster's number in the folder of a node that joined: its file has it.
+const NOT_KNOWN: u128 = 0;
+/// Why a node of a cluster does not begin one of its own.
+const NOT_ALONE: &str = "the data folder is that of a node of a cluster: start it with the cluster_peers or the cluster_join with which it \
+                         came to it";
+/// Why a node alone does not come to others.
+const ALONE: &str = "the data folder is that of a node that runs alone: start it with cluster_address and cluster_secret_file and \
+                     without cluster_peers and cluster_join, and let others with empty folders join it";
+/// Why a folder founds nothing.
+const BEGUN_TO_JOIN: &str = "the data folder was begun for a node that comes to others: start it with cluster_join or cluster_peers, as \
+                             before, or use an empty folder";
 /// How often whoever waits looks whether the process is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often the log says what is waited for.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
+/// How a node comes to its cluster.
+enum Beginning {
+    /// It founds it with others.
+    Founds,
+    /// It asks a node of it.
+    Joins { via: String },
+    /// It ran alone, or is the first one: others may join it.
+    Alone,
+}
+
 /// A cluster as the settings have it.
 pub(crate) struct Cluster {
+    beginning: Beginning,
     peers: Peers,
     secret: Secret,
     tls: Option<Arc<LinkTls>>,
@@ -52,72 +75,135 @@ pub(crate) struct Member {
     tls: Option<Arc<LinkTls>>,
     record: ClusterRecord,
     number: NodeNumber,
+    /// Where the others reach it now.
+    address: String,
 }
 
 impl Cluster {
     /// The cluster that is set, if one is. Errors: one line that says what to do.
     pub(crate) fn of(config: &Config) -> Result<Option<Cluster>, RunError> {
-        let wrong = |why: String| RunError::Cluster(why);
-        if config.cluster_peers.is_empty() {
-            return match config.cluster_secret_file.is_some() || !config.cluster_address.is_empty() {
-                true => {
-                    Err(wrong("cluster_secret_file and cluster_address are of no use without cluster_peers".to_owned()))
-                }
+        let wrong = |why: &str| Err(RunError::Cluster(why.to_owned()));
+        let (peers, join) = (&config.cluster_peers, config.cluster_join.first());
+        let own = config.cluster_address.first().map(String::as_str);
+        if peers.is_empty() && join.is_none() && (own.is_none() || config.cluster_secret_file.is_none()) {
+            return match own.is_some() || config.cluster_secret_file.is_some() {
+                true => wrong(
+                    "cluster_secret_file and cluster_address are of no use without each other, or without cluster_peers or cluster_join",
+                ),
                 false => Ok(None),
             };
         }
         let Some(file) = &config.cluster_secret_file else {
-            return Err(wrong(
-                "cluster_peers needs cluster_secret_file: what nodes say to each other is for nobody else".to_owned(),
-            ));
+            let what = if join.is_some() { "cluster_join" } else { "cluster_peers" };
+            return Err(RunError::Cluster(format!(
+                "{what} needs cluster_secret_file: what nodes say to each other is for nobody else"
+            )));
         };
-        let secret = Secret::read(file).map_err(wrong)?;
-        let own = config.cluster_address.first().map(String::as_str);
-        let peers = Peers::new(&config.cluster_peers, own).map_err(|error| wrong(error.to_string()))?;
+        let secret = Secret::read(file).map_err(RunError::Cluster)?;
+        let (beginning, peers) = match (join, own) {
+            (Some(_), _) if !peers.is_empty() => {
+                return wrong(
+                    "cluster_peers is for nodes that found a cluster together, cluster_join for one that comes later: set one of them",
+                );
+            }
+            (Some(_), None) => {
+                return wrong("cluster_join needs cluster_address: where the other nodes reach this one, as host:port");
+            }
+            (Some(via), Some(own)) => (Beginning::Joins { via: via.clone() }, Peers::joined(own)),
+            (None, Some(own)) if peers.is_empty() => (Beginning::Alone, Peers::joined(own)),
+            (None, own) => (Beginning::Founds, Peers::new(peers, own)),
+        };
+        let peers = peers.map_err(|error| RunError::Cluster(error.to_string()))?;
         let tls = config.cluster_tls_files().map(LinkTls::load).transpose()?.map(Arc::new);
-        Ok(Some(Cluster { peers, secret, tls }))
+        Ok(Some(Cluster { beginning, peers, secret, tls }))
     }
 
-    /// The cluster's number: that of these nodes with this secret.
-    pub(crate) fn id(&self) -> u128 {
+    /// The cluster's number, by which its folders know it: that of the founders with this secret. A
+    /// node that joins does not know it yet, and one that began alone has it in its folder.
+    pub(crate) fn id(&self) -> Option<u128> {
+        match self.beginning {
+            Beginning::Founds => Some(self.number_of_founders()),
+            Beginning::Joins { .. } => Some(NOT_KNOWN),
+            Beginning::Alone => None,
+        }
+    }
+
+    fn number_of_founders(&self) -> u128 {
         let words: Vec<&[u8]> = self.peers.all.iter().map(|peer| peer.as_bytes()).collect();
         let number = self.secret.number_of(&words);
         u128::from_le_bytes(number[..16].try_into().expect("a hash has more"))
     }
 
-    /// Founds the cluster with the others, if that was not done before. Blocks until it is.
+    /// Founds the cluster with the others, or joins it, if that was not done before. Blocks until it
+    /// is.
     pub(crate) fn found(
         self,
         folder: &mut DataFolder<RealDisk>,
         config: &Config,
         ends: &AtomicBool,
     ) -> Result<Founded, RunError> {
-        let (id, folder_id) = (self.id(), folder.identity().folder_id);
+        let folder_id = folder.identity().folder_id;
+        let wrong = |why: &str| RunError::Cluster(why.to_owned());
         let known = folder.cluster_record().map_err(OpenError::Storage)?;
-        let record = match known {
-            Some(record) => record,
-            None if folder.node().state != NodeState::Joining => {
-                return Err(RunError::Cluster(
-                    "the data folder is that of a node that runs alone: start it without cluster_peers, or give the cluster new folders"
-                        .to_owned(),
-                ));
+        let state = folder.node().state;
+        let record = match (known, &self.beginning) {
+            (Some(record), Beginning::Alone) if record.founders.len() > 1 => return Err(wrong(NOT_ALONE)),
+            (Some(record), _) => record,
+            (None, Beginning::Founds | Beginning::Joins { .. }) if state != NodeState::Joining => {
+                return Err(wrong(ALONE));
             }
-            None => {
+            (None, Beginning::Founds) => {
                 let store = |record: &ClusterRecord| folder.store_cluster_record(record);
+                let id = self.number_of_founders();
                 form(&self.peers, (&self.secret, self.tls.clone()), (id, folder_id), config.partitions, store, ends)
                     .map_err(|error| RunError::Cluster(error.to_string()))?
             }
+            (None, Beginning::Joins { via }) => self.join(via, folder, ends)?,
+            (None, Beginning::Alone) if state == NodeState::Joining => return Err(wrong(BEGUN_TO_JOIN)),
+            (None, Beginning::Alone) => self.begin_alone(folder, config)?,
         };
         node::found_among_others(folder, &record)?;
+        let id = record.joined.unwrap_or_else(|| self.number_of_founders());
         Ok(Founded { cluster: self, id, folder: folder_id, record })
+    }
+
+    /// Asks a node of the cluster for a number, and waits until there is one.
+    fn join(&self, via: &str, folder: &DataFolder<RealDisk>, ends: &AtomicBool) -> Result<ClusterRecord, RunError> {
+        let newcomer = Newcomer {
+            name: folder.identity().node_name.clone(),
+            topology: MACHINE_VERSION,
+            queues: QUEUES_MACHINE_VERSION,
+        };
+        let (address, secret, tls) = (self.peers.own.as_str(), &self.secret, self.tls.clone());
+        let joining = Joining { via, address, secret, tls, folder: folder.identity().folder_id, newcomer };
+        match joining.join(ends).map_err(RunError::Thread)? {
+            Some(record) => Ok(record),
+            None => Err(RunError::Cluster("ended before the cluster was joined".to_owned())),
+        }
+    }
+
+    /// A node that is alone is the first of a cluster from now on. A new folder founds its groups as
+    /// that of a node alone does.
+    fn begin_alone(&self, folder: &mut DataFolder<RealDisk>, config: &Config) -> Result<ClusterRecord, RunError> {
+        if folder.node().state == NodeState::Founding {
+            found_alone(folder, config.partitions, u32::try_from(config.wal_file_bytes).unwrap_or(u32::MAX))?;
+        }
+        let founder = Founder {
+            number: folder.node().id,
+            folder_id: folder.identity().folder_id,
+            address: self.peers.own.clone(),
+        };
+        let joined = Some(folder.identity().cluster_id);
+        Ok(ClusterRecord { joined, partitions: config.partitions, founders: vec![founder] })
     }
 }
 
 impl Founded {
     /// Starts the links of a node.
     pub(crate) fn start(self, own: NodeLife, node: &Node) -> std::io::Result<Member> {
-        let Founded { cluster: Cluster { peers, secret, tls }, id, folder, record } = self;
+        let Founded { cluster: Cluster { peers, secret, tls, .. }, id, folder, record } = self;
         let shared = node.shared();
+        let address = peers.own.clone();
         let parts = LinksParts {
             peers,
             secret,
@@ -132,7 +218,7 @@ impl Founded {
         assert!(shared.links.set(links.clone()).is_ok(), "links are started once");
         let teller = links.clone();
         tell_taken_by(shared, move || teller.tell_taken_soon());
-        Ok(Member { links, thread, tls, record, number: NodeNumber(own.node) })
+        Ok(Member { links, thread, tls, record, number: NodeNumber(own.node), address })
     }
 }
 
@@ -147,21 +233,33 @@ impl Member {
             .record
             .founders
             .iter()
-            .map(|founder| ClusterMember { number: NodeNumber(founder.number), address: &founder.address })
+            .map(|founder| {
+                let number = NodeNumber(founder.number);
+                let address = if number == self.number { &self.address } else { &founder.address };
+                ClusterMember { number, address }
+            })
             .collect();
         // The first one is proposed whether it says anything new or not: with it all before is here.
-        let announce = |topology: &Topology| topology.announcement_of(self.number, name, can, &members);
-        let first = announce(&node.shared().topology());
-        let mut next = Some(first);
+        let unknown = if self.record.joined.is_some() { NodeStanding::Joining } else { NodeStanding::Member };
+        let announce = |topology: &Topology| topology.announcement_of(self.number, (name, can), &members, unknown);
+        let mut announced = announce(&node.shared().topology());
+        let mut next = Some(announced.clone());
         while let Some(change) = next {
             match self.decide(node, change, asks, &mut tell_at) {
                 None => return false,
                 Some(Ok(_)) => {}
-                Some(Err(refusal)) => tracing::warn!(%refusal, "the topology refuses what a founder has to say"),
+                Some(Err(refusal)) => tracing::debug!(%refusal, "the topology refuses what a node has to say"),
             }
             let topology = node.shared().topology();
-            let map = topology.commands_of_founders(&members, can, config.partitions.min(self.record.partitions));
-            next = map.into_iter().next();
+            // It may have gone further meanwhile than was known here.
+            let now = announce(&topology);
+            let again = (now != announced).then(|| now.clone());
+            announced = now;
+            let map = match self.record.joined {
+                Some(_) => topology.raise_for(topology.present_nodes().map(|(number, _)| number)).into_iter().collect(),
+                None => topology.commands_of_founders(&members, can, config.partitions.min(self.record.partitions)),
+            };
+            next = again.or_else(|| map.into_iter().next());
         }
         // What it had in memory before it started is gone, and nobody finds it any more.
         let home = node.shared().topology().own_home();
@@ -206,7 +304,7 @@ impl Member {
                 if Instant::now() >= *tell_at {
                     *tell_at = Instant::now() + TELL_EVERY;
                     let linked: Vec<u32> = self.links.linked().iter().map(|node| node.0).collect();
-                    let of = self.record.founders.len();
+                    let of = node.shared().topology().present_nodes().count().max(self.record.founders.len());
                     tracing::info!(?linked, "waiting for a majority of the {of} nodes of the cluster");
                 }
             }

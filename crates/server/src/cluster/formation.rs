@@ -237,7 +237,7 @@ impl Search {
             Some(Founder { number: at as u32 + 1, folder_id, address: address.clone() })
         };
         let founders = all.iter().enumerate().map(founder).collect::<Option<Vec<_>>>()?;
-        Some(ClusterRecord { partitions: self.partitions, founders })
+        Some(ClusterRecord { joined: None, partitions: self.partitions, founders })
     }
 
     fn tell(&self) {

@@ -98,6 +98,20 @@ pub(super) struct Hello {
     /// The version of the packets that it speaks.
     pub(super) packets: u8,
     nonce: String,
+    /// It has an empty folder, and wants to join a cluster that is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) joins: Option<Newcomer>,
+}
+
+/// What a node says of itself that wants to join.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Newcomer {
+    /// Its name.
+    pub(super) name: String,
+    /// The newest version of the topology's machine that it can carry out.
+    pub(super) topology: u32,
+    /// The same of the queues' machine.
+    pub(super) queues: u32,
 }
 
 impl Hello {
@@ -113,12 +127,19 @@ impl Hello {
             peers: peers.to_vec(),
             packets: partition::peer::packet::PACKET_VERSION,
             nonce: format!("{nonce:032x}"),
+            joins: None,
         }
+    }
+
+    /// The same of one that wants to join, and does not know the cluster's number yet.
+    pub(super) fn joining(self, newcomer: Newcomer) -> Hello {
+        Hello { joins: Some(newcomer), ..self }
     }
 
     /// Why a peer is no node of this one's cluster, by what both say of it. Both sides come to the same.
     pub(super) fn objection_to(&self, peer: &Hello) -> Option<String> {
-        if peer.peers != self.peers {
+        // Nodes that joined were given no list, and those that are to join do not know the cluster yet.
+        if !peer.peers.is_empty() && !self.peers.is_empty() && peer.peers != self.peers {
             return Some(format!(
                 "two lists of nodes: {} has {}, {} has {}; give all nodes the same cluster_peers",
                 peer.address,
@@ -127,7 +148,8 @@ impl Hello {
                 self.peers.join(",")
             ));
         }
-        (peer.cluster != self.cluster).then(|| {
+        let is_to_join = peer.joins.is_some() && peer.node == 0;
+        (peer.cluster != self.cluster && !is_to_join).then(|| {
             format!(
                 "two clusters: {} is a node of {}, {} of {}; start each node with the cluster_peers, the cluster_secret_file and \
                  the data folder of its own cluster",

@@ -10,7 +10,9 @@
 
 use super::encryption::{LinkTls, Wire, objection};
 use super::handshake::{Hello, PATIENCE, Refused, Secret, Verdict, shake};
+use super::known::Known;
 use super::link::{self, Incoming, LinkOut};
+use super::outboxes::Outboxes;
 use super::peers::Peers;
 use super::questions::{AskError, Asked, Question, Questions};
 use super::strangers::Strangers;
@@ -26,7 +28,7 @@ use partition::peer::news_form::News;
 use partition::peer::packet::Frame;
 use rustls::Connection;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -39,6 +41,10 @@ use tokio::sync::{Notify, oneshot};
 
 /// How soon a link is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// The same of a node that was forgotten.
+const GONE_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// How often it is looked for nodes that came or were forgotten.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Others hear at most this often what sessions take.
@@ -63,6 +69,8 @@ struct Waiting {
 pub(super) struct Outbox {
     waiting: Mutex<Waiting>,
     pub(super) wake: Notify,
+    /// The node was forgotten: its link ends.
+    cut: Notify,
 }
 
 impl Waiting {
@@ -96,15 +104,13 @@ impl Outbox {
 pub(super) struct Common {
     own: NodeLife,
     address: String,
-    cluster: u128,
-    folder: u128,
     peers: Vec<String>,
     secret: Secret,
     tls: Option<Arc<LinkTls>>,
-    record: ClusterRecord,
+    known: Known,
     directory: Directory,
     mailboxes: Vec<Mailbox>,
-    outboxes: BTreeMap<u32, Arc<Outbox>>,
+    outboxes: Outboxes,
     questions: Questions,
     /// What this node tells others of itself, and who hears what they tell.
     shared: Weak<Shared>,
@@ -140,17 +146,15 @@ impl Links {
         mailboxes: Vec<Mailbox>,
     ) -> std::io::Result<(Links, JoinHandle<()>)> {
         let LinksParts { peers, secret, tls, cluster, folder, record, own, shared } = parts;
-        let others = record.founders.iter().map(|founder| founder.number).filter(|number| *number != own.node);
+        let others = record.founders.iter().map(|founder| founder.number).filter(move |number| *number != own.node);
         let common = Arc::new(Common {
-            outboxes: others.map(|number| (number, Arc::default())).collect(),
+            outboxes: Outboxes::new(others),
+            known: Known::new(own.node, (cluster, folder), record.clone(), shared.clone()),
             own,
             address: peers.own,
-            cluster,
-            folder,
             peers: peers.all,
             secret,
             tls,
-            record,
             directory,
             mailboxes,
             questions: Questions::default(),
@@ -178,12 +182,12 @@ impl Links {
     /// The nodes that are linked with this one now.
     pub(crate) fn linked(&self) -> Vec<NodeNumber> {
         let up = self.common.outboxes.iter().filter(|(_, outbox)| outbox.lock().epoch != 0);
-        up.map(|(number, _)| NodeNumber(*number)).collect()
+        up.map(|(number, _)| NodeNumber(number)).collect()
     }
 
     /// Tells all nodes that are linked.
     pub(crate) fn tell(&self, news: impl Fn() -> Vec<News>) {
-        for outbox in self.common.outboxes.values() {
+        for (_, outbox) in self.common.outboxes.iter() {
             let mut waiting = outbox.lock();
             if waiting.epoch != 0 {
                 waiting.tell(news());
@@ -201,7 +205,7 @@ impl Links {
     /// Asks another node; the answer is to be waited for. Errors: there is no link.
     pub(crate) fn ask(&self, node: NodeNumber, question: Bytes) -> Result<Asked, AskError> {
         let common = &self.common;
-        let outbox = common.outboxes.get(&node.0).ok_or(AskError::Gone)?;
+        let outbox = common.outboxes.get(node.0).ok_or(AskError::Gone)?;
         // Under one lock with what notes that the link is gone, so that no question is forgotten.
         let mut waiting = outbox.lock();
         if waiting.epoch == 0 {
@@ -214,6 +218,11 @@ impl Links {
         Ok(asked)
     }
 
+    /// The topology refused a node that wants to join.
+    pub(super) fn newcomer_refused(&self, folder: u128, why: String) {
+        self.common.known.newcomer_refused(folder, why);
+    }
+
     /// What other nodes ask from now on, so many at most waiting to be taken.
     pub(crate) fn serve_questions(&self, waiting: usize) -> tokio::sync::mpsc::Receiver<Question> {
         self.common.questions.serve(waiting)
@@ -224,7 +233,7 @@ impl Links {
     pub(crate) fn send_group(&self, shard: usize, frames: impl Iterator<Item = (NodeId, PartitionId, PeerFrame)>) {
         for (to, partition, frame) in frames {
             let Ok(to) = u32::try_from(to.0) else { continue };
-            let Some(outbox) = self.common.outboxes.get(&to) else { continue };
+            let Some(outbox) = self.common.outboxes.get(to) else { continue };
             let mut waiting = outbox.lock();
             if waiting.epoch != 0 && waiting.bytes < GROUP_BYTES_MAX {
                 waiting.bytes += weight(&frame);
@@ -238,7 +247,7 @@ impl Links {
     /// Sends what a shard has for another node over a link that is up as far as it knows.
     /// A link that `shard` itself has it writes afterwards.
     pub(crate) fn send(&self, shard: usize, link: LinkUp, frames: &mut Frames) {
-        let Some(outbox) = self.common.outboxes.get(&link.peer.node) else { return };
+        let Some(outbox) = self.common.outboxes.get(link.peer.node) else { return };
         let mut waiting = outbox.lock();
         if waiting.epoch == link.epoch {
             waiting.frames.extend(frames.drain(..).map(|(partition, forward)| (partition, Frame::Forward(forward))));
@@ -266,7 +275,7 @@ impl LinkArrival {
     pub(crate) fn begin(self, links: &Rc<RefCell<Vec<Rc<LinkOut>>>>) {
         let LinkArrival { stream, session, up, address, common, gone } = self;
         let node = up.peer.node;
-        let outbox = common.outboxes[&node].clone();
+        let outbox = common.outboxes.get(node).expect("it was made for the link").clone();
         tracing::info!(node, address = %address, "linked with another node");
         if let Some(shared) = common.shared.upgrade() {
             // Read under the lock under which changes are told, so that the last word is true.
@@ -283,7 +292,10 @@ impl LinkArrival {
                     let (out, reader) = link::link(stream, session, outbox.clone());
                     let out = Rc::new(out);
                     links.borrow_mut().push(out.clone());
-                    let why = out.run(reader, |incoming| common.deliver(up.peer, incoming)).await;
+                    let why = tokio::select! {
+                        why = out.run(reader, |incoming| common.deliver(up.peer, incoming)) => why,
+                        () = outbox.cut.notified() => "it was forgotten".to_owned(),
+                    };
                     links.borrow_mut().retain(|known| !Rc::ptr_eq(known, &out));
                     why
                 }
@@ -328,9 +340,6 @@ fn run(common: Arc<Common>, listener: std::net::TcpListener) {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%error, "cannot listen for other nodes"),
         };
-        for founder in common.record.founders.iter().filter(|founder| founder.number < common.own.node) {
-            tokio::task::spawn_local(connect(common.clone(), founder.number, founder.address.clone()));
-        }
         let strangers = Rc::new(Strangers::default());
         let refuse = |strangers: &Strangers, why: &str| {
             if let Some(count) = strangers.refuse(Instant::now()) {
@@ -372,6 +381,13 @@ fn run(common: Arc<Common>, listener: std::net::TcpListener) {
                 tokio::time::sleep(TELL_EVERY).await;
             }
         };
+        let watch = async {
+            let mut called = BTreeSet::new();
+            loop {
+                common.look_at_nodes(&mut called);
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
         let end = async {
             while !common.ends.load(Ordering::Acquire) {
                 common.end.notified().await;
@@ -380,15 +396,23 @@ fn run(common: Arc<Common>, listener: std::net::TcpListener) {
         tokio::select! {
             () = accept => {}
             () = tell => {}
+            () = watch => {}
             () = end => {}
         }
     });
 }
 
 /// Keeps up the link to a node with a lower number.
-async fn connect(common: Arc<Common>, number: u32, address: String) {
+async fn connect(common: Arc<Common>, number: u32) {
     let mut told = String::new();
     loop {
+        // One that was forgotten hears of it, should it be started again.
+        let is_gone = common.known.is_gone(number);
+        let address = common.known.address_of(number).unwrap_or_default();
+        if is_gone && common.known.is_in_use(&address) {
+            tokio::time::sleep(GONE_AGAIN_AFTER).await;
+            continue;
+        }
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address)).await;
         if let Ok(Ok(stream)) = stream {
             match introduce(&common, stream, Some((number, &address))).await {
@@ -396,14 +420,14 @@ async fn connect(common: Arc<Common>, number: u32, address: String) {
                     told.clear();
                     have_link(&common, known).await;
                 }
-                Err(why) if told != why => {
+                Err(why) if told != why && !is_gone => {
                     tracing::warn!(peer = %address, "no link: {why}");
                     told = why;
                 }
                 Err(_) => {}
             }
         }
-        tokio::time::sleep(AGAIN_AFTER).await;
+        tokio::time::sleep(if is_gone { GONE_AGAIN_AFTER } else { AGAIN_AFTER }).await;
     }
 }
 
@@ -420,14 +444,14 @@ async fn introduce(common: &Common, stream: TcpStream, expected: Option<(u32, &s
     let wire = tokio::time::timeout(PATIENCE, encrypting).await;
     let mut wire = wire.map_err(|_| Refused::Silent.to_string())??;
     let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
-    let mut own = Hello::new(common.cluster, common.folder, &common.address, &common.peers, nonce);
+    let mut own = Hello::new(common.known.cluster, common.known.folder, &common.address, &common.peers, nonce);
     (own.node, own.start) = (common.own.node, common.own.start);
     let certificate = wire.certificate();
     let word = |peer: &Hello| {
         let why = objection(certificate.as_ref(), &peer.address).or_else(|| own.objection_to(peer));
         match why {
             Some(why) => Verdict { refused: Some(why), founding: None },
-            None => common.word_about(peer, expected.map(|(number, _)| number)),
+            None => common.known.word_about(peer, expected.map(|(number, _)| number)),
         }
     };
     let met = shake(&mut wire, expected.is_some(), &common.secret, &own, word).await;
@@ -437,11 +461,12 @@ async fn introduce(common: &Common, stream: TcpStream, expected: Option<(u32, &s
 /// Has the link over a connection, until it is gone.
 async fn have_link(common: &Arc<Common>, (peer, wire): (Hello, Wire)) {
     if peer.node == 0 {
-        return tracing::info!(peer = %peer.address, "a node was told which cluster it founded with others");
+        let what = if peer.joins.is_some() { "wants to join" } else { "was told which cluster it founded with others" };
+        return tracing::debug!(peer = %peer.address, "a node {what}");
     }
     let life = NodeLife { node: peer.node, start: peer.start };
     let Ok((stream, session)) = wire.into_parts() else { return };
-    let Some(epoch) = common.outboxes.get(&peer.node).and_then(|outbox| common.raise(outbox)) else { return };
+    let Some(epoch) = common.outboxes.make(peer.node).and_then(|outbox| common.raise(outbox)) else { return };
     let (gone, wait) = oneshot::channel();
     let up = LinkUp { peer: life, epoch };
     let arrival = LinkArrival { stream, session, up, address: peer.address, common: common.clone(), gone };
@@ -450,38 +475,17 @@ async fn have_link(common: &Arc<Common>, (peer, wire): (Hello, Wire)) {
 }
 
 impl Common {
-    /// What this node makes of another that has proved itself.
-    fn word_about(&self, peer: &Hello, expected: Option<u32>) -> Verdict {
-        let refused = |why: String| Verdict { refused: Some(why), founding: None };
-        let folder = u128::from_str_radix(&peer.folder, 16).unwrap_or_default();
-        if folder == self.folder {
-            return refused("a node met itself: two processes have one data folder".to_owned());
-        }
-        if peer.node == 0 {
-            // It has a new folder, and finds in this whether it is one of the founders.
-            return Verdict { refused: None, founding: Some(self.record.encode()) };
-        }
-        let founder = self.record.founders.iter().find(|founder| founder.folder_id == folder);
-        let Some(founder) = founder else {
-            return refused(format!(
-                "the data folder of {} is none of those that founded this cluster: bring the old one back, a node that lost its \
-                 disk cannot come back as itself",
-                peer.address
-            ));
-        };
-        if peer.packets != partition::peer::packet::PACKET_VERSION {
-            return refused(format!(
-                "one node speaks version {} of the peer protocol and another version {}: run the same version on both",
-                peer.packets,
-                partition::peer::packet::PACKET_VERSION
-            ));
-        }
-        match peer.node {
-            node if node == founder.number && expected.is_none_or(|expected| expected == node) => Verdict::default(),
-            node => refused(format!(
-                "{} says that it is node {node}, and its data folder is that of node {}: name the nodes' addresses as they were",
-                peer.address, founder.number
-            )),
+    /// Looks for links to the nodes that came, and ends those to nodes that were forgotten. The node with
+    /// the higher number makes the link; one that was forgotten is called to hear of it.
+    fn look_at_nodes(self: &Arc<Self>, called: &mut BTreeSet<u32>) {
+        for number in self.known.others() {
+            let is_gone = self.known.is_gone(number);
+            if is_gone && self.outboxes.get(number).is_some_and(|outbox| outbox.lock().epoch != 0) {
+                self.outboxes.get(number).iter().for_each(|outbox| outbox.cut.notify_one());
+            }
+            if (number < self.own.node || is_gone) && called.insert(number) {
+                tokio::task::spawn_local(connect(self.clone(), number));
+            }
         }
     }
 
@@ -512,7 +516,7 @@ impl Common {
 
     /// Another node asks something.
     fn asked(self: &Arc<Self>, node: u32, number: u64, question: Bytes) {
-        let Some(outbox) = self.outboxes.get(&node) else { return };
+        let Some(outbox) = self.outboxes.get(node) else { return };
         let epoch = outbox.lock().epoch;
         let question = Question::new(NodeNumber(node), question, (number, epoch), self.clone());
         self.questions.hand_over(question);
@@ -520,7 +524,7 @@ impl Common {
 
     /// Answers what another node asked, if the link is the one that it was asked over.
     pub(super) fn answer(&self, node: NodeNumber, epoch: u64, parts: VecDeque<Forward>) {
-        let Some(outbox) = self.outboxes.get(&node.0) else { return };
+        let Some(outbox) = self.outboxes.get(node.0) else { return };
         let mut waiting = outbox.lock();
         if waiting.epoch == epoch {
             waiting.answers.extend(parts);

@@ -1,5 +1,5 @@
 //! A node among others: how nodes know each other (`handshake`), how they found their cluster
-//! together (`formation`), what they send each other afterwards (`links`, `link`), what they ask each
+//! together (`formation`), how one joins later (`joining`), whom a node believes (`known`), what they send each other afterwards (`links`, `link`), what they ask each
 //! other (`questions`), and what a node
 //! does before it lets clients in (`cluster`).
 //!
@@ -11,8 +11,11 @@ mod cluster;
 mod encryption;
 mod formation;
 mod handshake;
+mod joining;
+mod known;
 mod link;
 mod links;
+mod outboxes;
 mod peers;
 mod questions;
 mod sealed;

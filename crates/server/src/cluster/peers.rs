@@ -36,6 +36,11 @@ impl Peers {
         Ok(Peers { all: self.all.clone(), own: self.own.clone(), listener: self.listener.try_clone()? })
     }
 
+    /// Of a node that is no founder: it listens there, and has no list.
+    pub(super) fn joined(own: &str) -> Result<Peers, PeersError> {
+        Ok(Peers { all: Vec::new(), own: own.to_owned(), listener: listen(own)? })
+    }
+
     /// Finds this node among `all`: `own` if it is said, or else the one whose address is this
     /// machine's. Listens there.
     pub(super) fn new(all: &[String], own: Option<&str>) -> Result<Peers, PeersError> {
@@ -62,12 +67,17 @@ impl Peers {
                 }
             }
         };
-        let failed = |source| PeersError::Listen { address: own.clone(), source };
-        let addresses: Vec<SocketAddr> = own.to_socket_addrs().map_err(failed)?.collect();
-        let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = listen(&own)?;
         Ok(Peers { all, own, listener })
     }
+}
+
+fn listen(own: &str) -> Result<TcpListener, PeersError> {
+    let failed = |source| PeersError::Listen { address: own.to_owned(), source };
+    let addresses: Vec<SocketAddr> = own.to_socket_addrs().map_err(failed)?.collect();
+    let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
 }
 
 /// Whether an address is this machine's.

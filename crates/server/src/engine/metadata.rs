@@ -9,7 +9,7 @@ use crate::topology_log::{Answer, Changes, TopologyLog};
 use broker::NodeNumber;
 use broker::topology::{Applied, Command as Change, Home, Topology};
 use bytes::Bytes;
-use node::{LogIndex, Proposer, Wish};
+use node::{LogIndex, Proposer, TOPOLOGY, Wish};
 use partition::log_partition::{AppliedEntry, Machine};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,6 +98,15 @@ impl Proposer for Decided {
 
     fn homes(&self) -> Vec<NodeNumber> {
         self.changes.with_topology(|topology| topology.homes()).unwrap_or_default()
+    }
+
+    fn members_wanted(&self) -> Vec<NodeNumber> {
+        self.changes.with_topology(|topology| topology.members_wanted(TOPOLOGY)).unwrap_or_default()
+    }
+
+    fn next_standing(&self, voters: &[NodeNumber]) -> Option<Bytes> {
+        let change = self.changes.with_topology(|topology| topology.next_standing(voters))?;
+        change.map(|change| change.encode())
     }
 
     fn end_of(&self, node: NodeNumber) -> Bytes {

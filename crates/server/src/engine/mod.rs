@@ -146,6 +146,16 @@ pub fn open(mut folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Op
     Ok(Opened { folder, config, brought })
 }
 
+/// Founds the groups of a node that is alone in a new folder, and no more.
+pub(crate) fn found_alone(
+    folder: &mut DataFolder<RealDisk>,
+    partitions: u32,
+    wal_file_bytes: u32,
+) -> Result<(), OpenError> {
+    let options = WalOptions { file_bytes: wal_file_bytes, ..WalOptions::new(random_u128()? as u64) };
+    node::bring_back(folder, partitions, options, wall_ms()).map(drop)
+}
+
 /// Goes on without what is damaged on a disk; see [`node::repair`].
 pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Result<RepairReport, OpenError> {
     node::repair(disk, folder_id, node, random_u128()? as u64)

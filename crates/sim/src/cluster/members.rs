@@ -14,6 +14,7 @@ use crate::bug::Bug;
 use crate::node::{Node, StepOutput};
 use crate::random::Random;
 use crate::schedule::MS;
+use broker::NodeNumber;
 use consensus::{Change, LogIndex, Membership, NodeId};
 use std::collections::BTreeSet;
 use storage::disk::Crash;
@@ -28,6 +29,8 @@ const LOSS_PERCENT: u64 = 12;
 const HASTE_PERCENT: u64 = 15;
 /// How often a look ends with a node that hears that it has left a group.
 const END_PERCENT: u64 = 50;
+/// How soon a node hears of a change of the map: with each look by this chance.
+const TOLD_PERCENT: u64 = 50;
 /// A learner that lacks no more entries than this has caught up.
 const LAG_MAX: u64 = 20;
 
@@ -41,6 +44,8 @@ pub(super) struct Members {
     ever: Vec<BTreeSet<NodeId>>,
     /// Nodes that have lost their disks.
     lost: BTreeSet<NodeId>,
+    /// Of each group the members that it is to have, where a map says so.
+    wanted: Vec<BTreeSet<NodeId>>,
     random: Random,
 }
 
@@ -52,7 +57,22 @@ impl Members {
             been: vec![founders.iter().copied().collect(); groups],
             ever: vec![founders.iter().copied().collect(); groups],
             lost: BTreeSet::new(),
+            wanted: vec![founders.iter().copied().collect(); groups],
             random,
+        }
+    }
+
+    /// Whether a group has the members that the map wants, and nobody is on the way.
+    fn is_as_wanted(&self, group: usize) -> bool {
+        let membership = &self.known[group].1;
+        let has = membership.voters.iter().eq(&self.wanted[group]);
+        has && membership.learners.is_empty() && !membership.is_joint()
+    }
+
+    /// The nodes whose disks are lost are wanted nowhere.
+    fn forget_lost(&mut self) {
+        for wanted in &mut self.wanted {
+            wanted.retain(|node| !self.lost.contains(node));
         }
     }
 
@@ -104,6 +124,9 @@ impl Cluster {
             self.lose_a_disk();
         }
         self.end_one_that_left(group);
+        if self.options.mapped {
+            return self.change_map(group);
+        }
         let serves = |node: &usize| self.nodes[*node].view(group).is_some_and(|view| view.serves);
         let Some(leader) = (0..self.nodes.len()).find(serves) else { return };
         let changes = self.wish(group, leader);
@@ -123,6 +146,67 @@ impl Cluster {
         }
         self.note(leader, &format!("is to change the members of group {group} by {changes:?}: {taken:?}"));
         self.settle(leader, out);
+    }
+
+    /// The map wants other members of a group, once those that it wants are there; lost disks are
+    /// forgotten at once. Nodes hear of all that some time later.
+    fn change_map(&mut self, group: usize) {
+        let (founders, all) = (self.options.nodes as usize, self.nodes.iter().map(|node| node.id));
+        let members = self.members.as_mut().expect("members change in this run");
+        let fresh: Vec<NodeId> =
+            all.filter(|node| !members.ever[group].contains(node) && !members.lost.contains(node)).collect();
+        let lost_one = members.wanted[group].intersection(&members.lost).next().is_some();
+        if lost_one || members.is_as_wanted(group) {
+            members.forget_lost();
+            let there: Vec<NodeId> = members.wanted[group].iter().copied().collect();
+            let grows = !fresh.is_empty() && there.len() <= founders;
+            if grows {
+                let newcomer = *members.random.pick(&fresh);
+                members.wanted[group].insert(newcomer);
+                members.ever[group].insert(newcomer);
+            }
+            if !lost_one && there.len() >= founders && (there.len() > founders || members.random.chance(60)) {
+                let leaver = *members.random.pick(&there);
+                members.wanted[group].remove(&leaver);
+            }
+            let now: Vec<NodeId> = members.wanted[group].iter().copied().collect();
+            if now != there || lost_one {
+                self.checks.figures.members_changed += 1;
+                self.note(0, &format!("group {group} is to have {now:?}"));
+            }
+        }
+        self.tell_map(TOLD_PERCENT);
+    }
+
+    /// Each node hears with this chance which members groups are to have.
+    fn tell_map(&mut self, percent: u64) {
+        let members = self.members.as_mut().expect("members change in this run");
+        if self.options.bug == Some(Bug::MapIsUntold) {
+            return;
+        }
+        for node in &mut self.nodes {
+            if members.random.chance(percent) {
+                for (heard, wanted) in node.wanted.iter_mut().zip(&members.wanted) {
+                    *heard = wanted.iter().map(|node| NodeNumber(node.0 as u32)).collect();
+                }
+            }
+        }
+    }
+
+    /// The faults are over: everybody hears the map.
+    pub(super) fn settle_map(&mut self) {
+        if self.options.mapped {
+            self.members.as_mut().expect("members change in this run").forget_lost();
+            self.tell_map(100);
+        }
+    }
+
+    /// A group that does not have the members that the map wants.
+    pub(super) fn unlike_map(&self) -> Option<String> {
+        let members = self.members.as_ref().filter(|_| self.options.mapped)?;
+        let group = (0..members.known.len()).find(|group| !members.is_as_wanted(*group))?;
+        let (known, wanted) = (&members.known[group].1, &members.wanted[group]);
+        Some(format!("group {group} is to have {wanted:?} and has {known:?}"))
     }
 
     /// What is to become of the members of a group: one step at a time.

@@ -100,6 +100,14 @@ impl Proposer for Decided {
         self.topology.homes()
     }
 
+    fn members_wanted(&self) -> Vec<NodeNumber> {
+        self.topology.members_wanted(TOPOLOGY)
+    }
+
+    fn next_standing(&self, voters: &[NodeNumber]) -> Option<Bytes> {
+        self.topology.next_standing(voters).map(|change| change.encode())
+    }
+
     fn end_of(&self, node: NodeNumber) -> Bytes {
         Change::EndHome(Home { node, era: self.topology.era(node) }).encode()
     }

@@ -13,7 +13,7 @@ use crate::bug::Bug;
 use crate::checks::violated;
 use crate::random::Random;
 use crate::schedule::MS;
-use broker::{ConsumerKey, PartitionId};
+use broker::{ConsumerKey, NodeNumber, PartitionId};
 use consensus::{LogIndex, Term};
 use node::{Edge, Now, Task};
 use partition::outputs::{Fate, ReadPurpose};
@@ -39,6 +39,8 @@ struct Mouth<'a> {
     place: usize,
     before: (LogIndex, bool, Term),
     partitions: &'a [PartitionId],
+    /// Of each the members that its group is to have.
+    wanted: &'a [Vec<NodeNumber>],
 }
 
 impl Outlets for Mouth<'_> {
@@ -59,6 +61,11 @@ impl Mouth<'_> {
 }
 
 impl Edge for Mouth<'_> {
+    fn members_wanted(&mut self, partition: PartitionId) -> Vec<NodeNumber> {
+        let number = self.partitions.iter().position(|known| *known == partition);
+        number.map_or_else(Vec::new, |number| self.wanted[number].clone())
+    }
+
     fn begin(&mut self, id: PartitionId, queues: Option<&QueuePartition>) {
         let place = self.partitions.iter().position(|partition| *partition == id).map(|number| number + 1);
         self.place = place.unwrap_or(if id.is_in_memory() { 0 } else { self.partitions.len() + 1 });
@@ -147,6 +154,7 @@ impl Node {
             place: 0,
             before: (LogIndex(0), false, Term(0)),
             partitions: &self.settings.partitions,
+            wanted: &self.wanted,
         };
         r.shard.step(Now { ms: self.now / MS, wall_ms: told_ms }, &r.waits, &mut mouth);
         out.repaired += mouth.repaired;

@@ -1,8 +1,9 @@
 //! The file `cluster` of a data folder: which nodes founded the cluster together, each with its
-//! folder. Absent in the folder of a node that founded alone.
+//! folder; in the folder of a node that joined later, which nodes there were then, itself among them.
+//! Absent in the folder of a node that founded alone.
 //!
-//! Invariant: it is written once, before the node founds its groups, and never changed: who came
-//! later is in the topology.
+//! Invariant: it is written once, before the node founds its groups or waits to be spoken to, and
+//! never changed: who came later is in the topology.
 
 use super::{DataFolder, line_of, replace_text, seal_text};
 use crate::disk::{Disk, OpenMode, read_whole};
@@ -13,6 +14,8 @@ use std::io;
 const CLUSTER_FILE: &str = "cluster";
 const FIRST_LINE: &str = "leveret cluster";
 const FORMAT_VERSION: u32 = 1;
+/// Of a node that joined: it names the cluster, whose number does not follow from the nodes.
+const JOINED_VERSION: u32 = 2;
 const BYTES_MAX: usize = 16 << 10;
 
 /// A node that founded the cluster.
@@ -26,19 +29,25 @@ pub struct Founder {
     pub address: String,
 }
 
-/// What the founders of a cluster agreed on.
+/// What the founders of a cluster agreed on, or what a node was told that joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterRecord {
-    /// How many partitions of queues they found.
+    /// The number of the cluster that is joined; `None` for one that is founded.
+    pub joined: Option<u128>,
+    /// How many partitions of queues there are.
     pub partitions: u32,
-    /// By number, from 1 without gaps.
+    /// By number; from 1 without gaps where they found the cluster.
     pub founders: Vec<Founder>,
 }
 
 impl ClusterRecord {
     /// The text of the file.
     pub fn encode(&self) -> String {
-        let mut text = format!("{FIRST_LINE}\nformat {FORMAT_VERSION}\npartitions {}\n", self.partitions);
+        let mut text = match self.joined {
+            None => format!("{FIRST_LINE}\nformat {FORMAT_VERSION}\n"),
+            Some(cluster) => format!("{FIRST_LINE}\nformat {JOINED_VERSION}\ncluster {cluster:032x}\n"),
+        };
+        writeln!(text, "partitions {}", self.partitions).expect("a string takes all text");
         for Founder { number, folder_id, address } in &self.founders {
             writeln!(text, "node {number} {folder_id:032x} {address}").expect("a string takes all text");
         }
@@ -49,16 +58,22 @@ impl ClusterRecord {
     pub fn decode(contents: &[u8]) -> Result<ClusterRecord, StorageError> {
         let text = String::from_utf8_lossy(contents);
         let version = line_of(&text, 1, "format ").and_then(|version| version.parse().ok());
-        if let Some(found) = version.filter(|version| *version != FORMAT_VERSION) {
-            let (file, supported) = (CLUSTER_FILE.to_owned(), FORMAT_VERSION);
+        if let Some(found) = version.filter(|version| !(FORMAT_VERSION..=JOINED_VERSION).contains(version)) {
+            let (file, supported) = (CLUSTER_FILE.to_owned(), JOINED_VERSION);
             return Err(StorageError::OtherVersion { file, found, supported });
         }
-        let partitions = line_of(&text, 2, "partitions ").and_then(|count| count.parse().ok());
-        let founders: Vec<Founder> = text.lines().skip(3).filter_map(founder).collect();
-        let record = partitions.map(|partitions| ClusterRecord { partitions, founders });
+        let joined = line_of(&text, 2, "cluster ").and_then(|digits| u128::from_str_radix(digits, 16).ok());
+        let line = if joined.is_some() { 3 } else { 2 };
+        let partitions = line_of(&text, line, "partitions ").and_then(|count| count.parse().ok());
+        let founders: Vec<Founder> = text.lines().skip(line + 1).filter_map(founder).collect();
+        let record = partitions.map(|partitions| ClusterRecord { joined, partitions, founders });
         let is_sound = |record: &ClusterRecord| {
-            let numbers = record.founders.iter().map(|founder| founder.number);
-            !record.founders.is_empty() && numbers.eq(1..=record.founders.len() as u32)
+            let mut numbers = record.founders.iter().map(|founder| founder.number);
+            let is_rising = match joined {
+                None => numbers.eq(1..=record.founders.len() as u32),
+                Some(_) => numbers.try_fold(0, |last, number| (number > last).then_some(number)).is_some(),
+            };
+            !record.founders.is_empty() && is_rising
         };
         record.filter(|record| is_sound(record) && record.encode().as_bytes() == contents).ok_or_else(|| {
             let hashed = text.rfind("check ").map_or(0, |end| crc32c::crc32c(&text.as_bytes()[..end]));
@@ -107,12 +122,27 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written_and_nothing_else_is_one() {
         let founder = |number| Founder { number, folder_id: 7 << number, address: format!("host{number}:25672") };
-        let record = ClusterRecord { partitions: 16, founders: (1..=3).map(founder).collect() };
-        let text = record.encode();
-        assert!(text.starts_with("leveret cluster\nformat 1\npartitions 16\nnode 1 "), "{text}");
-        assert_eq!(ClusterRecord::decode(text.as_bytes()).ok(), Some(record));
+        for (joined, numbers, begins) in [
+            (None, [1, 2, 3], "leveret cluster\nformat 1\npartitions 16\nnode 1 "),
+            (
+                Some(7),
+                [1, 4, 9],
+                "leveret cluster\nformat 2\ncluster 00000000000000000000000000000007\npartitions 16\nnode 1 ",
+            ),
+        ] {
+            let record = ClusterRecord { joined, partitions: 16, founders: numbers.into_iter().map(founder).collect() };
+            let text = record.encode();
+            assert!(text.starts_with(begins), "{text}");
+            assert_eq!(ClusterRecord::decode(text.as_bytes()).ok(), Some(record.clone()));
+            let unsound = ClusterRecord { founders: vec![founder(4), founder(2)], ..record };
+            assert!(ClusterRecord::decode(unsound.encode().as_bytes()).is_err(), "numbers rise");
+            refuses_every_other_text(&text);
+        }
+    }
+
+    fn refuses_every_other_text(text: &str) {
         for at in 0..text.len() {
-            let mut other = text.clone().into_bytes();
+            let mut other = text.as_bytes().to_vec();
             other[at] ^= 1;
             assert!(ClusterRecord::decode(&other).is_err(), "byte {at}");
             assert!(ClusterRecord::decode(&text.as_bytes()[..at]).is_err(), "{at} bytes");

@@ -1,0 +1,188 @@
+//! What the leader of a group does so that its members become those that are wanted: one step at a
+//! time, each of which leaves a group that works.
+//!
+//! Invariants: nobody gets a vote before it has caught up; who is wanted is not removed; nothing is
+//! begun while a change is under way. Whoever leads next goes on where this one stopped, as all of it
+//! is seen from the group itself.
+
+use crate::Millis;
+use consensus::{Change, Group, LogIndex, Membership, NodeId, Progress, ProgressState};
+
+/// How often a leader looks at its members.
+pub(crate) const LOOK_EVERY_MS: Millis = 300;
+/// A learner that lacks no more entries than this has caught up: what is under way to it is more.
+const LAG_MAX: u64 = 1_000;
+
+/// A leader's view of its group.
+#[derive(Clone, Debug)]
+pub struct MembersView {
+    /// The leader.
+    pub own: NodeId,
+    /// The members.
+    pub membership: Membership,
+    /// What it knows of the others.
+    pub progress: Vec<Progress>,
+    /// The end of its log.
+    pub last: LogIndex,
+}
+
+impl MembersView {
+    /// The view of a member that leads.
+    pub fn of(group: &Group, own: NodeId) -> MembersView {
+        let (membership, progress) = (group.membership(), group.progress());
+        MembersView { own, membership, progress, last: group.status().last.index }
+    }
+
+    fn is_active(&self, node: NodeId) -> bool {
+        node == self.own || self.progress.iter().any(|p| p.node == node && p.is_recently_active)
+    }
+
+    fn has_caught_up(&self, node: NodeId) -> bool {
+        self.progress.iter().any(|p| {
+            // Behind a snapshot nothing is sent ahead before there is something to send.
+            let is_near = p.state != ProgressState::Snapshot && p.matched.0 + LAG_MAX >= self.last.0;
+            p.node == node && p.is_recently_active && is_near
+        })
+    }
+
+    /// Whether a learner is being brought up.
+    pub fn is_growing(&self) -> bool {
+        self.membership.learners.iter().any(|learner| self.is_active(*learner))
+    }
+
+    /// Whether a member can take over at once: it has a vote, and nearly all of the log.
+    pub fn may_lead(&self, node: NodeId) -> bool {
+        !self.membership.is_joint() && self.membership.voters.contains(&node) && self.has_caught_up(node)
+    }
+
+    /// The next change towards these members; none if there is nothing to do or to be waited for.
+    /// `may_begin`: a learner may be taken in now.
+    pub fn next_change(&self, wanted: &[NodeId], may_begin: bool) -> Vec<Change> {
+        let Membership { voters, learners, .. } = &self.membership;
+        if wanted.is_empty() || self.membership.is_joint() {
+            return Vec::new();
+        }
+        let is_unwanted = |node: &&NodeId| !wanted.contains(node);
+        if let Some(learner) = learners.iter().find(is_unwanted) {
+            return vec![Change::Remove(*learner)];
+        }
+        let leaver = voters.iter().copied().find(|voter| !wanted.contains(voter));
+        if let Some(dead) = voters.iter().find(|voter| is_unwanted(voter) && !self.is_active(**voter)) {
+            return vec![Change::Remove(*dead)];
+        }
+        if let Some(learner) = learners.iter().copied().find(|learner| self.has_caught_up(*learner)) {
+            return std::iter::once(Change::Voter(learner)).chain(leaver.map(Change::Remove)).collect();
+        }
+        let newcomer = wanted.iter().copied().find(|node| !self.membership.contains(*node));
+        match (newcomer, leaver) {
+            (Some(newcomer), _) if may_begin && !self.is_growing() => vec![Change::Learner(newcomer)],
+            // Who is to come is in before anybody goes that works.
+            (None, Some(leaver)) if learners.is_empty() => vec![Change::Remove(leaver)],
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(numbers: &[u64]) -> Vec<NodeId> {
+        numbers.iter().copied().map(NodeId).collect()
+    }
+
+    /// Node 1 leads these; `active` are heard of, and all of them have the whole log but `behind`.
+    fn view(voters: &[u64], learners: &[u64], active: &[u64], behind: &[u64]) -> MembersView {
+        let membership = Membership { learners: nodes(learners), ..Membership::of_voters(nodes(voters)) };
+        let progress = voters.iter().chain(learners).filter(|node| **node != 1).map(|node| Progress {
+            node: NodeId(*node),
+            matched: LogIndex(if behind.contains(node) { 10 } else { 5_000 }),
+            next: LogIndex(5_001),
+            state: ProgressState::Replicate,
+            is_paused: false,
+            is_recently_active: active.contains(node),
+            is_learner: learners.contains(node),
+            in_flight_bytes: 0,
+        });
+        MembersView { own: NodeId(1), membership, progress: progress.collect(), last: LogIndex(5_010) }
+    }
+
+    fn next(view: &MembersView, wanted: &[u64]) -> Vec<Change> {
+        view.next_change(&nodes(wanted), true)
+    }
+
+    #[test]
+    fn a_newcomer_learns_first_and_votes_once_it_has_caught_up() {
+        let three = view(&[1, 2, 3], &[], &[2, 3], &[]);
+        assert_eq!(next(&three, &[1, 2, 3]), []);
+        assert_eq!(next(&three, &[]), [], "the map does not say");
+        assert_eq!(next(&three, &[1, 2, 3, 4, 5]), [Change::Learner(NodeId(4))]);
+        assert_eq!(three.next_change(&nodes(&[1, 2, 3, 4]), false), [], "another group has its turn");
+        let behind = view(&[1, 2, 3], &[4], &[2, 3, 4], &[4]);
+        assert_eq!(next(&behind, &[1, 2, 3, 4, 5]), [], "one at a time");
+        let silent = view(&[1, 2, 3], &[4], &[2, 3], &[]);
+        assert_eq!(next(&silent, &[1, 2, 3, 4]), [], "it has the log, and is not there");
+        assert_eq!(next(&silent, &[1, 2, 3, 4, 5]), [Change::Learner(NodeId(5))], "nobody waits for it");
+        let ready = view(&[1, 2, 3], &[4], &[2, 3, 4], &[]);
+        assert_eq!(next(&ready, &[1, 2, 3, 4]), [Change::Voter(NodeId(4))]);
+        let mut joint = ready;
+        joint.membership.voters_outgoing = nodes(&[1, 2, 3]);
+        assert_eq!(next(&joint, &[1, 2, 3, 4]), [], "a change is under way");
+        let mut sent = view(&[1, 2, 3], &[4], &[2, 3, 4], &[]);
+        sent.progress[2].state = ProgressState::Snapshot;
+        assert_eq!(next(&sent, &[1, 2, 3, 4]), [], "a snapshot is on its way");
+    }
+
+    #[test]
+    fn who_is_dead_goes_at_once_and_who_works_once_the_other_is_in() {
+        let dead = view(&[1, 2, 3], &[], &[2], &[]);
+        assert_eq!(next(&dead, &[1, 2]), [Change::Remove(NodeId(3))]);
+        assert_eq!(next(&dead, &[1, 2, 4]), [Change::Remove(NodeId(3))]);
+        let alive = view(&[1, 2, 3], &[], &[2, 3], &[]);
+        assert_eq!(next(&alive, &[1, 2, 4]), [Change::Learner(NodeId(4))]);
+        let learning = view(&[1, 2, 3], &[4], &[2, 3, 4], &[4]);
+        assert_eq!(next(&learning, &[1, 2, 4]), [], "it still learns");
+        let ready = view(&[1, 2, 3], &[4], &[2, 3, 4], &[]);
+        assert_eq!(next(&ready, &[1, 2, 4]), [Change::Voter(NodeId(4)), Change::Remove(NodeId(3))]);
+        assert_eq!(next(&alive, &[1, 2]), [Change::Remove(NodeId(3))]);
+        assert_eq!(next(&view(&[1, 2], &[4], &[2, 4], &[4]), &[1, 2]), [Change::Remove(NodeId(4))]);
+        assert_eq!(next(&view(&[1, 2], &[], &[2], &[]), &[2]), [Change::Remove(NodeId(1))], "the leader itself");
+    }
+
+    /// Whatever is wanted, and whoever is there, it comes to an end with these members, and never has
+    /// fewer voters than it has or is to have.
+    #[test]
+    fn every_wish_is_reached_in_steps_that_keep_the_group_whole() {
+        for from in 1..16_u64 {
+            for to in 1..16_u64 {
+                let of = |bits: u64| (1..=4).filter(|node| bits & 1 << (node - 1) != 0).collect::<Vec<u64>>();
+                let (mut voters, mut learners, wanted) = (of(from), Vec::<u64>::new(), of(to));
+                if !voters.contains(&1) {
+                    continue;
+                }
+                let fewest = voters.len().min(wanted.len());
+                for step in 0.. {
+                    assert!(step < 20, "{from:b} to {to:b} never ends");
+                    let changes = next(&view(&voters, &learners, &[1, 2, 3, 4], &[]), &wanted);
+                    for change in &changes {
+                        let (Change::Voter(node) | Change::Learner(node) | Change::Remove(node)) = change;
+                        voters.retain(|voter| *voter != node.0);
+                        learners.retain(|learner| *learner != node.0);
+                        match change {
+                            Change::Voter(node) => voters.push(node.0),
+                            Change::Learner(node) => learners.push(node.0),
+                            Change::Remove(_) => {}
+                        }
+                    }
+                    voters.sort_unstable();
+                    assert!(voters.len() >= fewest, "{from:b} to {to:b}: {voters:?}");
+                    if changes.is_empty() || !voters.contains(&1) {
+                        break;
+                    }
+                }
+                let reached = voters == wanted && learners.is_empty();
+                assert!(reached || !voters.contains(&1), "{from:b} to {to:b}: {voters:?}");
+            }
+        }
+    }
+}

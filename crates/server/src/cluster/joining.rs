@@ -1,0 +1,92 @@
+//! How a node with an empty folder joins a cluster that is there.
+//!
+//! It asks a member again and again. That has the topology give the folder a number, and tells the
+//! node all that it has to know once it has one: which cluster it is, which nodes it has, and how many
+//! partitions. A folder that asks again is told the same.
+//!
+//! Invariant: what it is told is durable here before anything else follows, and it founds nothing.
+
+use super::encryption::{LinkTls, Wire, objection};
+use super::handshake::{Hello, Newcomer, PATIENCE, Refused, Secret, Verdict, shake};
+use crate::random;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use storage::ClusterRecord;
+use tokio::net::TcpStream;
+
+/// How often it asks.
+const ASK_EVERY: Duration = Duration::from_millis(300);
+/// How often the log says what it waits for.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+/// How long a connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A node that wants to join.
+pub(super) struct Joining<'a> {
+    /// The member that it asks.
+    pub(super) via: &'a str,
+    /// Where the others reach it.
+    pub(super) address: &'a str,
+    pub(super) secret: &'a Secret,
+    pub(super) tls: Option<Arc<LinkTls>>,
+    /// Its data folder.
+    pub(super) folder: u128,
+    pub(super) newcomer: Newcomer,
+}
+
+impl Joining<'_> {
+    /// What the cluster tells it. Blocks until it does; `None` if the process is to end instead.
+    pub(super) fn join(&self, ends: &AtomicBool) -> std::io::Result<Option<ClusterRecord>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        tracing::info!(address = %self.address, member = %self.via, "asking to join a cluster");
+        runtime.block_on(async {
+            let (mut told, mut tell_at) = (String::new(), Instant::now() + TELL_EVERY);
+            loop {
+                if ends.load(Ordering::Relaxed) {
+                    return Ok(None);
+                }
+                let why = match self.ask().await {
+                    Ok(Some(record)) => return Ok(Some(record)),
+                    Ok(None) => "no majority of the cluster has decided about it yet".to_owned(),
+                    Err(why) => why,
+                };
+                let is_new = told != why;
+                if Instant::now() >= tell_at || (is_new && why.contains("cannot join")) {
+                    tell_at = Instant::now() + TELL_EVERY;
+                    tracing::warn!(member = %self.via, "not joined yet: {why}");
+                    told = why;
+                }
+                tokio::time::sleep(ASK_EVERY).await;
+            }
+        })
+    }
+
+    async fn ask(&self) -> Result<Option<ClusterRecord>, String> {
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(self.via));
+        let stream = connecting.await.map_err(|_| "it does not answer".to_owned())?;
+        let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
+        let tls = self.tls.as_deref();
+        let wire = tokio::time::timeout(PATIENCE, Wire::connect(tls, stream, self.via)).await;
+        let mut wire = wire.map_err(|_| Refused::Silent.to_string())??;
+        let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
+        let own = Hello::new(0, self.folder, self.address, &[], nonce).joining(self.newcomer.clone());
+        let certificate = wire.certificate();
+        let word = |peer: &Hello| Verdict { refused: objection(certificate.as_ref(), &peer.address), founding: None };
+        let met = shake(&mut wire, true, self.secret, &own, word).await;
+        let (_, told) = met.map_err(|error| error.to_string())?;
+        told.map(|text| self.take(&text)).transpose()
+    }
+
+    fn take(&self, text: &str) -> Result<ClusterRecord, String> {
+        let record = ClusterRecord::decode(text.as_bytes()).map_err(|error| error.to_string())?;
+        let names_it = record.founders.iter().any(|founder| founder.folder_id == self.folder);
+        match record.joined.is_some() && names_it {
+            true => Ok(record),
+            // A build that lets nobody join tells who founded the cluster.
+            false => {
+                Err("the cluster runs a leveret that lets no nodes join: upgrade all of its nodes first".to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What a node knows of the other nodes of its cluster: by the file that it began with, and by the
+//! topology.
+//!
+//! Invariants: a node that was forgotten is refused from then on; one of which nothing is known yet is
+//! believed what it says if its number is above all that are known, as the topology here may lag and
+//! numbers come from that alone.
+
+use super::handshake::{Hello, Newcomer, Verdict};
+use crate::node::Shared;
+use crate::topology_log::Answer;
+use broker::NodeNumber;
+use broker::topology::{
+    Command as Change, MachineVersions, NAME_BYTES_MAX, Name, Newcomer as Join, NodeChange, NodeStanding,
+};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use storage::{ClusterRecord, Founder};
+use tokio::sync::oneshot;
+
+/// What a newcomer asks for is proposed at most this often.
+const PROPOSE_EVERY: Duration = Duration::from_secs(2);
+/// What is remembered of newcomers.
+const NEWCOMERS_MAX: usize = 64;
+
+/// See the module.
+pub(super) struct Known {
+    pub(super) own: u32,
+    /// The number of the cluster.
+    pub(super) cluster: u128,
+    /// Its own data folder.
+    pub(super) folder: u128,
+    pub(super) record: ClusterRecord,
+    pub(super) shared: Weak<Shared>,
+    /// Folders that asked for a number: when that was proposed last, and why it was refused.
+    newcomers: Mutex<BTreeMap<u128, (Instant, Option<String>)>>,
+}
+
+impl Known {
+    pub(super) fn new(own: u32, (cluster, folder): (u128, u128), record: ClusterRecord, shared: Weak<Shared>) -> Known {
+        Known { own, cluster, folder, record, shared, newcomers: Mutex::default() }
+    }
+
+    fn founder(&self, number: u32) -> Option<&Founder> {
+        self.record.founders.iter().find(|founder| founder.number == number)
+    }
+
+    /// The data folder of a node; `None` where nobody knows it.
+    fn folder_of(&self, number: u32) -> Option<u128> {
+        let founder = self.founder(number).map(|founder| founder.folder_id).filter(|folder| *folder != 0);
+        founder.or_else(|| self.shared.upgrade()?.topology().folder_of(NodeNumber(number)))
+    }
+
+    /// Where a node is reached: as the topology has it, or else as this node was told when it began.
+    pub(super) fn address_of(&self, number: u32) -> Option<String> {
+        let shared = self.shared.upgrade();
+        let said = shared.and_then(|shared| {
+            let topology = shared.topology();
+            let address = &topology.node(NodeNumber(number))?.address;
+            Some(String::from_utf8_lossy(address).into_owned()).filter(|address| !address.is_empty())
+        });
+        said.or_else(|| self.founder(number).map(|founder| founder.address.clone()))
+    }
+
+    /// Whether a node was forgotten.
+    pub(super) fn is_gone(&self, number: u32) -> bool {
+        let Some(shared) = self.shared.upgrade() else { return false };
+        let topology = shared.topology();
+        topology.node(NodeNumber(number)).is_some_and(|node| node.standing == NodeStanding::Gone)
+    }
+
+    /// Whether a node that is there has this address: another one had it before.
+    pub(super) fn is_in_use(&self, address: &str) -> bool {
+        let Some(shared) = self.shared.upgrade() else { return false };
+        let topology = shared.topology();
+        topology.present_nodes().any(|(_, node)| *node.address == *address.as_bytes())
+    }
+
+    /// All other nodes that this one knows of, those that were forgotten too.
+    pub(super) fn others(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = self.record.founders.iter().map(|founder| founder.number).collect();
+        if let Some(shared) = self.shared.upgrade() {
+            all.extend(shared.topology().nodes().map(|(number, _)| number.0));
+        }
+        all.sort_unstable();
+        all.dedup();
+        all.retain(|number| *number != self.own);
+        all
+    }
+
+    /// What this node makes of another that has proved itself and is of the same cluster.
+    pub(super) fn word_about(&self, peer: &Hello, expected: Option<u32>) -> Verdict {
+        let refused = |why: String| Verdict { refused: Some(why), founding: None };
+        let folder = u128::from_str_radix(&peer.folder, 16).unwrap_or_default();
+        if folder == self.folder {
+            return refused("a node met itself: two processes have one data folder".to_owned());
+        }
+        if let Some(newcomer) = &peer.joins {
+            return self.word_about_newcomer(newcomer, &peer.address, folder);
+        }
+        if peer.node == 0 {
+            // It has a new folder, and finds in this whether it is one of the founders.
+            return Verdict { refused: None, founding: Some(self.record.encode()) };
+        }
+        if self.is_gone(peer.node) {
+            return refused(format!(
+                "{} was node {} and has been forgotten: start it with an empty data folder and cluster_join",
+                peer.address, peer.node
+            ));
+        }
+        let others = self.others();
+        let is_stranger = match self.folder_of(peer.node) {
+            Some(known) => known != folder,
+            None => peer.node <= others.last().copied().unwrap_or(0).max(self.own),
+        };
+        if is_stranger && let Some(number) = others.iter().find(|other| self.folder_of(**other) == Some(folder)) {
+            return refused(format!(
+                "{} says that it is node {}, and its data folder is that of node {number}: name the nodes' addresses as they were",
+                peer.address, peer.node
+            ));
+        }
+        if is_stranger {
+            return refused(format!(
+                "the data folder of {} is none of those that this cluster has: bring the old one back, a node that lost its disk \
+                 cannot come back as itself; forget it and let it join with an empty folder",
+                peer.address
+            ));
+        }
+        if peer.packets != partition::peer::packet::PACKET_VERSION {
+            return refused(format!(
+                "one node speaks version {} of the peer protocol and another version {}: run the same version on both",
+                peer.packets,
+                partition::peer::packet::PACKET_VERSION
+            ));
+        }
+        match expected {
+            Some(expected) if expected != peer.node => refused(format!(
+                "{} says that it is node {}, and is node {expected} here: name the nodes' addresses as they were",
+                peer.address, peer.node
+            )),
+            _ => Verdict::default(),
+        }
+    }
+
+    /// Somebody with an empty folder wants to join: is told what it has to know once it has a number.
+    fn word_about_newcomer(&self, newcomer: &Newcomer, address: &str, folder: u128) -> Verdict {
+        let refused = |why: &str| Verdict { refused: Some(why.to_owned()), founding: None };
+        let Some(shared) = self.shared.upgrade() else { return refused("this node ends") };
+        let is_word = |text: &str| {
+            (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.contains(|c: char| c.is_whitespace() || c.is_control())
+        };
+        if !is_word(&newcomer.name) || !is_word(address) || !address.contains(':') {
+            return refused(
+                "it cannot join: its name and its address, as host:port, are 1 to 255 bytes without white space",
+            );
+        }
+        let number = shared.topology().joined_with(folder);
+        match number {
+            Some(number) if self.is_gone(number.0) => {
+                refused("it has been forgotten: start it with an empty data folder")
+            }
+            Some(_) => Verdict { refused: None, founding: Some(self.record_for_newcomers(&shared).encode()) },
+            None => {
+                let why = self.propose(&shared, newcomer, address, folder);
+                Verdict { refused: why, founding: None }
+            }
+        }
+    }
+
+    /// Has the topology give a newcomer its number; says why that was refused the last time.
+    fn propose(&self, shared: &Shared, newcomer: &Newcomer, address: &str, folder: u128) -> Option<String> {
+        let now = Instant::now();
+        let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, why)) = newcomers.get(&folder)
+            && now < *at + PROPOSE_EVERY
+        {
+            return why.clone();
+        }
+        let before = newcomers.remove(&folder).and_then(|(_, why)| why);
+        newcomers.retain(|_, (at, _)| now < *at + PROPOSE_EVERY);
+        if newcomers.len() >= NEWCOMERS_MAX {
+            return Some("too many nodes want to join at once".to_owned());
+        }
+        newcomers.insert(folder, (now, before.clone()));
+        drop(newcomers);
+        let (sender, decided) = oneshot::channel();
+        let join = Join {
+            folder,
+            name: Name::from(newcomer.name.as_str()),
+            address: Name::from(address),
+            can: MachineVersions { topology: newcomer.topology, queues: newcomer.queues },
+        };
+        shared.propose(Change::ChangeNodes(NodeChange::Join(join)), Answer::to_task(sender));
+        let parts = self.shared.clone();
+        tokio::task::spawn_local(async move {
+            // Nobody knows what became of it, or it has its number: it asks again.
+            let Ok(Err(refusal)) = decided.await else { return };
+            let Some(shared) = parts.upgrade() else { return };
+            if let Some(links) = shared.links.get() {
+                links.newcomer_refused(folder, refusal.to_string());
+            }
+        });
+        before
+    }
+
+    /// The topology refused a newcomer, which hears of it when it asks again.
+    pub(super) fn newcomer_refused(&self, folder: u128, why: String) {
+        let mut newcomers = self.newcomers.lock().unwrap_or_else(PoisonError::into_inner);
+        newcomers.insert(folder, (Instant::now(), Some(why)));
+    }
+
+    /// All nodes that are there, for one that joins.
+    fn record_for_newcomers(&self, shared: &Shared) -> ClusterRecord {
+        let topology = shared.topology();
+        let nodes: Vec<(u32, String)> = topology
+            .present_nodes()
+            .map(|(number, node)| (number.0, String::from_utf8_lossy(&node.address).into_owned()))
+            .collect();
+        let partitions = topology.partitions().map(|(id, _)| id.0).max().unwrap_or(0);
+        drop(topology);
+        let founder = |(number, address): (u32, String)| {
+            let folder_id = if number == self.own { self.folder } else { self.folder_of(number).unwrap_or(0) };
+            Founder { number, folder_id, address }
+        };
+        let founders = nodes.into_iter().map(founder).collect();
+        ClusterRecord { joined: Some(self.cluster), partitions, founders }
+    }
+}

@@ -1,0 +1,92 @@
+//! Which partition of this node another one is to lead, so that all nodes lead about as many.
+//!
+//! Invariants: of a node's partitions one at most is to move at a time, so that what is counted is what
+//! will be; nothing moves while a partition has no leader that is known; and what is even by one stays.
+
+use broker::{NodeNumber, PartitionId};
+
+/// A partition as the balance sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Led {
+    /// Which.
+    pub partition: PartitionId,
+    /// Who leads it, as far as this node has heard.
+    pub leader: Option<NodeNumber>,
+    /// The nodes that could.
+    pub members: Vec<NodeNumber>,
+}
+
+/// Who is to lead `partition` instead of `own`, if anybody is. `can_lead`: a node can be reached.
+pub fn heir(
+    own: NodeNumber,
+    partition: PartitionId,
+    all: &[Led],
+    can_lead: impl Fn(NodeNumber) -> bool,
+) -> Option<NodeNumber> {
+    if all.iter().any(|led| led.leader.is_none()) {
+        return None;
+    }
+    let count = |node: NodeNumber| all.iter().filter(|led| led.leader == Some(node)).count();
+    // The one of the lowest number, so that no two are on their way.
+    let first = all.iter().filter(|led| led.leader == Some(own)).min_by_key(|led| led.partition)?;
+    if first.partition != partition {
+        return None;
+    }
+    let others = first.members.iter().copied().filter(|node| *node != own && can_lead(*node));
+    let heir = others.min_by_key(|node| (count(*node), *node))?;
+    (count(heir) + 1 < count(own)).then_some(heir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [u32; 3] = [1, 2, 3];
+
+    fn led_by(leaders: &[u32]) -> Vec<Led> {
+        let led = |(at, leader): (usize, &u32)| Led {
+            partition: PartitionId(at as u32 + 1),
+            leader: Some(NodeNumber(*leader)).filter(|leader| leader.0 != 0),
+            members: ALL.map(NodeNumber).to_vec(),
+        };
+        leaders.iter().enumerate().map(led).collect()
+    }
+
+    fn heir_of(own: u32, partition: u32, leaders: &[u32], reached: &[u32]) -> Option<u32> {
+        heir(NodeNumber(own), PartitionId(partition), &led_by(leaders), |node| reached.contains(&node.0)).map(|n| n.0)
+    }
+
+    #[test]
+    fn who_leads_more_hands_one_to_who_leads_fewest() {
+        assert_eq!(heir_of(1, 1, &[1, 1, 1, 2], &ALL), Some(3));
+        assert_eq!(heir_of(1, 2, &[1, 1, 1, 2], &ALL), None, "one at a time");
+        assert_eq!(heir_of(2, 4, &[1, 1, 1, 2], &ALL), None, "it has few itself");
+        assert_eq!(heir_of(1, 1, &[1, 1, 1, 2], &[1, 2]), Some(2), "who cannot be reached leads nothing");
+        assert_eq!(heir_of(1, 1, &[1, 1, 2, 3], &ALL), None, "as even as can be");
+        assert_eq!(heir_of(1, 1, &[1, 1, 1, 0], &ALL), None, "one has no leader");
+        assert_eq!(heir_of(1, 1, &[1, 1, 1, 2], &[1]), None, "nobody is there");
+    }
+
+    /// Whoever moves first, and all at once, it comes to an end, and to an even one.
+    #[test]
+    fn all_nodes_together_come_to_an_even_spread() {
+        for begin in 0..3_u32.pow(7) {
+            let mut leaders: Vec<u32> = (0..7).map(|at| begin / 3_u32.pow(at) % 3 + 1).collect();
+            for round in 0.. {
+                assert!(round < 20, "it never ends: {leaders:?}");
+                let moves: Vec<(usize, u32)> = ALL
+                    .iter()
+                    .flat_map(|own| (0..7).map(move |at| (*own, at)))
+                    .filter(|(own, at)| leaders[*at] == *own)
+                    .filter_map(|(own, at)| Some((at, heir_of(own, at as u32 + 1, &leaders, &ALL)?)))
+                    .collect();
+                if moves.is_empty() {
+                    break;
+                }
+                moves.into_iter().for_each(|(at, heir)| leaders[at] = heir);
+            }
+            let counts = ALL.map(|node| leaders.iter().filter(|leader| **leader == node).count());
+            assert!(counts.iter().max().unwrap_or(&0) - counts.iter().min().unwrap_or(&0) <= 1, "{counts:?}");
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! Nodes that join a cluster which is there, are forgotten, and take the place of others, under load
+//! and under kills.
+#![allow(clippy::unwrap_used)]
+
+use clients::broker::{free_port, is_foreign};
+use clients::{Broker, Client, Event, Http, QueueDeclare};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long something may take. Far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PARTITIONS: &str = "3";
+
+struct Node {
+    broker: Broker,
+    http: Http,
+    name: String,
+    address: String,
+}
+
+struct Nodes {
+    nodes: Vec<Node>,
+    folder: tempfile::TempDir,
+}
+
+impl Nodes {
+    fn none() -> Nodes {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("secret"), "a secret of many nodes\n").unwrap();
+        Nodes { nodes: Vec::new(), folder }
+    }
+
+    /// Three that founded a cluster.
+    fn three() -> Nodes {
+        let mut nodes = Nodes::none();
+        let mut addresses: Vec<String> = (0..3).map(|_| free_port().to_string()).collect();
+        addresses.sort_unstable();
+        let peers = addresses.join(",");
+        for address in addresses {
+            nodes.add(&["--cluster-peers", &peers], &address);
+        }
+        nodes.nodes.iter_mut().for_each(|node| node.broker.launch());
+        nodes.nodes.iter_mut().for_each(|node| node.broker.until_it_answers());
+        nodes
+    }
+
+    fn secret(&self) -> String {
+        self.folder.path().join("secret").to_str().unwrap().to_owned()
+    }
+
+    fn add(&mut self, arguments: &[&str], address: &str) -> usize {
+        let (port, name) = (free_port(), format!("leveret@n{}", self.nodes.len() + 1));
+        let (secret, management) = (self.secret(), port.to_string());
+        let own = ["--cluster-address", address, "--cluster-secret-file", &secret, "--node-name", &name];
+        let own = [arguments, &own, &["--partitions", PARTITIONS, "--management", &management]].concat();
+        let broker = Broker::not_started(&own);
+        self.nodes.push(Node { broker, http: Http::new(port), name, address: address.to_owned() });
+        self.nodes.len() - 1
+    }
+
+    /// One that is to join over another, and is not started.
+    fn newcomer(&mut self, via: usize) -> usize {
+        let (via, address) = (self.nodes[via].address.clone(), free_port().to_string());
+        self.add(&["--cluster-join", &via], &address)
+    }
+
+    fn kill(&mut self, node: usize) {
+        self.nodes[node].broker.kill();
+    }
+
+    fn launch(&mut self, node: usize) {
+        self.nodes[node].broker.launch();
+    }
+
+    fn start(&mut self, node: usize) {
+        self.nodes[node].broker.launch();
+        self.nodes[node].broker.until_it_answers();
+    }
+
+    fn connect(&self, node: usize) -> (Client, u16) {
+        let mut client = self.nodes[node].broker.connect();
+        let channel = client.channel();
+        (client, channel)
+    }
+
+    /// Waits until every group has so many copies, all in sync, as this node sees it.
+    fn until_copies(&self, node: usize, copies: u64) {
+        self.until(node, &format!("{copies} copies of everything"), |cluster| {
+            let partitions = cluster["partitions"].as_array().unwrap();
+            partitions.len() > 1 && partitions.iter().all(|p| p["of"] == copies && p["in_sync"] == copies)
+        });
+    }
+
+    fn until(&self, node: usize, what: &str, is_so: impl Fn(&Value) -> bool) {
+        let due = Instant::now() + PATIENCE;
+        loop {
+            let cluster = self.nodes[node].http.get("/api/leveret/cluster");
+            if cluster.status == 200 && is_so(&cluster.json()) {
+                return;
+            }
+            assert!(
+                Instant::now() < due,
+                "{what}: not within {PATIENCE:?}: {}\n{}",
+                cluster.json(),
+                self.nodes[node].broker.log()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Has one node forget another.
+    fn forget(&self, node: usize, other: usize) -> (u16, Value) {
+        let answer = self.nodes[node].http.delete(&format!("/api/leveret/nodes/{}", self.nodes[other].name));
+        (answer.status, if answer.status == 204 { Value::Null } else { answer.json() })
+    }
+
+    fn names(&self, node: usize) -> Vec<String> {
+        let nodes = self.nodes[node].http.get("/api/nodes").with(200);
+        nodes.as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn durable(name: &str) -> QueueDeclare<'_> {
+    QueueDeclare { name, durable: true, ..QueueDeclare::default() }
+}
+
+/// Publishes to a queue over one node, each message once, and knows which were confirmed.
+struct Publisher {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<BTreeSet<u64>>,
+}
+
+impl Publisher {
+    fn of(nodes: &Nodes, node: usize, queue: &'static str, first: u64) -> Publisher {
+        let (mut client, channel) = nodes.connect(node);
+        client.declare(channel, &durable(queue)).unwrap();
+        client.confirm_select(channel).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let over = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut confirmed, mut count) = (BTreeSet::new(), 0);
+            while !over.load(Ordering::Relaxed) {
+                let number = first + count;
+                client.put(channel, queue, number.to_string().as_bytes());
+                count += 1;
+                let Event::Confirm { tag, nack, .. } = client.event(channel) else { panic!("only answers are due") };
+                assert_eq!(tag, count);
+                if !nack {
+                    confirmed.insert(number);
+                }
+                std::thread::sleep(Duration::from_millis(if nack { 20 } else { 2 }));
+            }
+            confirmed
+        });
+        Publisher { stop, thread }
+    }
+
+    fn end(self) -> BTreeSet<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("every publish was answered")
+    }
+}
+
+/// All that is in a queue, as this node has it.
+fn drain(nodes: &Nodes, node: usize, queue: &str) -> BTreeSet<u64> {
+    let (mut client, channel) = nodes.connect(node);
+    let mut all = BTreeSet::new();
+    while let Some(got) = client.get(channel, queue, true).unwrap() {
+        all.insert(String::from_utf8_lossy(&got.body).parse().unwrap());
+    }
+    all
+}
+
+#[test]
+fn a_node_joins_under_load_takes_the_place_of_another_and_nothing_is_lost() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::three();
+    let publisher = Publisher::of(&nodes, 2, "kept", 0);
+    let fourth = nodes.newcomer(0);
+    // It dies on its way, again and again, and is still one node.
+    for ms in [30, 150, 400, 900, 1_600] {
+        nodes.launch(fourth);
+        std::thread::sleep(Duration::from_millis(ms));
+        nodes.kill(fourth);
+    }
+    nodes.start(fourth);
+    nodes.until_copies(fourth, 4);
+    assert_eq!(nodes.names(fourth).len(), 4, "{:?}", nodes.names(fourth));
+    // It serves, and what it is told counts.
+    let (mut client, channel) = nodes.connect(fourth);
+    client.declare(channel, &durable("of the fourth")).unwrap();
+    client.confirm_select(channel).unwrap();
+    client.put(channel, "of the fourth", b"1");
+    client.confirmed(channel, 1, 1);
+
+    // Who runs is not forgotten, nor who is none.
+    let (status, why) = nodes.forget(fourth, 0);
+    assert!(status == 400 && why["reason"].as_str().unwrap().contains("stop it first"), "{status} {why}");
+    assert_eq!(nodes.nodes[0].http.delete("/api/leveret/nodes/nobody").status, 404);
+    nodes.kill(0);
+    let due = Instant::now() + PATIENCE;
+    while nodes.forget(fourth, 0).0 != 204 {
+        assert!(Instant::now() < due, "{:?}", nodes.forget(fourth, 0));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    nodes.until_copies(fourth, 3);
+    // Of the three that are left another one may go.
+    nodes.kill(1);
+    std::thread::sleep(Duration::from_secs(3));
+    let confirmed = publisher.end();
+    assert!(confirmed.len() > 50, "{} confirmed", confirmed.len());
+    let there = drain(&nodes, fourth, "kept");
+    let lost: Vec<&u64> = confirmed.difference(&there).collect();
+    assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
+    client.put(channel, "of the fourth", b"2");
+    client.confirmed(channel, 2, 2);
+    // Who was forgotten hears what to do.
+    nodes.launch(0);
+    let due = Instant::now() + PATIENCE;
+    while !nodes.nodes[0].broker.log().contains("has been forgotten: start it with an empty data folder") {
+        assert!(Instant::now() < due, "{}", nodes.nodes[0].broker.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // All of them at once: everybody knows the others again.
+    for node in [2, fourth] {
+        nodes.kill(node);
+    }
+    for node in [1, 2, fourth] {
+        nodes.launch(node);
+    }
+    for node in [1, 2, fourth] {
+        nodes.nodes[node].broker.until_it_answers();
+    }
+    nodes.until_copies(1, 3);
+}
+
+#[test]
+fn a_node_that_ran_alone_is_joined_by_others_with_all_that_it_has() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::none();
+    let address = free_port().to_string();
+    let first = nodes.add(&[], &address);
+    // As it ran before: alone.
+    let clustered = nodes.nodes[first].broker.without_arguments("--cluster-");
+    nodes.start(first);
+    let alone = Publisher::of(&nodes, first, "kept", 0);
+    std::thread::sleep(Duration::from_millis(600));
+    let mut confirmed = alone.end();
+    nodes.nodes[first].broker.terminate();
+    nodes.nodes[first].broker.set_arguments(clustered);
+    nodes.start(first);
+    let publisher = Publisher::of(&nodes, first, "kept", 1_000_000);
+    let (second, third) = (nodes.newcomer(first), nodes.newcomer(first));
+    nodes.start(second);
+    nodes.until_copies(second, 2);
+    nodes.start(third);
+    nodes.until_copies(third, 3);
+    confirmed.extend(publisher.end());
+    assert!(confirmed.len() > 50, "{} confirmed", confirmed.len());
+    nodes.kill(first);
+    let there = drain(&nodes, third, "kept");
+    let lost: Vec<&u64> = confirmed.difference(&there).collect();
+    assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
+    let (mut client, channel) = nodes.connect(second);
+    client.confirm_select(channel).unwrap();
+    client.put(channel, "kept", b"1");
+    client.confirmed(channel, 1, 1);
+    // Its disk is lost: another node comes in its stead.
+    let due = Instant::now() + PATIENCE;
+    while nodes.forget(second, first).0 != 204 {
+        assert!(Instant::now() < due, "{:?}", nodes.forget(second, first));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let heir = nodes.newcomer(third);
+    nodes.start(heir);
+    nodes.until_copies(heir, 3);
+    nodes.kill(second);
+    client = nodes.connect(heir).0;
+    let channel = client.channel();
+    assert_eq!(client.get(channel, "kept", true).unwrap().unwrap().body, b"1");
+}
+
+#[test]
+fn who_cannot_join_is_told_what_to_do() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::three();
+    // Another one has its name.
+    let twin = nodes.newcomer(1);
+    let name = nodes.nodes[0].name.clone();
+    let mut arguments = nodes.nodes[twin].broker.without_arguments("--node-name");
+    nodes.nodes[twin].broker.set_arguments({
+        let at = arguments.iter().position(|argument| argument == "--node-name").unwrap();
+        arguments[at + 1] = name;
+        arguments
+    });
+    nodes.launch(twin);
+    let due = Instant::now() + PATIENCE;
+    while !nodes.nodes[twin].broker.log().contains("forget_cluster_node leveret@n1") {
+        assert!(Instant::now() < due, "{}", nodes.nodes[twin].broker.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(nodes.names(1).len(), 3);
+    nodes.kill(twin);
+    // The folder of a founder does not join, and settings that do not go together are refused.
+    nodes.kill(0);
+    let before = nodes.nodes[0].broker.without_arguments("--cluster-peers");
+    let via = nodes.nodes[1].address.clone();
+    let with_join = |arguments: &[String]| {
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["--cluster-join".to_owned(), via.clone()]);
+        arguments
+    };
+    let without_peers: Vec<String> = {
+        let at = before.iter().position(|argument| argument == "--cluster-peers").unwrap();
+        before.iter().enumerate().filter(|(n, _)| *n != at && *n != at + 1).map(|(_, a)| a.clone()).collect()
+    };
+    for (arguments, says) in [
+        (with_join(&without_peers), "use an empty folder"),
+        (with_join(&before), "set one of them"),
+        (without_peers, "start it with"),
+    ] {
+        nodes.nodes[0].broker.set_arguments(arguments);
+        nodes.launch(0);
+        let status = nodes.nodes[0].broker.wait_for_end();
+        let log = nodes.nodes[0].broker.log();
+        let last = log.lines().last().unwrap_or_default();
+        assert!(!status.success() && last.contains(says), "{says}: {last}");
+    }
+    nodes.nodes[0].broker.set_arguments(before);
+    nodes.start(0);
+}
+
+#[test]
+fn leaders_are_spread_again_when_that_is_asked_for() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::three();
+    let publisher = Publisher::of(&nodes, 1, "kept", 0);
+    nodes.kill(0);
+    let leaders = |cluster: &Value| -> BTreeSet<String> {
+        let partitions = cluster["partitions"].as_array().unwrap().iter();
+        let queues = partitions.filter(|partition| partition["kind"] == "queues");
+        queues.map(|partition| partition["leader"].as_str().unwrap_or("nobody").to_owned()).collect()
+    };
+    nodes.until(1, "the others lead", |cluster| {
+        leaders(cluster).iter().all(|leader| leader != "nobody" && *leader != "leveret@n1")
+    });
+    nodes.start(0);
+    nodes.until_copies(1, 3);
+    assert!(nodes.nodes[2].http.post("/api/rebalance/queues", "{}").status == 204);
+    nodes.until(1, "each leads one of three", |cluster| {
+        leaders(cluster).len() == 3 && !leaders(cluster).contains("nobody")
+    });
+    let confirmed = publisher.end();
+    let there = drain(&nodes, 0, "kept");
+    let lost: Vec<&u64> = confirmed.difference(&there).collect();
+    assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
+}
