@@ -113,7 +113,8 @@ impl Known {
             Some(known) => known != folder,
             None => peer.node <= others.last().copied().unwrap_or(0).max(self.own),
         };
-        if is_stranger && let Some(number) = others.iter().find(|other| self.folder_of(**other) == Some(folder)) {
+        let owner = others.iter().find(|other| self.folder_of(**other) == Some(folder));
+        if let Some(number) = owner.filter(|owner| **owner != peer.node) {
             return refused(format!(
                 "{} says that it is node {}, and its data folder is that of node {number}: name the nodes' addresses as they were",
                 peer.address, peer.node
@@ -224,5 +225,44 @@ impl Known {
         };
         let founders = nodes.into_iter().map(founder).collect();
         ClusterRecord { joined: Some(self.cluster), partitions, founders }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Node 2 of a cluster with nodes 1, 2 and 5, each with a data folder of its number and 100 more.
+    fn known() -> Known {
+        let founder =
+            |number| Founder { number, folder_id: u128::from(number) + 100, address: format!("host{number}:1") };
+        let record = ClusterRecord { joined: Some(7), partitions: 4, founders: [1, 2, 5].map(founder).to_vec() };
+        Known::new(2, (7, 102), record, Weak::new())
+    }
+
+    /// What it says of who comes with this number and this folder.
+    fn said(node: u32, folder: u128, expected: Option<u32>) -> String {
+        let mut hello = Hello::new(7, folder, &format!("host{node}:1"), &[], 1);
+        hello.node = node;
+        known().word_about(&hello, expected).refused.unwrap_or_default()
+    }
+
+    #[test]
+    fn who_is_known_comes_with_its_folder_and_who_is_new_with_a_number_above_all() {
+        assert_eq!((said(1, 101, None), said(5, 105, Some(5))), (String::new(), String::new()));
+        assert!(said(1, 999, None).contains("bring the old one back"));
+        assert!(said(1, 105, None).contains("its data folder is that of node 5"));
+        assert!(said(1, 102, None).contains("two processes have one data folder"));
+        assert!(said(5, 105, Some(1)).contains("is node 1 here"));
+        // The topology here may lag behind the one that gave the number.
+        assert_eq!(said(6, 999, None), "");
+        assert!(said(4, 999, None).contains("bring the old one back"), "it was given out before, to another one");
+        assert!(said(6, 105, None).contains("its data folder is that of node 5"));
+    }
+
+    #[test]
+    fn a_new_folder_is_told_who_founded_the_cluster() {
+        let word = known().word_about(&Hello::new(7, 999, "host9:1", &[], 1), None);
+        assert_eq!((word.refused, word.founding), (None, Some(known().record.encode())));
     }
 }
