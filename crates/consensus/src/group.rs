@@ -412,6 +412,16 @@ impl Group {
         Ok(())
     }
 
+    /// Gives up leading, if it leads: it stood still, and may have been voted out meanwhile. Who leads
+    /// next is found out as after a silence, and may be the same.
+    pub fn resign(&mut self) {
+        if self.raw.raft.state == StateRole::Leader {
+            let term = self.raw.raft.term;
+            self.raw.raft.become_follower(term, raft::INVALID_ID);
+            self.observe();
+        }
+    }
+
     /// Why this member takes no part in its group any more, if so. It neither votes nor follows,
     /// and its log stays as it is.
     pub fn halted(&self) -> Option<Contradiction> {

@@ -423,3 +423,16 @@ fn a_leader_counts_the_voters_it_hears_of() {
     assert!(!n2.is_leader());
     assert_eq!(n2.active_voters(), 0);
 }
+
+#[test]
+fn a_leader_that_resigns_leads_no_more_and_takes_nothing() {
+    let mut cluster = led_by_n1(|config| config);
+    let before = cluster.status(N1).expect("up");
+    cluster.with(N1, Group::resign).expect("up");
+    let after = cluster.status(N1).expect("up");
+    assert_eq!((after.role, after.leader, after.term), (Role::Follower, None, before.term));
+    let proposed = cluster.with(N1, |group| group.propose(bytes::Bytes::from_static(b"late"))).expect("up");
+    assert!(proposed.is_err(), "it leads no more");
+    cluster.with(N2, Group::resign).expect("up");
+    assert_eq!(cluster.status(N2).expect("up").leader, Some(N1), "who does not lead has nothing to give up");
+}

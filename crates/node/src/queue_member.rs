@@ -197,6 +197,9 @@ impl QueueMember {
         {
             let Share { tail, out, .. } = share;
             let mut cx = Context { now_ms: now.wall_ms, tail, outlets: edge, out };
+            if self.ticks.stood_still(now.ms) {
+                self.partition.stood_still(&mut cx);
+            }
             for completion in taken.drain(..) {
                 look |= self.complete(completion, &mut cx);
             }

@@ -7,6 +7,10 @@
 
 use crate::{Millis, TICK_MS};
 
+/// A member whose tick is so late may have been voted out: the others stand for election after ten
+/// ticks without a word of their leader, which says something with every tick of its own.
+const STOOD_STILL_MS: Millis = 8 * TICK_MS;
+
 /// The quick ticks.
 const QUICK_MS: Millis = 10;
 /// How many of them: three elections could have begun by then, as votes may be split.
@@ -37,6 +41,11 @@ impl Ticks {
         }
     }
 
+    /// Whether its next tick is so late that nobody may have heard of it for an election's time.
+    pub(crate) fn stood_still(&self, now: Millis) -> bool {
+        self.next.is_some_and(|at| now >= at + STOOD_STILL_MS)
+    }
+
     /// Whether a tick is due; then it is counted as done. One that stood still makes up for the last
     /// tick that it missed, not for all.
     pub(crate) fn take(&mut self, now: Millis) -> bool {
@@ -64,5 +73,16 @@ mod tests {
         let quick: usize = (1..=680).map(|ms| taken(&mut ticks, 100 * TICK_MS + ms)).sum();
         assert!((60..=62).contains(&quick), "{quick}");
         assert_eq!(Ticks::new(false).next(), None);
+    }
+
+    #[test]
+    fn who_missed_an_election_s_time_of_ticks_stood_still() {
+        let mut ticks = Ticks::new(true);
+        assert!(ticks.take(0), "the next is due after one tick");
+        let late = TICK_MS + STOOD_STILL_MS;
+        assert_eq!([TICK_MS, late - 1, late].map(|now| ticks.stood_still(now)), [false, false, true]);
+        assert!(ticks.take(late));
+        assert!(!ticks.stood_still(late), "it has ticked");
+        assert!(!Ticks::new(false).stood_still(1 << 40), "who is alone was voted out by nobody");
     }
 }

@@ -203,6 +203,15 @@ impl QueuePartition {
         self.drive(cx);
     }
 
+    /// It stood still for so long that others may have elected somebody else: if it led, it leads no more,
+    /// and gives nothing out that a later leader may have given to others.
+    pub fn stood_still(&mut self, cx: &mut Context<'_>) {
+        if self.replica.group().status().role == Role::Leader {
+            self.replica.resign();
+            self.drive(cx);
+        }
+    }
+
     /// A frame came from another member.
     pub fn step(&mut self, from: NodeId, frame: PeerFrame, cx: &mut Context<'_>) {
         match frame {

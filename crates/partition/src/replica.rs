@@ -356,6 +356,11 @@ impl Replica {
         }
     }
 
+    /// Gives up leading, if it leads.
+    pub fn resign(&mut self) {
+        self.group.resign();
+    }
+
     /// A tick went by.
     pub fn tick(&mut self) {
         self.group.tick();
