@@ -5,10 +5,10 @@
 
 use broker::PartitionId;
 use bytes::Bytes;
-use consensus::{Config, LogIndex, NodeId};
+use consensus::{Change, Config, LogIndex, NodeId};
 use partition::log_partition::{AppliedEntry, Machine};
 use partition::outputs::{Job, LostEntry, Outputs, ReadAt, ReadBytes, ReadFailed};
-use partition::{LogPartition, PeerFrame, Recovery, WalState};
+use partition::{LogPartition, PeerFrame, Recovery, WalState, joining_log_checkpoint};
 use storage::{FileNo, Location, RecordKind};
 
 const GROUP: PartitionId = PartitionId(0);
@@ -196,7 +196,7 @@ impl Trio {
     fn run(&mut self) {
         for _ in 0..5_000 {
             let mut moved = false;
-            for at in 0..3 {
+            for at in 0..self.members.len() {
                 moved |= self.members[at].carry_out(at as u64 + 1, self.now);
                 for (to, _, frame) in std::mem::take(&mut self.members[at].out.frames) {
                     let to = to.0 as usize - 1;
@@ -226,7 +226,7 @@ impl Trio {
 
     fn leader(&self) -> usize {
         let leads = |at: &usize| self.cut != Some(*at) && self.members[*at].log.is_leading();
-        (0..3).find(leads).expect("somebody leads")
+        (0..self.members.len()).find(leads).expect("somebody leads")
     }
 
     fn follower(&self) -> usize {
@@ -250,7 +250,7 @@ impl Trio {
 
     /// All that are not cut off write their logs to the next file from now on, and look after them.
     fn roll(&mut self) {
-        for at in (0..3).filter(|at| self.cut != Some(*at)) {
+        for at in (0..self.members.len()).filter(|at| self.cut != Some(*at)) {
             self.members[at].file += 1;
         }
         self.maintain();
@@ -302,6 +302,44 @@ fn who_missed_what_was_cut_gets_the_state_in_parts() {
     assert!(trio.members[follower].machine.state.len() >= 30_000, "the checkpoint has it");
     trio.ticks(40);
     assert!(trio.are_equal());
+}
+
+/// A node joins the group with nothing, as one that has an empty folder does: however often it starts, it
+/// founds nothing, and once it is taken in it has all of the state and then a vote.
+#[test]
+fn who_joins_with_nothing_gets_the_state_and_then_a_vote() {
+    let mut trio = Trio::new();
+    trio.decide(0..6, 3_000);
+    let mut fourth = Member::new(4);
+    fourth.checkpoint = Some((Bytes::from(joining_log_checkpoint(b"")), 1));
+    trio.members.push(fourth);
+    for _ in 0..2 {
+        trio.members[3].restart(4);
+        trio.ticks(60);
+        assert_eq!((trio.members[3].log.applied(), trio.members[3].log.is_leading()), (LogIndex(0), false));
+    }
+    let change = |trio: &mut Trio, change: Change| {
+        let leader = trio.leader();
+        trio.members[leader].log.replica_mut().group_mut().change_membership(&[change]).unwrap();
+        trio.ticks(20);
+    };
+    change(&mut trio, Change::Learner(NodeId(4)));
+    assert!(trio.are_equal());
+    assert_eq!(trio.members[3].log.snapshots_installed(), 1, "who the first members were no entry says");
+    // It dies as a learner, and is one again.
+    trio.members[3].restart(4);
+    trio.decide(6..9, 100);
+    trio.ticks(20);
+    assert!(trio.are_equal());
+    change(&mut trio, Change::Voter(NodeId(4)));
+    // Without one of the founders the three others are a majority, and it is one of them.
+    trio.cut = Some(trio.leader());
+    trio.ticks(200);
+    trio.decide(9..12, 100);
+    trio.cut = None;
+    trio.ticks(40);
+    assert!(trio.are_equal());
+    assert_eq!(trio.members[3].log.replica().group().membership().voters.len(), 4);
 }
 
 #[test]
