@@ -89,6 +89,9 @@ pub fn run<G>(
         }
         None => None,
     };
+    if folder.was_short() {
+        tracing::warn!("the disk is full: the room that is kept for a start was given back to it");
+    }
     let node_name = folder.identity().node_name.clone();
     let mut opened = engine::open(
         folder,
@@ -176,6 +179,9 @@ pub fn run<G>(
         end(&node, peers, engine);
         return Ok(());
     }
+    // Publishers have to be blocked before the first of them is there.
+    let mut room = Room::default();
+    room.look(config, &node, engine.gauges());
     if let Err(error) = let_in(config, &node) {
         end(&node, peers, engine);
         return Err(error);
@@ -192,7 +198,7 @@ pub fn run<G>(
         started: begin,
     };
     let attendant = attend(Handle::new(node.shared().clone(), Some(engine.gauges().clone()), facts));
-    watch(config, (&node, peers.as_ref()), engine.gauges(), shutdown, asks);
+    watch(config, (&node, peers.as_ref()), engine.gauges(), room, shutdown, asks);
     drop(attendant);
     tracing::info!(connections = node.connections(), "draining: no new connections, clients are told to go");
     end(&node, peers, engine);
@@ -259,11 +265,41 @@ fn reload(config: &Config, node: &Node, peers: Option<&Member>) {
     }
 }
 
-/// Until `shutdown` is ready: publishers are blocked while the disk is low.
+/// What was seen of the room on the disk.
+#[derive(Default)]
+struct Room {
+    is_low: bool,
+    /// What the next start may need is kept.
+    is_reserved: bool,
+}
+
+impl Room {
+    /// Looks again: publishers are blocked while the disk is low. Returns the bytes that are free.
+    fn look(&mut self, config: &Config, node: &Node, engine: &EngineGauges) -> u64 {
+        let free = engine.free_bytes().unwrap_or(u64::MAX);
+        // Ends a tenth above where it began, so that it does not flutter.
+        let limit = config.disk_free_min_bytes + if self.is_low { config.disk_free_min_bytes / 10 } else { 0 };
+        let is_low = free < limit || engine.is_disk_full();
+        if is_low != self.is_low {
+            self.is_low = is_low;
+            if is_low {
+                tracing::warn!(free_bytes = free, limit_bytes = config.disk_free_min_bytes, "the disk is low");
+            }
+            node.set_alarm(Alarm::Disk, is_low);
+        }
+        if !is_low && !self.is_reserved {
+            self.is_reserved = engine.keep_reserve();
+        }
+        free
+    }
+}
+
+/// Until `shutdown` is ready: looks after the disk, and does what its operator asks for.
 fn watch(
     config: &Config,
     (node, peers): (&Node, Option<&Member>),
     engine: &EngineGauges,
+    mut room: Room,
     shutdown: impl Future<Output = ()> + Send,
     asks: Asks<'_>,
 ) {
@@ -278,13 +314,13 @@ fn watch(
             // The receiver waits for this.
             let _ = sender.send(());
         });
-        let (mut low, mut pause) = (false, DISK_LOOK_CLOSELY_EVERY);
+        let mut pause = DISK_LOOK_CLOSELY_EVERY;
         loop {
             match receiver.recv_timeout(pause) {
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let free = engine.free_bytes().unwrap_or(u64::MAX);
+            let free = room.look(config, node, engine);
             if asks.reload.swap(false, Ordering::Relaxed) {
                 reload(config, node, peers);
             }
@@ -293,16 +329,6 @@ fn watch(
             }
             let is_near = free < config.disk_free_min_bytes.saturating_mul(DISK_NEAR_LIMITS);
             pause = if is_near { DISK_LOOK_CLOSELY_EVERY } else { DISK_LOOK_EVERY };
-            // Ends a tenth above where it began, so that it does not flutter.
-            let limit = config.disk_free_min_bytes + if low { config.disk_free_min_bytes / 10 } else { 0 };
-            let now = free < limit || engine.is_disk_full();
-            if now != low {
-                low = now;
-                if low {
-                    tracing::warn!(free_bytes = free, limit_bytes = config.disk_free_min_bytes, "the disk is low");
-                }
-                node.set_alarm(Alarm::Disk, low);
-            }
         }
     });
 }

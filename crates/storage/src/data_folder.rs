@@ -27,12 +27,14 @@ mod boot;
 mod cluster;
 mod node;
 mod repair;
+mod reserve;
 
 pub use boot::{BOOT_NAME, Forgot, Life, doubt_log};
 pub use cluster::{ClusterRecord, Founder};
 pub use node::{NODE_FILE, NodeRecord, NodeState};
 pub(crate) use node::{decode as decode_node, read as read_node};
 pub use repair::{RepairedIdentity, repair_identity};
+pub use reserve::{RESERVE_BYTES, keep_reserve};
 
 /// Version of the folder as a whole. Later ones are refused. Version 1 has no file `node`, and
 /// becomes version 2 when it is opened.
@@ -69,6 +71,7 @@ pub struct DataFolder<D: Disk> {
     identity: FolderIdentity,
     node: NodeRecord,
     founded: bool,
+    was_short: bool,
     _lock: D::File,
     _folder_lock: FolderLock,
 }
@@ -133,7 +136,9 @@ impl<D: Disk> DataFolder<D> {
                 return Err(StorageError::NotADataFolder { folder, found });
             }
         }
-        let (lock, folder_lock) = take_lock(&*disk, &folder, process_id)?;
+        let (lock, folder_lock) = take_lock(&*disk, &folder)?;
+        let was_short = exists && reserve::give_back(&*disk)?;
+        note_holder(&lock, process_id)?;
         let identity = read_identity(&*disk).map_err(|error| match error.is_damage() {
             true => StorageError::IdentityDamaged { folder: folder.clone(), why: error.to_string() },
             false => error,
@@ -150,6 +155,7 @@ impl<D: Disk> DataFolder<D> {
                 identity: founding,
                 node,
                 founded: true,
+                was_short,
                 _lock: lock,
                 _folder_lock: folder_lock,
             });
@@ -175,7 +181,7 @@ impl<D: Disk> DataFolder<D> {
         if version == 1 {
             write_identity(&*disk, &identity)?;
         }
-        Ok(DataFolder { disk, identity, node, founded: false, _lock: lock, _folder_lock: folder_lock })
+        Ok(DataFolder { disk, identity, node, founded: false, was_short, _lock: lock, _folder_lock: folder_lock })
     }
 
     /// Who it belongs to.
@@ -186,6 +192,11 @@ impl<D: Disk> DataFolder<D> {
     /// Whether this call made it.
     pub fn was_founded(&self) -> bool {
         self.founded
+    }
+
+    /// Whether the disk was full, so that the room kept for this start was given back to it.
+    pub fn was_short(&self) -> bool {
+        self.was_short
     }
 
     /// Its files.
@@ -221,7 +232,7 @@ fn unwritable(folder: &str, source: io::Error) -> StorageError {
 /// people remove files that look like left-overs.
 type Locks<D> = (<D as Disk>::File, FolderLock);
 
-fn take_lock<D: Disk>(disk: &D, folder: &str, process_id: u32) -> Result<Locks<D>, StorageError> {
+fn take_lock<D: Disk>(disk: &D, folder: &str) -> Result<Locks<D>, StorageError> {
     let lock = disk.open(LOCK_NAME, OpenMode::CreateOrOpen).map_err(|source| unwritable(folder, source))?;
     let folder_lock = disk.lock_folder().map_err(|source| unwritable(folder, source))?;
     let is_free = lock.try_lock().map_err(at("lock", LOCK_NAME))?;
@@ -231,13 +242,17 @@ fn take_lock<D: Disk>(disk: &D, folder: &str, process_id: u32) -> Result<Locks<D
         let pid = if pid.is_empty() { "unknown".to_owned() } else { pid };
         return Err(StorageError::Locked { folder: folder.to_owned(), pid });
     };
+    Ok((lock, folder_lock))
+}
+
+fn note_holder(lock: &impl DiskFile, process_id: u32) -> Result<(), StorageError> {
     let text = format!("{process_id}\n");
     // An idle restart of the same process id writes nothing.
-    if read_whole(&lock, 64).unwrap_or_default() != text.as_bytes() {
+    if read_whole(lock, 64).unwrap_or_default() != text.as_bytes() {
         lock.set_len(0).map_err(at("write", LOCK_NAME))?;
         lock.write_at(text.as_bytes(), 0).map_err(at("write", LOCK_NAME))?;
     }
-    Ok((lock, folder_lock))
+    Ok(())
 }
 
 /// What the log's folder looks like in a folder without an identity.

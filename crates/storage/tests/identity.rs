@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use storage::data_folder::{IDENTITY_NAME, NODE_FILE, RepairedIdentity, repair_identity};
+use storage::data_folder::{IDENTITY_NAME, NODE_FILE, RESERVE_BYTES, RepairedIdentity, keep_reserve, repair_identity};
 use storage::wal::has_log;
 use storage::{
     DataFolder, Disk, DryDisk, FaultyDisk, FileNo, FolderIdentity, GroupId, Record, RecordKind, StorageError,
@@ -163,4 +163,25 @@ fn which_node_it_is_is_read_back_told_or_taken_for_a_founder_and_no_start_is_cou
         drop(repair(&disk, None).unwrap().unwrap());
         assert_eq!(node(&disk), NodeRecord { id: 1, state: NodeState::Founding, start: 1_000_001 });
     }
+}
+
+/// What is in a node's queues can only be consumed, and make room, if the node starts.
+#[test]
+fn a_full_disk_has_room_for_a_start_if_a_process_before_it_kept_some() {
+    let disk = folder();
+    keep_reserve(&*disk).unwrap();
+    let used = u64::MAX - disk.free_bytes().unwrap();
+    disk.set_capacity(used);
+    assert_eq!(disk.free_bytes().unwrap(), 0);
+    let opened = DataFolder::open(disk.clone(), identity(), 2).unwrap();
+    assert!(opened.was_short());
+    opened.begin_life(7).unwrap();
+    assert!(disk.free_bytes().unwrap() > RESERVE_BYTES / 2, "most of it is left for what else a start does");
+    drop(opened);
+    // There was no room to keep any for the next one.
+    keep_reserve(&*disk).unwrap_err();
+    disk.set_capacity(used - disk.free_bytes().unwrap());
+    assert!(DataFolder::open(disk.clone(), identity(), 2).unwrap_err().is_full());
+    disk.set_capacity(u64::MAX);
+    assert!(!DataFolder::open(disk.clone(), identity(), 2).unwrap().was_short());
 }

@@ -293,6 +293,13 @@ pub struct EngineGauges {
 }
 
 impl EngineGauges {
+    /// Takes the room on the disk that the next start may need; whether it is there.
+    pub(crate) fn keep_reserve(&self) -> bool {
+        storage::data_folder::keep_reserve(&*self.disk)
+            .inspect_err(|error| tracing::debug!(%error, "no room is kept for the next start"))
+            .is_ok()
+    }
+
     /// Bytes free on the disk of the data folder.
     pub fn free_bytes(&self) -> Option<u64> {
         self.disk.free_bytes().ok()

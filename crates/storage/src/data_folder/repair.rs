@@ -14,7 +14,8 @@ use crate::wal::folder_ids;
 
 use super::node::{self, NODE_FILE, NodeRecord};
 use super::{
-    FolderIdentity, IDENTITY_BYTES_MAX, IDENTITY_NAME, NODE_NAME_BYTES_MAX, decode_identity, take_lock, write_identity,
+    FolderIdentity, IDENTITY_BYTES_MAX, IDENTITY_NAME, NODE_NAME_BYTES_MAX, decode_identity, note_holder, take_lock,
+    write_identity,
 };
 
 /// An identity of which something was made anew. The folder's lock is held as long as this value.
@@ -101,7 +102,8 @@ pub fn repair_identity<D: Disk>(
     if broken.is_empty() {
         return Ok(None);
     }
-    let (lock, folder_lock) = take_lock(&**disk, &disk.describe(), std::process::id())?;
+    let (lock, folder_lock) = take_lock(&**disk, &disk.describe())?;
+    note_holder(&lock, std::process::id())?;
     let mut kept = Vec::new();
     for (name, contents) in &broken {
         if let Some(contents) = contents {
