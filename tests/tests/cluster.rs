@@ -231,6 +231,16 @@ fn nothing_that_was_confirmed_is_lost_with_a_node_and_consumers_elsewhere_go_on(
         assert!(came.insert(number) || delivery.redelivered, "{number} came twice, and not flagged");
         consumer.ack(into, delivery.tag, false);
     }
+    // Each of the others says once what it leads now.
+    for broker in &nodes.brokers[..2] {
+        let told = |log: &str| log.lines().filter(|line| line.contains("of 4 groups after leveret@")).count();
+        let due = Instant::now() + patience;
+        while told(&broker.log()) == 0 {
+            assert!(Instant::now() < due, "who leads now is not told: {}", broker.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(told(&broker.log()), 1);
+    }
     // It comes back, and serves.
     nodes.brokers[2].launch();
     nodes.brokers[2].until_it_answers();

@@ -243,7 +243,7 @@ impl Member {
         let unknown = if self.record.joined.is_some() { NodeStanding::Joining } else { NodeStanding::Member };
         let announce = |topology: &Topology| topology.announcement_of(self.number, (name, can), &members, unknown);
         let mut announced = announce(&node.shared().topology());
-        let mut next = Some(announced.clone());
+        let (mut next, mut is_said_again) = (Some(announced.clone()), false);
         while let Some(change) = next {
             match self.decide(node, change, asks, &mut tell_at) {
                 None => return false,
@@ -259,7 +259,10 @@ impl Member {
                 Some(_) => topology.raise_for(topology.present_nodes().map(|(number, _)| number)).into_iter().collect(),
                 None => topology.commands_of_founders(&members, can, config.partitions.min(self.record.partitions)),
             };
-            next = again.or_else(|| map.into_iter().next());
+            // Another founder, which knows its address alone, may have put it in the map meanwhile.
+            let is_named = topology.nodes().any(|(number, node)| number == self.number && *node.name == *name.as_bytes());
+            let once_more = || (!is_named && !std::mem::replace(&mut is_said_again, true)).then(|| announced.clone());
+            next = again.or_else(|| map.into_iter().next()).or_else(once_more);
         }
         // What it had in memory before it started is gone, and nobody finds it any more.
         let home = node.shared().topology().own_home();

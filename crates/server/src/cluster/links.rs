@@ -16,6 +16,7 @@ use super::outboxes::Outboxes;
 use super::peers::Peers;
 use super::questions::{AskError, Asked, Question, Questions};
 use super::strangers::Strangers;
+use super::succession;
 use crate::node::Shared;
 use crate::random;
 use crate::shard::{Mailbox, Parcel};
@@ -68,6 +69,8 @@ struct Waiting {
 #[derive(Default)]
 pub(super) struct Outbox {
     waiting: Mutex<Waiting>,
+    /// It is about to be told who leads without the node.
+    tells_leaders: AtomicBool,
     pub(super) wake: Notify,
     /// The node was forgotten: its link ends.
     cut: Notify,
@@ -313,6 +316,10 @@ impl LinkArrival {
             }
             common.mailboxes.iter().for_each(|mailbox| mailbox.cross(switch::Parcel::LinkDown(down)));
             drop(gone);
+            if !outbox.tells_leaders.swap(true, Ordering::Relaxed) {
+                succession::tell(common.shared.clone(), down).await;
+                outbox.tells_leaders.store(false, Ordering::Relaxed);
+            }
         });
     }
 }

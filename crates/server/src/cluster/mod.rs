@@ -1,6 +1,7 @@
 //! A node among others: how nodes know each other (`handshake`), how they found their cluster
-//! together (`formation`), how one joins later (`joining`), whom a node believes (`known`), what they send each other afterwards (`links`, `link`), what they ask each
-//! other (`questions`), and what a node
+//! together (`formation`), how one joins later (`joining`), whom a node believes (`known`), what they
+//! send each other afterwards (`links`, `link`), what they ask each other (`questions`), what is told
+//! when one went (`succession`), and what a node
 //! does before it lets clients in (`cluster`).
 //!
 //! Invariant: nothing is believed of a peer before it has proved that it has the cluster's secret,
@@ -20,6 +21,7 @@ mod peers;
 mod questions;
 mod sealed;
 mod strangers;
+mod succession;
 
 pub(crate) use cluster::{Cluster, Member};
 pub use encryption::LinkFiles;

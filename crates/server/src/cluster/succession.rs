@@ -1,0 +1,90 @@
+//! Tells the log how much this node leads once the link to another is gone: one line, when every group
+//! of queues has a leader that is there, or when that takes long.
+//!
+//! Invariant: about one node there is one line a second at most, however often its link breaks.
+
+use crate::node::Shared;
+use broker::{NodeNumber, PartitionId};
+use std::sync::Weak;
+use std::time::Duration;
+use switch::Leaders;
+use tokio::time::{Instant, sleep};
+
+/// No election is over sooner, and no two lines come within that time.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Then it is told who leads nothing yet.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Groups by who leads them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Led {
+    groups: u32,
+    own: u32,
+    /// Nobody who is there is known to lead these.
+    none: u32,
+}
+
+impl Led {
+    fn count(
+        leaders: &Leaders,
+        groups: impl Iterator<Item = PartitionId>,
+        is_gone: impl Fn(NodeNumber) -> bool,
+    ) -> Led {
+        let mut led = Led::default();
+        for group in groups {
+            led.groups += 1;
+            match leaders.leader(group) {
+                Some(node) if node == leaders.own() => led.own += 1,
+                Some(node) if !is_gone(node) => {}
+                _ => led.none += 1,
+            }
+        }
+        led
+    }
+}
+
+/// Tells it of the node that went just now.
+pub(super) async fn tell(shared: Weak<Shared>, gone: NodeNumber) {
+    let begin = Instant::now();
+    sleep(FIRST_LOOK).await;
+    loop {
+        let Some(shared) = shared.upgrade() else { return };
+        let linked = shared.links.get().map(super::Links::linked).unwrap_or_default();
+        let is_gone = |node| node == gone && !linked.contains(&gone);
+        // Who leads the topology's group is not noted: nobody has to know.
+        let of_queues = shared.directory.durable().filter(|group| *group != node::TOPOLOGY);
+        let Led { groups, own, none } = Led::count(&shared.leaders, of_queues, is_gone);
+        if none == 0 || begin.elapsed() >= PATIENCE {
+            let topology = shared.topology();
+            let name = topology.nodes().find(|(number, _)| *number == gone);
+            let name = name.map_or_else(|| format!("node {}", gone.0), |(_, node)| node.name.to_string());
+            match none {
+                0 => tracing::info!("leads {own} of {groups} groups after {name} went"),
+                _ => tracing::info!(
+                    "leads {own} of {groups} groups after {name} went, and nobody is known to lead {none}"
+                ),
+            }
+            return;
+        }
+        drop(shared);
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_led_by_this_node_or_another_or_by_nobody_who_is_there() {
+        let [own, other, gone] = [1, 2, 3].map(NodeNumber);
+        let leaders = Leaders::among_others(own, PartitionId(4));
+        for (group, leader) in [(0, Some(own)), (1, Some(other)), (2, Some(gone)), (3, None), (4, Some(own))] {
+            leaders.note(PartitionId(group), leader);
+        }
+        let groups = || (0..5).map(PartitionId);
+        assert_eq!(Led::count(&leaders, groups(), |node| node == gone), Led { groups: 5, own: 2, none: 2 });
+        assert_eq!(Led::count(&leaders, groups(), |_| false), Led { groups: 5, own: 2, none: 1 });
+    }
+}
