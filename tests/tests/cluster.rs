@@ -369,3 +369,67 @@ fn a_node_without_a_majority_says_of_nothing_that_it_is_done() {
     nodes.brokers[2].signal(Signal::CONT);
     nodes.brokers.iter_mut().for_each(Broker::kill);
 }
+
+/// Turns one byte of a message in the log of a node that does not run.
+fn damage(broker: &Broker, body: &[u8]) {
+    let files = std::fs::read_dir(broker.data_folder().join("wal")).unwrap().map(|entry| entry.unwrap().path());
+    for path in files {
+        let mut bytes = std::fs::read(&path).unwrap();
+        if let Some(at) = bytes.windows(body.len()).position(|window| window == body) {
+            bytes[at] ^= 1;
+            return std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    panic!("the message is nowhere in its log");
+}
+
+#[test]
+fn what_is_damaged_on_one_node_is_served_by_the_others_also_over_that_one() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up();
+    let (mut client, channel) = nodes.connect(0);
+    client.confirm_select(channel).unwrap();
+    let names: Vec<String> = (0..4).map(|number| format!("q{number}")).collect();
+    for name in &names {
+        client.declare(channel, &durable(name)).unwrap();
+        // Who leads may still change after the start.
+        loop {
+            client.put(channel, name, format!("the one message of {name}").as_bytes());
+            let Event::Confirm { nack, .. } = client.event(channel) else { panic!("only answers are due") };
+            if !nack {
+                break;
+            }
+        }
+    }
+    // All three have it on their disks.
+    for broker in &mut nodes.brokers {
+        broker.terminate();
+    }
+    damage(&nodes.brokers[1], b"the one message of q2");
+    nodes.brokers.iter_mut().for_each(Broker::launch);
+    nodes.brokers.iter_mut().for_each(Broker::until_it_answers);
+    assert!(nodes.brokers[1].log().contains("QUARANTINED on this node"), "{}", nodes.brokers[1].log());
+    let (mut client, channel) = nodes.connect(1);
+    for name in &names {
+        let due = Instant::now() + Duration::from_secs(10);
+        loop {
+            match client.get(channel, name, true) {
+                Ok(got) => break assert_eq!(got.unwrap().body, format!("the one message of {name}").as_bytes()),
+                // It has not heard yet who leads.
+                Err(refused) => assert!(Instant::now() < due, "{name}: {}", refused.text),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            (client, _) = nodes.connect(1);
+        }
+    }
+    nodes.brokers[1].terminate();
+    let folder = nodes.brokers[1].data_folder();
+    let repair = Command::new(binary()).arg("repair").arg(&folder).output().unwrap();
+    let told = String::from_utf8_lossy(&repair.stderr);
+    assert!(
+        !repair.status.success() && told.contains("an older copy of the folder does not, and must not be used"),
+        "{told}"
+    );
+}

@@ -94,8 +94,11 @@ pub enum OpenError {
     Joining,
     /// A repair is for a folder that is the only copy.
     #[error(
-        "partitions of this folder have members on other nodes, which have what this one lost: start it as a new member with an empty \
-         data folder instead"
+        "partitions of this folder have members on other nodes, which have what this one lost, and what it had promised them is not to be \
+         made up: nothing was changed. If the node starts, start it: what is damaged of a partition is set aside, and the others serve its \
+         queues. If not, leave it stopped: the cluster serves without it as long as a majority of its nodes runs. The damaged bytes back from \
+         this node's own disk make it whole; an older copy of the folder does not, and must not be used. Where they are gone, have another node \
+         forget this one (`leveret ctl forget_cluster_node`) and start one with an empty folder and cluster_join in its stead"
     )]
     OthersHaveIt,
     /// The system does not give a random number.

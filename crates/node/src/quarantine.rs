@@ -33,8 +33,19 @@ impl Quarantined {
         Quarantined { why, needs_file, highest_extent: left.map_or(0, Recovery::highest_extent) }
     }
 
-    /// Tells the operator what to do.
-    pub fn tell(&self, partition: PartitionId, queues: usize) {
+    /// Tells the operator what to do; `has_peers`: the partition has members on other nodes.
+    pub fn tell(&self, partition: PartitionId, queues: usize, has_peers: bool) {
+        if has_peers {
+            return tracing::error!(
+                partition = partition.0,
+                "a partition is QUARANTINED on this node: {}. The other nodes serve its queues, also to clients of this one, as long as a \
+                 majority of them runs; do not take another of them away. The damaged bytes back from this node's own disk make it whole; an \
+                 older copy of the folder does not, and must not be used. Where they are gone, stop this node, have another one forget it \
+                 (`leveret ctl forget_cluster_node`) and start one with an empty folder and cluster_join in its stead; `leveret repair` is \
+                 for nodes that are alone",
+                self.why.cause()
+            );
+        }
         tracing::error!(
             partition = partition.0,
             queues,
@@ -46,9 +57,24 @@ impl Quarantined {
 }
 
 impl OpenError {
-    /// What is wrong with one partition, without what to do about it.
-    fn cause(&self) -> String {
+    /// Whether something of the folder is damaged or gone, so that a member of a cluster is told what
+    /// helps there.
+    pub fn is_damage(&self) -> bool {
         match self {
+            OpenError::Storage(error) => error.is_damage(),
+            OpenError::Checkpoint(_) | OpenError::Topology(_) | OpenError::Joining | OpenError::Random(_) => false,
+            OpenError::OthersHaveIt => false,
+            _ => true,
+        }
+    }
+
+    /// What is wrong, of one partition where it is set aside, without what to do about it.
+    pub fn cause(&self) -> String {
+        match self {
+            OpenError::LogGone => "no file of its log is left in `wal`".to_owned(),
+            OpenError::LogShort { last, file, .. } => {
+                format!("its log ends with file {last}, and a state was saved when file {file} was there")
+            }
             OpenError::Damaged { count, file, offset } => {
                 format!("{count} ranges of its log are damaged, the first in {file} at byte {offset}")
             }

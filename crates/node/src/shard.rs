@@ -95,6 +95,10 @@ pub trait Edge: Outlets {
         None
     }
 
+    /// The group of a partition that is damaged here is led by this node, or by nobody who is heard of,
+    /// in this term.
+    fn is_led(&mut self, _partition: PartitionId, _leader: Option<NodeNumber>, _term: u64) {}
+
     /// Takes all `effects` of one step of `partition`. Commands that follow from them wait for the
     /// next step.
     fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>);
@@ -132,7 +136,7 @@ impl<M: Proposer> Member<M> {
             }
             Member::Quarantined(member) => {
                 waiting.forwards.clear();
-                member.step(waiting, share);
+                member.step(now.ms, waiting, share);
             }
             Member::Ending(member) => {
                 waiting.forwards.clear();
@@ -275,6 +279,9 @@ impl<M: Proposer> Shard<M> {
             edge.begin(*id, member.queues());
             member.step(now, waiting, share, edge);
             assert!(waiting.commands.is_empty(), "a step carries out all of its commands");
+            if let Member::Quarantined(member) = member {
+                edge.is_led(*id, member.leader(), member.term());
+            }
             edge.take_effects(*id, member.queues(), &mut share.out.effects);
             assert!(share.out.effects.is_empty(), "the edge takes all effects");
         }
@@ -325,6 +332,7 @@ impl<M: Proposer> Shard<M> {
             let follows = match &mut seated.member {
                 Member::Queues(member) => member.link_lost(node, now),
                 Member::Topology(member) => member.link_lost(node, now),
+                Member::Quarantined(member) => member.link_lost(node),
                 _ => false,
             };
             if follows {

@@ -35,6 +35,14 @@ pub enum RunError {
     /// The data folder cannot be served.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The data folder of a node among others is damaged.
+    #[error(
+        "the data folder is damaged ({0}), and other nodes have what this one lost: leave it stopped, the cluster serves without it as long \
+         as a majority of its nodes runs. The damaged bytes back from this node's own disk make it whole; an older copy of the folder does \
+         not, and must not be used, as it has forgotten what this node promised the others. Where they are gone, have another node forget this \
+         one (`leveret ctl forget_cluster_node`) and start one with an empty folder and cluster_join in its stead"
+    )]
+    Member(String),
     /// The node does not start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -108,7 +116,11 @@ pub fn run<G>(
             checkpoint_interval_bytes: config.checkpoint_interval_bytes,
             on_quiet,
         },
-    )?;
+    )
+    .map_err(|error| match links.is_some() && error.is_damage() {
+        true => RunError::Member(error.cause()),
+        false => RunError::Open(error),
+    })?;
     let (messages, queues) = opened.backlog();
     tracing::info!(
         node = %node_name,

@@ -690,6 +690,13 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
         balance::heir(leaders.own(), partition, &all, |node| reached.contains(&node))
     }
 
+    fn is_led(&mut self, partition: PartitionId, leader: Option<NodeNumber>, term: u64) {
+        if self.switch.leaders.has_peers() {
+            self.switch.note_term(partition, term);
+            self.switch.note_leader(partition, leader, term);
+        }
+    }
+
     fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
         if let Some(queues) = queues.filter(|_| self.switch.leaders.has_peers()) {
             let term = queues.term().0;

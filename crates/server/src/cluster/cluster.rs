@@ -260,7 +260,8 @@ impl Member {
                 None => topology.commands_of_founders(&members, can, config.partitions.min(self.record.partitions)),
             };
             // Another founder, which knows its address alone, may have put it in the map meanwhile.
-            let is_named = topology.nodes().any(|(number, node)| number == self.number && *node.name == *name.as_bytes());
+            let is_named =
+                topology.nodes().any(|(number, node)| number == self.number && *node.name == *name.as_bytes());
             let once_more = || (!is_named && !std::mem::replace(&mut is_said_again, true)).then(|| announced.clone());
             next = again.or_else(|| map.into_iter().next()).or_else(once_more);
         }

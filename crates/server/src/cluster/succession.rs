@@ -81,7 +81,7 @@ mod tests {
         let [own, other, gone] = [1, 2, 3].map(NodeNumber);
         let leaders = Leaders::among_others(own, PartitionId(4));
         for (group, leader) in [(0, Some(own)), (1, Some(other)), (2, Some(gone)), (3, None), (4, Some(own))] {
-            leaders.note(PartitionId(group), leader);
+            leaders.note(PartitionId(group), leader, 1);
         }
         let groups = || (0..5).map(PartitionId);
         assert_eq!(Led::count(&leaders, groups(), |node| node == gone), Led { groups: 5, own: 2, none: 2 });

@@ -141,7 +141,8 @@ pub fn open(mut folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Op
         false => node::bring_back(&mut folder, config.partitions, options, wall_ms())?,
     };
     for (id, aside) in &brought.quarantined {
-        aside.tell(*id, brought.topology.queues().filter(|queue| queue.partition == *id).count());
+        let queues = brought.topology.queues().filter(|queue| queue.partition == *id).count();
+        aside.tell(*id, queues, config.has_peers);
     }
     Ok(Opened { folder, config, brought })
 }
