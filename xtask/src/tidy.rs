@@ -60,10 +60,11 @@ const LAYERS: &[Layer] = &[
     Layer { name: "partition", may_know: &["broker", "consensus", "storage"], banned: OUTSIDE_AND_DISORDER },
     Layer { name: "session", may_know: &["amqp", "broker", "partition"], banned: OUTSIDE_AND_CHANCE },
     Layer { name: "node", may_know: &["broker", "consensus", "partition", "storage"], banned: OUTSIDE_AND_CHANCE },
+    Layer { name: "tokens", may_know: &["broker"], banned: OUTSIDE_AND_CHANCE },
     Layer { name: "switch", may_know: &["amqp", "broker", "node", "partition", "session"], banned: OUTSIDE_AND_CHANCE },
     Layer {
         name: "server",
-        may_know: &["amqp", "broker", "node", "partition", "session", "storage", "switch"],
+        may_know: &["amqp", "broker", "node", "partition", "session", "storage", "switch", "tokens"],
         banned: &[],
     },
     Layer {

@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const SLASH: VhostId = VhostId(0);
-const GUEST: Actor<'static> = Actor { user: b"guest", connection: 1 };
+const GUEST: Actor<'static> = Actor { user: b"guest", connection: 1, scopes: None };
 const ROUTES: usize = 2_000_000;
 const SLICES: usize = 50;
 

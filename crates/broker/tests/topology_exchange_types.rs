@@ -16,7 +16,7 @@ use broker::topology::{
 use bytes::Bytes;
 
 const SLASH: VhostId = VhostId(0);
-const GUEST: Actor<'static> = Actor { user: b"guest", connection: 1 };
+const GUEST: Actor<'static> = Actor { user: b"guest", connection: 1, scopes: None };
 
 #[derive(Default)]
 struct Message {

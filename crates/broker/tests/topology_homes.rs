@@ -11,7 +11,7 @@ const OWN: NodeNumber = NodeNumber(2);
 const SLASH: VhostId = VhostId(0);
 
 fn guest(connection: u64) -> Actor<'static> {
-    Actor { user: b"guest", connection }
+    Actor { user: b"guest", connection, scopes: None }
 }
 
 fn two() -> (Topology, Topology) {

@@ -33,7 +33,7 @@ impl Node {
     }
 
     fn say_as(&mut self, connection: u64, line: &str) -> String {
-        let checked = self.check(Actor { user: b"guest", connection }, line);
+        let checked = self.check(Actor { user: b"guest", connection, scopes: None }, line);
         self.carry_out(checked)
     }
 
@@ -269,7 +269,7 @@ fn what_the_log_declares_displaces_what_only_this_node_knows() {
     let mut node = Node::new();
     let (elsewhere_queue, elsewhere_exchange) = {
         let elsewhere = Node::new();
-        let guest = Actor { user: b"guest", connection: 9 };
+        let guest = Actor { user: b"guest", connection: 9, scopes: None };
         (elsewhere.check(guest, "durable queue q"), elsewhere.check(guest, "exchange x topic"))
     };
     trace(
@@ -334,7 +334,7 @@ fn a_redeclare_or_rebind_that_changes_nothing_needs_no_command_and_no_new_versio
 #[test]
 fn a_declare_that_lost_the_race_answers_as_if_it_had_come_second() {
     let mut node = Node::new();
-    let guest = Actor { user: b"guest", connection: 1 };
+    let guest = Actor { user: b"guest", connection: 1, scopes: None };
     let (first, second) = (node.check(guest, "durable queue q"), node.check(guest, "durable queue q"));
     let other = node.check(guest, "durable-auto queue q");
     assert_eq!(node.carry_out(first), "logged, created 1");
@@ -501,7 +501,7 @@ fn a_topology_may_be_read_by_many_threads() {
 #[test]
 fn a_command_of_the_log_does_not_see_what_took_the_place_of_its_ends() {
     let mut node = Node::new();
-    let guest = Actor { user: b"guest", connection: 1 };
+    let guest = Actor { user: b"guest", connection: 1, scopes: None };
     trace(
         &mut node,
         &[
@@ -539,7 +539,7 @@ fn bindings_differ_by_their_arguments_but_not_by_the_order_of_these() {
     use amqp::Value;
     let mut node = Node::new();
     trace(&mut node, &["durable queue q -> logged, created 1"]);
-    let guest = Actor { user: b"guest", connection: 1 };
+    let guest = Actor { user: b"guest", connection: 1, scopes: None };
     let with = |fields: &[(&'static str, i32)]| {
         let mut arguments = Table::new();
         for (name, value) in fields {
@@ -642,7 +642,7 @@ fn a_queue_without_a_type_is_of_its_virtual_hosts_default_type_where_its_flags_g
             arguments: &arguments,
         };
         let mut found = None;
-        let actor = Actor { user: b"guest", connection: 1 };
+        let actor = Actor { user: b"guest", connection: 1, scopes: None };
         topology
             .check_queue_declare(actor, &declare, |placement| {
                 found = Some(placement.queue_type);
@@ -667,7 +667,7 @@ fn a_queue_without_a_type_is_of_its_virtual_hosts_default_type_where_its_flags_g
         let mut unsaid = Table::new();
         unsaid.push("x-queue-type", Value::LongString(bytes::Bytes::from_static(word.as_bytes())));
         assert_eq!(declared(&topology, true, false, unsaid.clone()), QueueType::Quorum);
-        let (vhost, actor) = (SLASH, Actor { user: b"guest", connection: 1 });
+        let (vhost, actor) = (SLASH, Actor { user: b"guest", connection: 1, scopes: None });
         let exclusive = QueueDeclare {
             vhost,
             name: b"q",

@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const SLASH: VhostId = VhostId(0);
-const GUEST: Actor<'static> = Actor { user: b"guest", connection: 1 };
+const GUEST: Actor<'static> = Actor { user: b"guest", connection: 1, scopes: None };
 const QUEUES: usize = 10_000;
 /// What a durable queue may cost here, its name of some ten bytes included.
 const QUEUE_BYTES_MAX: usize = 400;

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 const SLASH: VhostId = VhostId(0);
-const GUEST: Actor<'static> = Actor { user: b"guest", connection: 1 };
+const GUEST: Actor<'static> = Actor { user: b"guest", connection: 1, scopes: None };
 const TYPES: [&str; 5] = ["direct", "fanout", "topic", "headers", "x-recent-history"];
 
 /// The headers of a message, and nothing else.

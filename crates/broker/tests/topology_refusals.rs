@@ -10,12 +10,13 @@ use broker::ids::{PartitionId, VhostId};
 use broker::queue::DedupRule;
 use broker::topology::{
     Actor, Binding, Checked, Command, Effect, ExchangeDeclare, Kind, Name, OpenConnections, PasswordHash, Pattern,
-    Permission, QueueDeclare, QueueDeclared, QueueType, Redeclaration, Refusal, Topology, UserLimits, VhostLimits,
+    Permission, QueueDeclare, QueueDeclared, QueueType, Redeclaration, Refusal, Scopes, Topology, UserLimits,
+    VhostLimits,
 };
 use bytes::Bytes;
 
 const SLASH: VhostId = VhostId(0);
-const GUEST: Actor<'static> = Actor { user: b"guest", connection: 1 };
+const GUEST: Actor<'static> = Actor { user: b"guest", connection: 1, scopes: None };
 
 fn table(fields: &[(&str, Value)]) -> Table {
     let mut table = Table::new();
@@ -548,20 +549,16 @@ fn rights_are_asked_for_by_name_of_the_right_and_the_thing() {
     };
     let password = PasswordHash::new(b"secret", [1, 2, 3, 4]);
     topology.apply(&Command::PutUser { name: Name::from("ann"), password, tags: vec![] }).outcome.unwrap();
-    let ann = Actor { user: b"ann", connection: 7 };
+    let ann = Actor { user: b"ann", connection: 7, scopes: None };
     declare(&mut topology, "q", "d", &[]).unwrap();
     refused(
-        topology.open_vhost(b"ann", b"/", OpenConnections::default()),
+        topology.open_vhost(ann, b"/", OpenConnections::default()),
         530,
         "NOT_ALLOWED - access to vhost '/' refused for user 'ann'",
     );
-    refused(
-        topology.open_vhost(b"ann", b"none", OpenConnections::default()),
-        530,
-        "NOT_ALLOWED - vhost none not found",
-    );
+    refused(topology.open_vhost(ann, b"none", OpenConnections::default()), 530, "NOT_ALLOWED - vhost none not found");
     put(&mut topology, Permission::nothing());
-    assert_eq!(topology.open_vhost(b"ann", b"/", OpenConnections::default()), Ok(SLASH));
+    assert_eq!(topology.open_vhost(ann, b"/", OpenConnections::default()), Ok(SLASH));
     let no = |right: &str, thing: &str| {
         format!("ACCESS_REFUSED - {right} access to {thing} in vhost '/' refused for user 'ann'")
     };
@@ -593,7 +590,7 @@ fn with_ann(rights: [&str; 3]) -> Topology {
     topology
 }
 
-const ANN: Actor<'static> = Actor { user: b"ann", connection: 7 };
+const ANN: Actor<'static> = Actor { user: b"ann", connection: 7, scopes: None };
 
 #[test]
 fn rights_are_patterns_over_names_and_the_default_exchange_has_one() {
@@ -652,12 +649,13 @@ fn limits_are_kept_and_named() {
     refused(declare(&mut topology, "second", "d", &[]), 406, &text("second"));
     refused(declare(&mut topology, "transient", "x", &[]), 406, &text("transient"));
     let open = |of_vhost, of_user| OpenConnections { of_vhost, of_user };
+    let ann = Actor { user: b"ann", connection: 7, scopes: None };
     let text = "NOT_ALLOWED - access to vhost '/' refused for user 'ann': connection limit (2) is reached";
-    refused(topology.open_vhost(b"ann", b"/", open(2, 0)).map(|_| ()), 530, text);
+    refused(topology.open_vhost(ann, b"/", open(2, 0)).map(|_| ()), 530, text);
     let limits = UserLimits { connections_max: Some(0), channels_max: Some(3) };
     topology.apply(&Command::SetUserLimits { user: Name::from("ann"), limits }).outcome.unwrap();
     let text = "NOT_ALLOWED - connection refused for user 'ann': user connection limit (0) is reached";
-    refused(topology.open_vhost(b"ann", b"/", open(1, 0)).map(|_| ()), 530, text);
+    refused(topology.open_vhost(ann, b"/", open(1, 0)).map(|_| ()), 530, text);
     topology.check_channel_open(b"ann", 2).unwrap();
     let text =
         "NOT_ALLOWED - number of channels opened for user 'ann' has reached the maximum allowed user limit of (3)";
@@ -708,4 +706,24 @@ fn a_quorum_queue_may_be_declared_again_as_a_classic_one_where_that_is_set() {
     differs(declare(&mut topology, "q", "", &[of("classic")]));
     differs(declare(&mut topology, "q", "d", &[of("classic"), ("x-max-length", Value::I32(5))]));
     differs(declare(&mut topology, "c", "d", &[of("quorum")]));
+}
+
+#[test]
+fn a_token_may_do_what_its_scopes_say_and_not_what_a_user_of_its_name_may() {
+    let mut topology = with_ann([".*"; 3]);
+    declare(&mut topology, "q", "d", &[]).unwrap();
+    let scopes = |texts: &[&str]| Scopes::parse(texts.iter().copied(), &|_| None);
+    let (reads, writes) = (scopes(&["read:%2F/q"]), scopes(&["write:%2F/amq.topic/a.*", "write:%2F/amq.default"]));
+    let by = |scopes| Actor { user: b"ann", connection: 7, scopes: Some(scopes) };
+    assert_eq!(topology.open_vhost(by(&reads), b"/", OpenConnections::default()), Ok(SLASH));
+    let none = scopes(&["read:other/*"]);
+    let text = "NOT_ALLOWED - access to vhost '/' refused for user 'ann'";
+    refused(topology.open_vhost(by(&none), b"/", OpenConnections::default()).map(|_| ()), 530, text);
+    topology.check_read(by(&reads), SLASH, b"q").unwrap();
+    let text = "ACCESS_REFUSED - write access to exchange 'amq.default' in vhost '/' refused for user 'ann'";
+    refused(topology.check_publish(by(&reads), SLASH, b"", b"q"), 403, text);
+    topology.check_publish(by(&writes), SLASH, b"", b"q").unwrap();
+    topology.check_publish(by(&writes), SLASH, b"amq.topic", b"a.b").unwrap();
+    let text = "ACCESS_REFUSED - write access to topic 'b' in exchange 'amq.topic' in vhost '/' refused for user 'ann'";
+    refused(topology.check_publish(by(&writes), SLASH, b"amq.topic", b"b"), 403, text);
 }

@@ -5,19 +5,20 @@
 //! administrator may, from this machine and from no other.
 
 use crate::answer::Refused;
-use crate::operator::Token;
+use crate::operator::Token as OperatorToken;
 use base64::Engine as _;
 use broker::VhostId;
-use broker::topology::{Actor, Name, Topology};
+use broker::topology::{Actor, Name, Scopes, Token, Topology};
 use server::Handle;
-use server::handle::{LoginError, operator};
+use server::handle::{LoginError, is_token, operator};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a refused login waits for its answer, as with AMQP: guessing passwords is slow.
 const LOGIN_REFUSED_DELAY: Duration = Duration::from_secs(1);
-/// The longest name and password together, in base64.
-const CREDENTIALS_BYTES_MAX: usize = 8192;
+/// The longest name and password together, in base64: a token is a password too.
+const CREDENTIALS_BYTES_MAX: usize = 32_768;
 
 /// What is said of a wrong name or password, and where they were not looked at.
 const FAILED: &str = "Login failed";
@@ -33,6 +34,8 @@ pub(crate) struct Caller {
     pub(crate) name: Name,
     tags: Vec<Name>,
     is_operator: bool,
+    /// What they may do by a token, instead of what the user may who is so called.
+    token: Option<Arc<Token>>,
 }
 
 impl Caller {
@@ -41,24 +44,44 @@ impl Caller {
         handle: &Handle,
         authorization: Option<&[u8]>,
         from: SocketAddr,
-        token: Option<&Token>,
+        token: Option<&OperatorToken>,
     ) -> Result<Caller, Refused> {
         if let Some(named) = authorization.and_then(bearer) {
-            return Caller::of_token(named, from, token).await;
+            return match handle.takes_tokens() && is_token(named) {
+                true => Caller::admit(handle.check_token(named, from).await.map(Some), b"", handle, from).await,
+                false => Caller::of_operator(named, from, token).await,
+            };
         }
         let Some((name, password)) = authorization.and_then(credentials) else { return Err(Refused::Anonymous) };
-        let login = handle.check_login(&name, &password, from).await;
+        Caller::admit(handle.check_login(&name, &password, from).await, &name, handle, from).await
+    }
+
+    /// Whom a login has let in, by a token or as this user.
+    async fn admit(
+        login: Result<Option<Arc<Token>>, LoginError>,
+        name: &[u8],
+        handle: &Handle,
+        from: SocketAddr,
+    ) -> Result<Caller, Refused> {
+        let mut name = Name::new(name);
         let (refused, reason) = match login {
-            Ok(()) => {
-                let tags = handle.topology().user(&name).map(|user| user.tags.clone());
-                let tags = tags.unwrap_or_default();
-                let caller = Caller { name: Name::new(&name), tags, is_operator: false };
+            Ok(token) => {
+                let caller = match token {
+                    Some(token) => Caller::by_token(token),
+                    None => {
+                        let tags = handle.topology().user(&name).map(|user| user.tags.clone());
+                        Caller { name, tags: tags.unwrap_or_default(), is_operator: false, token: None }
+                    }
+                };
                 if caller.may_use_the_api() {
                     return Ok(caller);
                 }
+                name = caller.name;
                 let reason = "Not management user";
                 (Refused::NotAuthorised(reason), reason)
             }
+            Err(LoginError::Token(reason)) => (Refused::LoginFailed(FAILED), reason),
+            Err(LoginError::OnlyTokens) => (Refused::LoginFailed(FAILED), "auth_backends takes tokens only"),
             Err(LoginError::Wrong) => (Refused::LoginFailed(FAILED), "wrong user or password"),
             Err(LoginError::NotAdmitted) => {
                 (Refused::LoginFailed(FAILED), "too many failed logins: the password was not looked at")
@@ -80,13 +103,13 @@ impl Caller {
         Err(refused)
     }
 
-    /// Who names a token: nobody can tell from the answer whether it is wrong, or right and named
-    /// from another machine.
-    async fn of_token(named: &[u8], from: SocketAddr, token: Option<&Token>) -> Result<Caller, Refused> {
+    /// Who names the operator's token: nobody can tell from the answer whether it is wrong, or right and
+    /// named from another machine.
+    async fn of_operator(named: &[u8], from: SocketAddr, token: Option<&OperatorToken>) -> Result<Caller, Refused> {
         let is_here = from.ip().to_canonical().is_loopback();
         if is_here && token.is_some_and(|token| token.is(named)) {
             let tags = vec![Name::from("administrator")];
-            return Ok(Caller { name: Name::from(OPERATOR), tags, is_operator: true });
+            return Ok(Caller { name: Name::from(OPERATOR), tags, is_operator: true, token: None });
         }
         let reason = if is_here { "a token that is not this server's" } else { "a token from another machine" };
         tracing::warn!(peer = %from, reason, "management login refused");
@@ -101,13 +124,25 @@ impl Caller {
             return Err(Refused::LoginFailed("User can only log in via localhost"));
         }
         let tags = handle.topology().user(name).map(|user| user.tags.clone()).ok_or(Refused::Anonymous)?;
-        let caller = Caller { name: name.clone(), tags, is_operator: false };
+        let caller = Caller { name: name.clone(), tags, is_operator: false, token: None };
         if caller.may_use_the_api() { Ok(caller) } else { Err(Refused::LoginFailed("Not management user")) }
     }
 
     /// Somebody whom another node let in.
-    pub(crate) fn known_elsewhere(name: Name, tags: Vec<Name>, is_operator: bool) -> Caller {
-        Caller { name, tags, is_operator }
+    pub(crate) fn known_elsewhere(name: Name, tags: Vec<Name>, is_operator: bool, scopes: Option<Scopes>) -> Caller {
+        let of = |scopes| Token { user: name.clone(), tags: tags.clone(), scopes, expires_ms: u64::MAX };
+        let token = scopes.map(|scopes| Arc::new(of(scopes)));
+        Caller { name, tags, is_operator, token }
+    }
+
+    /// Whom a token names.
+    pub(crate) fn by_token(token: Arc<Token>) -> Caller {
+        Caller { name: token.user.clone(), tags: token.tags.clone(), is_operator: false, token: Some(token) }
+    }
+
+    /// The token that has let them in.
+    pub(crate) fn token(&self) -> Option<&Arc<Token>> {
+        self.token.as_ref()
     }
 
     /// Whether this is who runs the machine, and no user.
@@ -117,7 +152,8 @@ impl Caller {
 
     /// In whose name something is declared or deleted.
     pub(crate) fn actor(&self) -> Actor<'_> {
-        if self.is_operator { Actor::MACHINE } else { operator(&self.name) }
+        let scopes = self.token.as_ref().map(|token| &token.scopes);
+        if self.is_operator { Actor::MACHINE } else { Actor { scopes, ..operator(&self.name) } }
     }
 
     fn has_one_of(&self, wanted: &[&str]) -> bool {
@@ -150,7 +186,7 @@ impl Caller {
 
     /// Whether a virtual host may be used.
     pub(crate) fn uses(&self, topology: &Topology, vhost: VhostId) -> bool {
-        self.is_operator || topology.user(&self.name).is_some_and(|user| user.permissions.contains_key(&vhost))
+        self.is_operator || topology.uses(self.actor(), vhost)
     }
 
     /// Whether what is declared in a virtual host may be looked at: monitors without rights in it
@@ -216,7 +252,12 @@ mod tests {
 
     #[test]
     fn tags_say_what_may_be_seen_and_done() {
-        let caller = |tag: &str| Caller { name: Name::from("ann"), tags: vec![Name::from(tag)], is_operator: false };
+        let caller = |tag: &str| Caller {
+            name: Name::from("ann"),
+            tags: vec![Name::from(tag)],
+            is_operator: false,
+            token: None,
+        };
         assert!(caller("management").may_use_the_api() && !caller("management").is_monitoring());
         assert!(caller("monitoring").is_monitoring() && !caller("monitoring").is_policymaker());
         assert!(caller("policymaker").is_policymaker() && !caller("policymaker").is_administrator());

@@ -5,8 +5,8 @@
 //! that has it, and any node answers for all.
 //!
 //! ```text
-//! question   {"method", "target": path and query, "user": base64, "tags": [base64], "operator": bool, "peer",
-//!             "reason": of who closes a connection}
+//! question   {"method", "target": path and query, "user": base64, "tags": [base64], "operator": bool, "scopes": [text] of a token,
+//!             "peer",             "reason": of who closes a connection}
 //! answer     3 digits of the status, then the body
 //! ```
 //!
@@ -19,7 +19,7 @@ use crate::resource::Cx;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use broker::NodeNumber;
-use broker::topology::Name;
+use broker::topology::{Name, Scopes};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -52,6 +52,7 @@ impl Request {
             "user": STANDARD.encode(&*self.caller.name),
             "tags": tags,
             "operator": self.caller.is_operator(),
+            "scopes": self.caller.token().map(|token| token.scopes.texts().collect::<Vec<String>>()),
             "peer": self.peer.to_string(),
             "reason": self.reason,
         });
@@ -63,10 +64,12 @@ impl Request {
         let document: Value = serde_json::from_slice(question).ok()?;
         let name = |value: &Value| Some(Name::new(&STANDARD.decode(value.as_str()?).ok()?));
         let tags = document["tags"].as_array()?.iter().map(name).collect::<Option<Vec<Name>>>()?;
+        let scopes = document["scopes"].as_array().map(|scopes| scopes.iter().filter_map(Value::as_str));
+        let scopes = scopes.map(|scopes| Scopes::parse(scopes, &|_| None));
         Some(Request {
             method: document["method"].as_str()?.to_owned(),
             target: document["target"].as_str()?.to_owned(),
-            caller: Caller::known_elsewhere(name(&document["user"])?, tags, document["operator"].as_bool()?),
+            caller: Caller::known_elsewhere(name(&document["user"])?, tags, document["operator"].as_bool()?, scopes),
             peer: document["peer"].as_str()?.parse().unwrap_or(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)),
             reason: document["reason"].as_str().map(str::to_owned),
         })

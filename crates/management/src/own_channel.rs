@@ -12,10 +12,12 @@ use amqp::wire::frame::{
 };
 use amqp::wire::method::Method;
 use amqp::{Table, Value};
+use broker::topology::Token;
 use bytes::{Bytes, BytesMut};
 use server::Handle;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -80,11 +82,11 @@ impl OwnChannel {
     /// Opens one in this virtual host for `user`, who asks from `peer`.
     pub(crate) async fn open(
         handle: &Handle,
-        user: &[u8],
+        (user, token): (&[u8], Option<Arc<Token>>),
         peer: SocketAddr,
         vhost: &[u8],
     ) -> Result<OwnChannel, Ended> {
-        let socket = UnixStream::from_std(handle.connect_for(user, peer)?)?;
+        let socket = UnixStream::from_std(handle.connect_for(user, token, peer)?)?;
         let mut channel = OwnChannel { socket, input: BytesMut::new(), frame_max: 0 };
         channel.socket.write_all(&PROTOCOL_HEADER).await?;
         channel.method().await?;

@@ -3,19 +3,20 @@
 //!
 //! Invariant: a cookie counts only with a header that a page of another site cannot send, no script
 //! can read it, and it ends: at a logout, when it is not used or has been used for long, when the
-//! user is gone or has another password, and with the process. What a user may do is looked up at
+//! user is gone or has another password, when the token ends by which it began, and with the process. What a user may do is looked up at
 //! each request and never remembered.
 
 use crate::access::Caller;
 use crate::answer::Refused;
-use broker::topology::Name;
+use broker::topology::{Name, Token};
 use hyper::HeaderMap;
 use hyper::header::COOKIE;
 use server::Handle;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 /// What the page sends with each request. A page of another site would have to ask first (CORS),
 /// and is never answered.
@@ -29,10 +30,26 @@ const OF_A_USER_MAX: usize = 32;
 
 struct Session {
     user: Name,
-    /// The user's password hash at the login: with another one it ends.
-    password: Vec<u8>,
+    by: By,
     begun: Instant,
     used: Instant,
+}
+
+/// What somebody has logged in by.
+enum By {
+    /// The user's password, of which this is the hash: with another one the session ends.
+    Password(Vec<u8>),
+    /// A token, with which it ends.
+    Token(Arc<Token>),
+}
+
+impl By {
+    fn is_over(&self, handle: &Handle, user: &Name) -> bool {
+        match self {
+            By::Password(hash) => password_of(handle, user).is_none_or(|now| now != *hash),
+            By::Token(token) => token.expires_ms <= wall_ms(),
+        }
+    }
 }
 
 impl Session {
@@ -60,8 +77,12 @@ impl Sessions {
     }
 
     /// Begins one for who has just shown who they are. What comes back is the cookie to set.
-    pub(crate) fn begin(&self, handle: &Handle, user: &Name) -> Result<String, Refused> {
-        let password = password_of(handle, user).ok_or(Refused::Anonymous)?;
+    pub(crate) fn begin(&self, handle: &Handle, caller: &Caller) -> Result<String, Refused> {
+        let user = &caller.name;
+        let by = match caller.token() {
+            Some(token) => By::Token(token.clone()),
+            None => By::Password(password_of(handle, user).ok_or(Refused::Anonymous)?),
+        };
         let (mut held, now) = (self.held.borrow_mut(), Instant::now());
         held.retain(|_, session| !session.is_over(now));
         while held.values().filter(|session| session.user == *user).count() >= OF_A_USER_MAX {
@@ -72,7 +93,7 @@ impl Sessions {
             held.remove(&oldest);
         }
         let token = format!("{:032x}{:032x}", handle.secret(), handle.secret());
-        held.insert(token.clone(), Session { user: user.clone(), password, begun: now, used: now });
+        held.insert(token.clone(), Session { user: user.clone(), by, begun: now, used: now });
         Ok(self.set_cookie(&token, LIFE.as_secs()))
     }
 
@@ -89,13 +110,15 @@ impl Sessions {
         let token = self.token(headers).ok_or(Refused::Anonymous)?;
         let (mut held, now) = (self.held.borrow_mut(), Instant::now());
         let session = held.get_mut(token).ok_or(Refused::Anonymous)?;
-        let is_same = password_of(handle, &session.user).is_some_and(|password| password == session.password);
-        if session.is_over(now) || !is_same {
+        if session.is_over(now) || session.by.is_over(handle, &session.user) {
             held.remove(token);
             return Err(Refused::Anonymous);
         }
         session.used = now;
-        Caller::of_session(handle, &session.user, from)
+        match &session.by {
+            By::Password(_) => Caller::of_session(handle, &session.user, from),
+            By::Token(token) => Ok(Caller::by_token(token.clone())),
+        }
     }
 
     fn token<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
@@ -107,6 +130,10 @@ impl Sessions {
     fn set_cookie(&self, token: &str, seconds: u64) -> String {
         format!("{}={token}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict", self.cookie)
     }
+}
+
+fn wall_ms() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64)
 }
 
 fn password_of(handle: &Handle, user: &Name) -> Option<Vec<u8>> {

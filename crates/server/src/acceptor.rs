@@ -88,7 +88,7 @@ async fn pass(mut socket: TcpStream, peer: SocketAddr, door: Door, shared: &Shar
         session = Some(Box::new(done));
     }
     let socket = socket.into_std()?;
-    Ok(Arrival { socket, peer: claimed, is_loopback, tls: session, certificate_user: user, is_own: false })
+    Ok(Arrival { socket, peer: claimed, is_loopback, tls: session, certificate_user: user, is_own: false, token: None })
 }
 
 async fn handshake(socket: &TcpStream, config: Arc<ServerConfig>) -> io::Result<ServerConnection> {

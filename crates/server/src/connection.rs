@@ -10,6 +10,7 @@ use crate::engine::wall_ms;
 use crate::shard::Seat;
 use crate::shard::thread::Local;
 use crate::stream::Stream;
+use crate::tokens::Told;
 use crate::turn::Turn;
 use amqp::{Connection, Millis, ReplyCode};
 use broker::topology::{CommandReply, Refusal};
@@ -226,6 +227,14 @@ impl Client {
         let inner = &mut *self.inner.borrow_mut();
         let cx = &mut Cx { client: &mut inner.amqp, host: &Turn { local, client: self } };
         inner.session.handle_password(is_right, cx, now);
+        inner.pump(self, local, now);
+    }
+
+    /// A token of this connection was looked at.
+    pub(crate) fn handle_token(self: &Rc<Self>, told: Told, local: &Rc<Local>, now: Millis) {
+        let inner = &mut *self.inner.borrow_mut();
+        let cx = &mut Cx { client: &mut inner.amqp, host: &Turn { local, client: self } };
+        inner.session.handle_token(told, cx, now);
         inner.pump(self, local, now);
     }
 

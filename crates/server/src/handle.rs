@@ -19,7 +19,7 @@ use crate::shard::{Arrival, Look, Outsider, Parcel};
 use crate::topology_log::Answer;
 use broker::topology::{
     Actor, Checked, Command, CommandReply, HashAlgorithm, Name, NodeStanding, PasswordHash, QueueDeclare,
-    QueueDeclared, Refusal, SALT_BYTES, Topology,
+    QueueDeclared, Refusal, SALT_BYTES, Token, Topology,
 };
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
@@ -27,6 +27,7 @@ pub use node::MemberStanding;
 use partition::{QueueFigures, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::ServerConfig;
+pub use session::is_token;
 use session::report::{ConnectionNumber, ConnectionReport};
 use session::{Admitted, Asker, Deletion, PasswordCheck, Verdict};
 pub use session::{ChannelTraffic, Counted, LoginOver, MessageSizes, QueueTraffic, Traffic};
@@ -139,6 +140,10 @@ pub enum LoginError {
     TooMany,
     /// This user may come from this machine only.
     OnlyLoopback,
+    /// Users of this broker are not let in, only tokens are.
+    OnlyTokens,
+    /// A token counts for nothing, for this reason.
+    Token(&'static str),
 }
 
 /// A node of the cluster, as this one sees it.
@@ -281,11 +286,58 @@ impl Handle {
         self.shared().topology()
     }
 
-    /// Whether somebody may log in with this password from this address. It does not ask what they
-    /// may do.
-    pub async fn check_login(&self, user: &[u8], password: &[u8], from: SocketAddr) -> Result<(), LoginError> {
+    /// Whether somebody may log in with this password from this address; a token says who they are, as
+    /// whoever they name. It does not ask what they may do.
+    pub async fn check_login(
+        &self,
+        user: &[u8],
+        password: &[u8],
+        from: SocketAddr,
+    ) -> Result<Option<Arc<Token>>, LoginError> {
+        if self.takes_tokens() && is_token(password) {
+            return self.check_token(password, from).await.map(Some);
+        }
+        let login = self.check_user(user, password, from).await;
+        self.shared().sessions.logins.count(LoginOver::Http, login.is_ok());
+        login.map(|()| None)
+    }
+
+    /// Whether tokens are taken.
+    pub fn takes_tokens(&self) -> bool {
+        self.shared().tokens.is_some()
+    }
+
+    /// Whom a token names. Errors: it counts for nothing.
+    pub async fn check_token(&self, token: &[u8], from: SocketAddr) -> Result<Arc<Token>, LoginError> {
         let shared = self.shared();
-        let only_loopback = shared.config.loopback_users.iter().any(|other| other.as_bytes() == user);
+        let (sender, told) = oneshot::channel();
+        let is_on_its_way = shared.tokens.as_ref().is_some_and(|tokens| {
+            // Who does not wait any more does not need it.
+            tokens.look(Bytes::copy_from_slice(token), move |found| drop(sender.send(found)))
+        });
+        let found = match is_on_its_way {
+            true => told.await.unwrap_or(Err("nobody looked at it")).map_err(LoginError::Token),
+            false => Err(LoginError::TooMany),
+        };
+        let login = found.and_then(|token| match self.is_kept_out(&token.user, from) {
+            true => Err(LoginError::OnlyLoopback),
+            false => Ok(token),
+        });
+        shared.sessions.logins.count(LoginOver::Http, login.is_ok());
+        login
+    }
+
+    /// Whether a user logs in from this machine only, and this is another one.
+    fn is_kept_out(&self, user: &[u8], from: SocketAddr) -> bool {
+        let only_loopback = self.shared().config.loopback_users.iter().any(|other| other.as_bytes() == user);
+        only_loopback && !from.ip().to_canonical().is_loopback()
+    }
+
+    async fn check_user(&self, user: &[u8], password: &[u8], from: SocketAddr) -> Result<(), LoginError> {
+        let shared = self.shared();
+        if !shared.config.takes_passwords {
+            return Err(LoginError::OnlyTokens);
+        }
         let hash = shared.topology().user(user).map(|user| user.password.clone());
         let (exists, mut admitted) = (hash.is_some(), None);
         let mut admit = || {
@@ -309,20 +361,18 @@ impl Handle {
             Verdict::Later => Verdict::Wrong,
             found => found,
         };
-        let login = match verdict {
+        match verdict {
             Verdict::NotAdmitted => Err(LoginError::NotAdmitted),
             Verdict::TooMany => Err(LoginError::TooMany),
             Verdict::Wrong | Verdict::Later => Err(LoginError::Wrong),
-            Verdict::Right if only_loopback && !from.ip().to_canonical().is_loopback() => Err(LoginError::OnlyLoopback),
+            Verdict::Right if self.is_kept_out(user, from) => Err(LoginError::OnlyLoopback),
             Verdict::Right => {
                 if let Some(admitted) = admitted {
                     shared.sessions.logins.was_right(admitted, shared.now());
                 }
                 Ok(())
             }
-        };
-        shared.sessions.logins.count(LoginOver::Http, login.is_ok());
-        login
+        }
     }
 
     /// The certificates that this node shows.
@@ -592,12 +642,12 @@ impl Handle {
     }
 
     /// A connection of the node's own in the name of `user`, who logged in from `peer` by other
-    /// means; the other end of it. It speaks AMQP from its first byte, is held to all that any
+    /// means, perhaps by a token; the other end of it. It speaks AMQP from its first byte, is held to all that any
     /// client is held to, and logs in with EXTERNAL, which names nobody.
     ///
     /// Errors: the node drains or has as many connections as it may, or the system gives no more
     /// sockets.
-    pub fn connect_for(&self, user: &[u8], peer: SocketAddr) -> io::Result<UnixStream> {
+    pub fn connect_for(&self, user: &[u8], token: Option<Arc<Token>>, peer: SocketAddr) -> io::Result<UnixStream> {
         let shared = self.shared();
         if shared.draining.load(Ordering::Acquire) || shared.connections() >= shared.config.connections_max {
             return Err(io::ErrorKind::ConnectionRefused.into());
@@ -608,7 +658,7 @@ impl Handle {
         let shard = listener::fewest(shared, 0);
         shared.gauges[shard].connections.fetch_add(1, Ordering::Relaxed);
         // The shard reads and writes it as any socket; what only TCP has is not asked of it.
-        let arrival = Arrival::own(TcpStream::from(own), peer, user);
+        let arrival = Arrival::own(TcpStream::from(own), peer, user, token);
         shared.mailboxes[shard].send(Parcel::Accepted(Box::new(arrival)));
         Ok(UnixStream::from(other))
     }
@@ -646,5 +696,5 @@ impl Handle {
 
 /// A user at no connection, who so owns no exclusive queue.
 pub fn operator(user: &[u8]) -> Actor<'_> {
-    Actor { user, connection: 0 }
+    Actor { user, connection: 0, scopes: None }
 }

@@ -30,6 +30,7 @@ pub mod run;
 pub mod shard;
 mod stream;
 pub mod tls;
+mod tokens;
 pub mod topology_log;
 mod turn;
 
@@ -38,4 +39,5 @@ pub use handle::Handle;
 pub use listener::bind;
 pub use node::{Alarm, Alarms, MakePartitions, Node, NodeConfig, PartitionWaker, ShardParts, StartError, Wiring};
 pub use session::{LoginLimits, SYNC_EXCHANGE, Stamp, Stamps, report};
+pub use tokens::WrongKeyFile;
 pub use topology_log::{Answer, Changes, MemoryLog, TopologyLog};

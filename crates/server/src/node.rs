@@ -22,6 +22,7 @@ use crate::listener::{self, Door};
 use crate::shard::thread::{self, Parts};
 use crate::shard::{Mailbox, Parcel};
 use crate::tls::{self, TlsError, TlsFiles};
+use crate::tokens::{Tokens, WrongKeyFile};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
 use amqp::{Millis, Table};
 use broker::PartitionId;
@@ -159,7 +160,8 @@ impl Node {
             listeners.push((listener, Door { proxy: config.proxied.contains(address), tls }));
         }
         let shards = config.shards;
-        let shared = Arc::new(Shared::new(config, topology));
+        let tokens = config.tokens.clone().map(Tokens::start).transpose()?;
+        let shared = Arc::new(Shared::new(config, topology, tokens));
         let (log, make_partitions) = make(Wiring { shared: shared.clone() });
         shared.set_log(log);
         let node = Node { shared, addresses, listeners: Mutex::new(listeners), threads: Mutex::new(Vec::new()) };
@@ -236,6 +238,12 @@ impl Node {
         let (config, ends) = (tls::load_for_http(files)?, tls::ends(files)?);
         self.shared.management_certificates.put(config, ends);
         Ok(())
+    }
+
+    /// Reads the keys of tokens in files again; `None` where no tokens are taken. Errors: the file
+    /// that is wrong, and what was used before stays in use.
+    pub(crate) fn reload_tokens(&self) -> Option<Result<(), WrongKeyFile>> {
+        self.shared.tokens.as_ref().map(Tokens::reload)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -153,6 +153,8 @@ pub fn run<G>(
         password_hashing: config.password_hashing,
         known_passwords_s: config.login_cache_s,
         anonymous_user: config.anonymous_login_user.clone(),
+        takes_passwords: config.takes_passwords(),
+        tokens: config.token_settings(),
         connections_max: config.connections_max,
         transient_bytes_max: config.transient_bytes_max,
         user_bytes_max: config.user_bytes_max,
@@ -269,6 +271,11 @@ fn reload(config: &Config, node: &Node, peers: Option<&Member>) {
             Ok(()) => tracing::info!("certificates of the management API read again"),
             Err(error) => tracing::error!("certificates of the management API not changed: {error}"),
         }
+    }
+    match node.reload_tokens() {
+        None => {}
+        Some(Ok(())) => tracing::info!("keys of tokens read again"),
+        Some(Err(error)) => tracing::error!("keys of tokens not changed: {error}"),
     }
     if let Some(path) = &config.definitions
         && let Err(error) = import(path, config.definitions_skip_if_unchanged, node)

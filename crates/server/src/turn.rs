@@ -64,6 +64,12 @@ impl Host for Turn<'_> {
             .check(check, admit, move |is_right| mailbox.send(Parcel::Password { seat, is_right }))
     }
 
+    fn check_token(&self, token: Bytes) -> bool {
+        let (mailbox, seat) = (self.local.shared.mailboxes[self.local.index].clone(), self.client.seat);
+        let Some(tokens) = &self.local.shared.tokens else { return false };
+        tokens.look(token, move |told| mailbox.send(Parcel::Token { seat, told }))
+    }
+
     fn dice(&self) -> u64 {
         random::dice()
     }

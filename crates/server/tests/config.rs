@@ -120,7 +120,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or
 /// a flag.
-const OTHERS: [(Key, &str, &str); 65] = [
+const OTHERS: [(Key, &str, &str); 80] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -145,6 +145,25 @@ const OTHERS: [(Key, &str, &str); 65] = [
     (Key::login_failures_per_user, "100", "100"),
     (Key::password_hashing, r#""sha256""#, "sha256"),
     (Key::login_cache_s, "0", "0"),
+    (Key::auth_backends, r#"["oauth2", "internal"]"#, "oauth2,internal"),
+    (Key::oauth2_resource_server_id, r#"["broker"]"#, "broker"),
+    (Key::oauth2_issuer, r#"["https://idp/prod"]"#, "https://idp/prod"),
+    (Key::oauth2_jwks_url, r#"["https://idp/prod/keys"]"#, "https://idp/prod/keys"),
+    (Key::oauth2_ca, r#""idp.pem""#, "idp.pem"),
+    (Key::oauth2_signing_keys, r#"["a=a.pem", "b=b.json"]"#, "a=a.pem,b=b.json"),
+    (Key::oauth2_default_key, r#"["a"]"#, "a"),
+    (Key::oauth2_algorithms, r#"["ES256"]"#, "ES256"),
+    (Key::oauth2_verify_aud, r#""false""#, "false"),
+    (Key::oauth2_scope_prefix, "[]", "none"),
+    (Key::oauth2_additional_scopes_key, r#"["roles", "realm.roles"]"#, "roles,realm.roles"),
+    (Key::oauth2_preferred_username_claims, r#"["email"]"#, "email"),
+    (
+        Key::oauth2_scope_aliases,
+        r#"["dev=broker.read:*/* broker.tag:management"]"#,
+        "dev=broker.read:*/* broker.tag:management",
+    ),
+    (Key::oauth2_leeway_s, "0", "0"),
+    (Key::management_oauth_client_id, r#"["page"]"#, "page"),
     (Key::connections_max, "100", "100"),
     (Key::handshake_timeout_ms, "5000", "5000"),
     (Key::heartbeat_s, "0", "0"),
@@ -195,12 +214,20 @@ fn every_setting_can_be_given_in_the_file_the_environment_and_as_a_flag() {
     for (key, in_file, as_text) in OTHERS {
         let (setting, default) = (key.setting(), Config::for_machine(&machine()).value(key));
         // Some settings are nothing without others.
-        let needed = match setting.name.starts_with("cluster_tls_") {
-            true => [Key::cluster_tls_ca, Key::cluster_tls_certificate, Key::cluster_tls_key].to_vec(),
-            false => [Key::tls_certificate, Key::tls_key, Key::tls_ca, Key::management_tls_ca].to_vec(),
+        let files = |keys: &[Key]| keys.iter().map(|key| (*key, "needed.pem")).collect::<Vec<_>>();
+        let needed = match setting.name.split_once('_') {
+            Some(("cluster", "tls_ca" | "tls_certificate" | "tls_key")) => {
+                files(&[Key::cluster_tls_ca, Key::cluster_tls_certificate, Key::cluster_tls_key])
+            }
+            Some(("auth", "backends") | ("oauth2", _)) => vec![
+                (Key::auth_backends, "oauth2"),
+                (Key::oauth2_resource_server_id, "needed"),
+                (Key::oauth2_jwks_url, "https://needed"),
+            ],
+            _ => files(&[Key::tls_certificate, Key::tls_key, Key::tls_ca, Key::management_tls_ca]),
         };
-        let needed = needed.into_iter().filter(|needed| *needed != key);
-        let said = || needed.clone().fold(said(), |said, needed| said.flag(needed, "needed.pem"));
+        let needed: Vec<_> = needed.into_iter().filter(|(needed, _)| *needed != key).collect();
+        let said = || needed.iter().fold(said(), |said, (needed, value)| said.flag(*needed, value));
         let from_file = said().file(&format!("# a comment\n{} = {in_file}\n", setting.name)).config();
         let from_variable = said().variable(&variable_name(setting), as_text).config();
         let from_flag = said().flag(key, as_text).config();

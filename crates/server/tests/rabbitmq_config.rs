@@ -1,7 +1,7 @@
 //! RabbitMQ's `rabbitmq.conf`: which settings its keys become, what is left out, what is refused.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use server::config::{Config, Key, Level, Machine, Origin, Sources, load};
+use server::config::{Config, Key, KeySource, Level, Machine, Origin, Sources, load};
 use server::tls::VerifyClients;
 use std::path::PathBuf;
 
@@ -144,7 +144,7 @@ fn what_has_no_meaning_here_is_told_with_its_line() {
 fn what_would_be_open_or_lost_is_an_error_with_its_line() {
     for (text, says) in [
         ("default_pass = secret", "line 1: default_pass: put the user into a definitions file"),
-        ("auth_backends.1 = ldap", "line 1: auth_backends.1: users and rights are our own: there is no ldap"),
+        ("auth_backends.1 = ldap", "line 1: auth_backends.1: there is no ldap"),
         ("ssl_options.password = x", "line 1: ssl_options.password: keys with a password are not read"),
         ("hartbeat = 5", "line 1: hartbeat: it is not known; did you mean heartbeat?"),
         ("heartbeat = soon", "line 1: heartbeat: soon is not allowed: here it must be a number of seconds"),
@@ -177,4 +177,79 @@ fn our_own_file_goes_before_theirs_and_a_folder_is_read_in_order() {
     assert_eq!(said.config().heartbeat_s, 30);
     std::fs::write(said.folder.path().join("z.conf"), "heartbeat = 10\n").unwrap();
     assert_eq!(said.config().heartbeat_s, 10);
+}
+
+#[test]
+fn what_is_said_of_tokens_becomes_settings() {
+    let said = said(
+        "auth_backends.2 = rabbit_auth_backend_internal\n\
+         auth_backends.1 = oauth2\n\
+         auth_oauth2.resource_server_id = rabbitmq\n\
+         auth_oauth2.issuer = https://idp.example/realms/prod\n\
+         auth_oauth2.https.cacertfile = /etc/rabbitmq/idp.pem\n\
+         auth_oauth2.https.peer_verification = verify_peer\n\
+         auth_oauth2.https.hostname_verification = wildcard\n\
+         auth_oauth2.signing_keys.id1 = /etc/rabbitmq/1.pem\n\
+         auth_oauth2.signing_keys.id2 = /etc/rabbitmq/2.pem\n\
+         auth_oauth2.default_key = id1\n\
+         auth_oauth2.verify_aud = false\n\
+         auth_oauth2.scope_prefix = api://\n\
+         auth_oauth2.additional_scopes_key = roles realm_access.roles\n\
+         auth_oauth2.preferred_username_claims.1 = user_name\n\
+         auth_oauth2.preferred_username_claims.2 = email\n\
+         auth_oauth2.algorithms.1 = RS256\n\
+         auth_oauth2.scope_aliases.admin = api://tag:administrator api://read:*/*\n\
+         auth_oauth2.scope_aliases.1.alias = urn:dev.team\n\
+         auth_oauth2.scope_aliases.1.scope = api://write:*/*\n\
+         management.oauth_client_id = page\n\
+         management.oauth_enabled = true\n",
+    );
+    let config = said.config();
+    assert_eq!(config.auth_backends, ["oauth2", "internal"]);
+    let settings = config.token_settings().unwrap();
+    let rules = settings.rules;
+    assert_eq!((rules.resource_server_id.as_str(), rules.verifies_audience), ("rabbitmq", false));
+    assert_eq!(settings.source, Some(KeySource::Issuer("https://idp.example/realms/prod".to_owned())));
+    assert_eq!(settings.authorities, Some(PathBuf::from("/etc/rabbitmq/idp.pem")));
+    assert_eq!(settings.files[1], ("id2".to_owned(), PathBuf::from("/etc/rabbitmq/2.pem")));
+    assert_eq!(settings.default_key.as_deref(), Some("id1"));
+    assert_eq!(rules.scope_prefix, "api://");
+    assert_eq!(rules.additional_scopes, ["roles", "realm_access.roles"]);
+    assert_eq!(rules.username_claims, ["user_name", "email"]);
+    assert_eq!(rules.algorithms.len(), 1);
+    assert_eq!(rules.aliases["admin"], ["api://tag:administrator", "api://read:*/*"]);
+    assert_eq!(rules.aliases["urn:dev.team"], ["api://write:*/*"]);
+    assert_eq!(config.management_oauth_client_id, ["page"]);
+    let left_out = said.left_out();
+    assert!(left_out.len() == 1 && left_out[0].contains("line 21: management.oauth_enabled"), "{left_out:?}");
+}
+
+#[test]
+fn what_would_let_in_others_by_tokens_is_an_error() {
+    let rest = "auth_backends.1 = oauth2\nauth_oauth2.resource_server_id = rabbitmq\nauth_oauth2.jwks_url = https://idp/keys\n";
+    assert_eq!(said(rest).config().token_settings().unwrap().rules.scope_prefix, "rabbitmq.");
+    let none = said(&format!("{rest}auth_oauth2.scope_prefix =\n"));
+    assert_eq!(none.config().token_settings().unwrap().rules.scope_prefix, "");
+    for (line, says) in [
+        ("auth_oauth2.https.peer_verification = verify_none", "the issuer's certificate is always looked at"),
+        ("auth_oauth2.https.hostname_verification = none", "has to name its host"),
+        ("auth_oauth2.resource_servers.1.id = other", "there is one resource server"),
+        ("auth_oauth2.oauth_providers.1.issuer = https://other", "there is one issuer"),
+        ("auth_oauth2.scope_pattern_syntax = regexpr", "not regular expressions"),
+        ("auth_oauth2.resource_server_type = rabbitmq", "rich authorization requests are not read"),
+        ("auth_oauth2.scope_aliases.1.alias = x", "needs both alias and scope"),
+        ("auth_oauth2.jwks_url = http://idp/keys", "it begins with https://"),
+        ("auth_oauth2.algorithms.1 = none", "RS256"),
+        ("auth_oauth2.verify_audience = true", "it is not known"),
+        ("auth_backends.2.authn = internal", "who says who somebody is says what they may do as well"),
+    ] {
+        let errors = said(&format!("{rest}{line}\n")).errors();
+        assert!(errors.len() == 1 && errors[0].contains(says), "{line}: {errors:?}");
+    }
+    for (text, says) in [
+        ("auth_backends.1 = oauth2\n", "oauth2 needs oauth2_resource_server_id"),
+        ("auth_oauth2.issuer = https://idp\n", "it means nothing without oauth2 in auth_backends"),
+    ] {
+        assert!(said(text).errors().iter().any(|error| error.contains(says)), "{text}: {:?}", said(text).errors());
+    }
 }

@@ -51,6 +51,10 @@ pub struct Settings {
     pub stamps: Option<Stamps>,
     /// Whether there is an event exchange to tell of what happens.
     pub tells_events: bool,
+    /// Whether users log in, by a password, a certificate or nothing.
+    pub takes_passwords: bool,
+    /// Whether tokens are looked at.
+    pub takes_tokens: bool,
 }
 
 /// A password that is to be looked at. It is not printed.
@@ -147,6 +151,10 @@ pub trait Host {
     /// at, but where the very same is being looked at already: a thousand programs with one password
     /// are one try.
     fn check_password(&self, check: PasswordCheck, admit: &mut dyn FnMut() -> Admitted) -> Verdict;
+
+    /// Has a token looked at, which comes as [`super::Session::handle_token`]. False: so many wait for
+    /// that already that nobody looks.
+    fn check_token(&self, token: Bytes) -> bool;
 
     /// A number that differs each time, for choices that may be guessed.
     fn dice(&self) -> u64;

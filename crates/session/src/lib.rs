@@ -17,8 +17,8 @@
 //! tells of them (`firehose`), what is told of all this (`report`), of what waits for too long
 //! (`waiting`), and of who changed what or was refused (`audit`).
 //!
-//! What the sessions of a node have in common stands beside them: who is let in (`logins`,
-//! `occupancy`), what they hold together (`unfinished`, `histories`), and what they counted
+//! What the sessions of a node have in common stands beside them: who is let in (`logins`, by a
+//! token `token`, `occupancy`), what they hold together (`unfinished`, `histories`), and what they counted
 //! (`tally`; by channel in `counts`, by exchange and queue in `ledger`). Queues go by one road, whoever asks (`deletion`).
 
 mod asking;
@@ -52,6 +52,7 @@ mod session;
 mod stamps;
 mod tally;
 mod timeouts;
+mod token;
 mod traits;
 mod transaction;
 mod unfinished;
@@ -71,6 +72,7 @@ pub use publish::SYNC_EXCHANGE;
 pub use session::{Cx, Peer, Session};
 pub use stamps::{Stamp, Stamps};
 pub use tally::{Count, MessageSizes, Published, Tally, Traffic};
+pub use token::is_token;
 pub use unfinished::{Limits, Sums};
 
 pub(crate) use session::NEVER;

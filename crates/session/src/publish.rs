@@ -154,7 +154,7 @@ impl Session {
     }
 
     fn check_traits(&self, publish: &amqp::Publish, cx: &Cx<'_, impl Host>) -> Result<traits::Asked, ChannelError> {
-        let may_impersonate = || cx.host.topology().has_tag(&self.user, traits::IMPERSONATOR_TAG);
+        let may_impersonate = || self.has_tag(traits::IMPERSONATOR_TAG, cx);
         traits::check(&publish.properties, &self.user, may_impersonate)
     }
 

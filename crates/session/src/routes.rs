@@ -149,6 +149,11 @@ impl Routes {
         self.routes[at] = Route::default();
     }
 
+    /// None of them holds any more.
+    pub(super) fn forget_all(&mut self) {
+        self.routes.iter_mut().for_each(|route| route.version = 0);
+    }
+
     /// The route at `at` holds for one message only.
     pub(super) fn forget(&mut self, at: usize) {
         self.routes[at].version = 0;

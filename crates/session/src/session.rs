@@ -15,17 +15,19 @@ use crate::probe::Probe;
 use crate::refusal;
 use crate::report::ConnectionNumber;
 use crate::tally::Count;
+use crate::token::{self, is_token};
 use crate::transaction::Commit;
 use crate::unfinished::{Sums, Unfinished, counted};
 use crate::work::Work;
 use amqp::{AuthRefused, Authenticate, ChannelError, ChannelId, Closed, Event, Mechanism, Millis, Request};
-use broker::topology::{Actor, CommandReply, NAME_BYTES_MAX, Name, Refusal, RouteTarget};
+use broker::topology::{CommandReply, NAME_BYTES_MAX, Name, Refusal, RouteTarget, Token};
 use broker::{ChannelKey, ConsumerKey, PartitionId, VhostId};
 use bytes::Bytes;
 use core::net::SocketAddr;
 use partition::{Command, Effect, RequestId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How long a refused login waits for its answer: guessing passwords is slow, and nobody else
@@ -45,6 +47,10 @@ pub struct Session {
     pub(crate) is_loopback: bool,
     pub(crate) certificate_user: Option<Box<str>>,
     pub(crate) is_own: bool,
+    /// What it was let in by, where that was no password.
+    pub(crate) token: Option<Arc<Token>>,
+    /// Another one is looked at elsewhere, to take its place.
+    pub(crate) renews: bool,
     pub(crate) user: Bytes,
     pub(crate) vhost: VhostId,
     pub(crate) vhost_name: Bytes,
@@ -67,6 +73,8 @@ pub struct Session {
     pub(crate) ask_at: Millis,
     /// How much the client had said when this node last began to make sure that it knew all.
     pub(crate) caught_up_at: u64,
+    /// When it is looked whether the token has come to its end.
+    pub(crate) expires_at: Millis,
     /// Bytes of deliveries from other shards that the socket has not taken yet.
     pub(crate) from_remote: SmallVec<[(ChannelKey, PartitionId, usize); 1]>,
     /// What the transactions of all channels hold.
@@ -115,6 +123,8 @@ pub struct Peer {
     /// Whether the node itself is there, for a user who logged in elsewhere and whom
     /// `certificate_user` names.
     pub is_own: bool,
+    /// What that user has shown elsewhere, where it was a token.
+    pub token: Option<Arc<Token>>,
 }
 
 /// What every step of a session works with.
@@ -135,6 +145,8 @@ impl Session {
             is_loopback: peer.is_loopback,
             certificate_user: peer.certificate_user.map(String::into_boxed_str),
             is_own: peer.is_own,
+            token: peer.token.filter(|_| peer.is_own),
+            renews: false,
             user: Bytes::new(),
             vhost: VhostId(0),
             vhost_name: Bytes::new(),
@@ -148,6 +160,7 @@ impl Session {
             slow_at: NEVER,
             ask_at: NEVER,
             caught_up_at: 0,
+            expires_at: NEVER,
             from_remote: SmallVec::new(),
             transaction_bytes: 0,
             waiting_told: 0,
@@ -224,7 +237,7 @@ impl Session {
 
     /// When [`Session::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Millis {
-        self.refuse_at.min(self.look_at).min(self.slow_at).min(self.ask_at)
+        self.refuse_at.min(self.look_at).min(self.slow_at).min(self.ask_at).min(self.expires_at)
     }
 
     /// Does what is due.
@@ -237,6 +250,9 @@ impl Session {
         }
         if self.ask_at <= now {
             self.ask_again(cx);
+        }
+        if self.expires_at <= now {
+            self.look_at_token(cx, now);
         }
         if self.refuse_at <= now {
             self.refuse_at = NEVER;
@@ -301,14 +317,8 @@ impl Session {
             // it at the detach.
             Event::ChannelClosed { channel, unsettled: _ } => self.end_channel(channel, cx.host),
             Event::Authenticate(authenticate) => self.authenticate(authenticate, cx, now),
-            Event::Open { vhost } => self.open(vhost, cx),
-            // Passwords are checked at login only and rights at every operation, so a renewed
-            // secret has nothing to refresh.
-            Event::UpdateSecret { reason, .. } => {
-                let (user, reason) = (log_text(&self.user), log_text(&reason));
-                tracing::info!(peer = %self.peer, user = &*user, ?reason, "secret updated");
-                cx.client.secret_updated(Ok(()));
-            }
+            Event::Open { vhost } => self.open(vhost, cx, now),
+            Event::UpdateSecret { new_secret, reason } => self.update_secret(new_secret, &reason, cx),
             Event::Closed(why) => self.end(&why, cx),
         }
     }
@@ -418,10 +428,6 @@ impl Session {
         cx.client.channel_error(id, error);
     }
 
-    pub(crate) fn actor(&self) -> Actor<'_> {
-        Actor { user: &self.user, connection: self.connection }
-    }
-
     fn request(&mut self, channel: ChannelId, request: Request, cx: &mut Cx<'_, impl Host>, now: Millis) {
         let at = self.at(channel);
         self.note_request(at, &request, now);
@@ -471,6 +477,10 @@ impl Session {
         let user_of = |name: &[u8]| (Bytes::copy_from_slice(name), topology.user(name).is_some());
         let mut hash = None;
         let (name, exists) = match (authenticate.mechanism, &self.certificate_user) {
+            // Whom the node has let in by a token, and who is no user.
+            (Mechanism::External, Some(name)) if self.token.is_some() => {
+                (Bytes::copy_from_slice(name.as_bytes()), true)
+            }
             (Mechanism::External, Some(name)) => user_of(name.as_bytes()),
             (Mechanism::External, None) => (Bytes::new(), false),
             (Mechanism::Anonymous, _) => user_of(common.settings.anonymous_user.as_bytes()),
@@ -486,7 +496,16 @@ impl Session {
             admitted = common.logins.admit(self.peer.ip(), &name, exists, now);
             Admitted::of(admitted.as_ref())
         };
+        let takes_passwords = common.settings.takes_passwords || self.is_own;
+        let is_by_password = !matches!(mechanism, Mechanism::External | Mechanism::Anonymous);
+        let is_token = common.settings.takes_tokens && is_by_password && is_token(&password);
         let verdict = match (mechanism, hash) {
+            // Nobody guesses a signature, so a wrong one takes nothing from who else is at the address.
+            _ if is_token => match cx.host.check_token(password) {
+                true => Verdict::Later,
+                false => Verdict::TooMany,
+            },
+            _ if !takes_passwords => Verdict::Wrong,
             (Mechanism::External | Mechanism::Anonymous, _) if exists => Verdict::Right,
             (Mechanism::External | Mechanism::Anonymous, _) => Verdict::Wrong,
             (_, None) if admit() == Admitted::No => Verdict::NotAdmitted,
@@ -498,6 +517,7 @@ impl Session {
         self.login = Some(Box::new(Login { authenticate, name, admitted, begun: now }));
         let outcome = match verdict {
             Verdict::Right => Ok(()),
+            Verdict::Wrong if !takes_passwords => Err("auth_backends takes tokens only"),
             Verdict::Wrong => Err(match mechanism {
                 Mechanism::External => "no user of the certificate's name",
                 Mechanism::Anonymous => "no user of the name in anonymous_login_user",
@@ -515,7 +535,7 @@ impl Session {
         self.end_login(if is_right { Ok(()) } else { Err("wrong user or password") }, cx, now);
     }
 
-    fn end_login(&mut self, outcome: Result<(), &'static str>, cx: &mut Cx<'_, impl Host>, now: Millis) {
+    pub(crate) fn end_login(&mut self, outcome: Result<(), &'static str>, cx: &mut Cx<'_, impl Host>, now: Millis) {
         // A client that left meanwhile waits for nothing.
         let Some(login) = self.login.take().filter(|_| !cx.client.is_finished()) else { return };
         let Login { authenticate, name, admitted, begun } = *login;
@@ -532,7 +552,8 @@ impl Session {
                 let client = client_name(&authenticate);
                 let mechanism = authenticate.mechanism.name();
                 self.count_login(true, cx);
-                tracing::info!(peer = %self.peer, user = &*user, mechanism, ?client, "connection authenticated");
+                let token_lasts_s = self.token_lasts_s(cx);
+                tracing::info!(peer = %self.peer, user = &*user, mechanism, token_lasts_s, ?client, "connection authenticated");
                 self.user = name;
                 if common.settings.tells_events {
                     self.tell_login("user.authentication.success", &self.user, authenticate.mechanism, None, cx.host);
@@ -541,6 +562,7 @@ impl Session {
                 return cx.client.authenticated(Ok(()));
             }
         };
+        self.token = None;
         self.count_login(false, cx);
         tracing::warn!(peer = %self.peer, user = &*user, reason, "login refused");
         if common.settings.tells_events {
@@ -550,6 +572,14 @@ impl Session {
         self.refuse_at = begun + LOGIN_REFUSED_DELAY_MS;
     }
 
+    /// Who logs in is whom a token names.
+    pub(crate) fn take_token(&mut self, token: Arc<Token>) {
+        if let Some(login) = &mut self.login {
+            login.name = Bytes::copy_from_slice(&token.user);
+            self.token = Some(token);
+        }
+    }
+
     fn count_login(&self, was_right: bool, cx: &Cx<'_, impl Host>) {
         // What the node itself opens was counted where its user logged in.
         if !self.is_own {
@@ -557,10 +587,13 @@ impl Session {
         }
     }
 
-    fn open(&mut self, vhost: Bytes, cx: &mut Cx<'_, impl Host>) {
+    fn open(&mut self, vhost: Bytes, cx: &mut Cx<'_, impl Host>, now: Millis) {
+        if self.is_token_over(cx) {
+            return cx.client.opened(Err(token::over()));
+        }
         let topology = cx.host.topology();
         let known = if vhost.len() > NAME_BYTES_MAX { None } else { topology.vhost(&vhost) };
-        let check = |open| topology.open_vhost(&self.user, &vhost, open);
+        let check = |open| topology.open_vhost(self.actor(), &vhost, open);
         let opened = cx.host.common().occupancy.enter(&self.user, known, check);
         drop(topology);
         match opened {
@@ -576,6 +609,7 @@ impl Session {
                 if cx.host.common().settings.tells_events {
                     self.tell_connection("connection.created", None, cx.host);
                 }
+                self.watch_token(cx, now);
                 cx.client.opened(Ok(()));
             }
             Err(refused) => {

@@ -452,7 +452,7 @@ impl Sessions {
         let connection = front.next();
         let address = "127.0.0.1:5000".parse().expect("an address");
         let (local_address, certificate_user) = (None, None);
-        let peer = Peer { address, local_address, is_loopback: true, certificate_user, is_own: false };
+        let peer = Peer { address, local_address, is_loopback: true, certificate_user, is_own: false, token: None };
         let mut amqp = Connection::new(self.config.clone(), now / MS);
         amqp.set_blocked(front.is_alarmed.get().then_some("low on memory"));
         let served = Served {

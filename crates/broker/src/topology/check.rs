@@ -16,6 +16,7 @@ use super::exchange_type::{self, ExchangeType};
 use super::name::{NAME_BYTES_MAX, Name};
 use super::queue::{self, Queue};
 use super::refusal::{Kind, Refusal, Resource};
+use super::scopes::Scopes;
 use super::settings::{ConsumerSettings, LeaderLocator, QueueType};
 use super::user::Access;
 use super::{ARGUMENTS_BYTES_MAX, Redeclaration, Topology, arguments, arguments::TypeAsked};
@@ -28,6 +29,8 @@ pub struct Actor<'a> {
     pub user: &'a [u8],
     /// The connection, as the owner of exclusive queues.
     pub connection: u64,
+    /// What they may do by a token, instead of what the user may who is so called.
+    pub scopes: Option<&'a Scopes>,
 }
 
 /// The connection of who runs the broker's machine, and so is at none. Connections are counted from
@@ -37,7 +40,7 @@ const OF_THE_MACHINE: u64 = u64::MAX;
 impl Actor<'_> {
     /// Who runs the broker's machine: no user, and so without permissions, who may do what any user
     /// may. What is exclusive to a connection stays that connection's.
-    pub const MACHINE: Actor<'static> = Actor { user: b"", connection: OF_THE_MACHINE };
+    pub const MACHINE: Actor<'static> = Actor { user: b"", connection: OF_THE_MACHINE, scopes: None };
 }
 
 /// How many connections are open already where one more wants to be.
@@ -126,7 +129,8 @@ pub struct ExchangeDeclare<'a> {
 impl Topology {
     /// The virtual host of `connection.open`, which has so many connections `open` already, and so
     /// has the user. Errors: 530 on the connection: unknown, full or not allowed.
-    pub fn open_vhost(&self, user: &[u8], name: &[u8], open: OpenConnections) -> Result<VhostId, Refusal> {
+    pub fn open_vhost(&self, actor: Actor<'_>, name: &[u8], open: OpenConnections) -> Result<VhostId, Refusal> {
+        let user = actor.user;
         let lossy = String::from_utf8_lossy(name);
         let known = if name.len() > NAME_BYTES_MAX { None } else { self.vhost(name) };
         let Some(id) = known else {
@@ -146,11 +150,19 @@ impl Topology {
                 "connection refused for user '{user}': user connection limit ({limit}) is reached"
             )));
         }
-        if self.user(user).is_some_and(|user| user.permissions.contains_key(&id)) {
+        if self.uses(actor, id) {
             return Ok(id);
         }
         let user = String::from_utf8_lossy(user);
         Err(Refusal::not_allowed(&format!("access to vhost '{lossy}' refused for user '{user}'")))
+    }
+
+    /// Whether somebody may do anything in a virtual host.
+    pub fn uses(&self, actor: Actor<'_>, vhost: VhostId) -> bool {
+        match actor.scopes {
+            Some(scopes) => self.vhost_of(vhost).is_some_and(|vhost| scopes.opens(&vhost.name)),
+            None => self.user(actor.user).is_some_and(|user| user.permissions.contains_key(&vhost)),
+        }
     }
 
     /// Whether a user with so many channels `open` may open one more. Errors: 530 on the
@@ -563,8 +575,14 @@ impl Topology {
         }
         let is_default = resource.kind == Kind::Exchange && resource.name.is_empty();
         let named = if is_default { Resource { name: b"amq.default", ..resource } } else { resource };
-        let permission = self.user(actor.user).and_then(|user| user.permissions.get(&vhost));
-        if permission.is_some_and(|permission| permission.allows(access, named.name)) {
+        let is_granted = match actor.scopes {
+            Some(scopes) => scopes.allows(access, named.vhost, named.name),
+            None => {
+                let permission = self.user(actor.user).and_then(|user| user.permissions.get(&vhost));
+                permission.is_some_and(|permission| permission.allows(access, named.name))
+            }
+        };
+        if is_granted {
             return Ok(());
         }
         let user = String::from_utf8_lossy(actor.user);
@@ -583,9 +601,15 @@ impl Topology {
         if exchange.kind != ExchangeType::Topic {
             return Ok(());
         }
-        let Some(user) = self.user(actor.user).filter(|user| !user.topic_permissions.is_empty()) else { return Ok(()) };
-        let permission = user.topic_permissions.get(&(exchange.vhost, exchange.name.clone()));
-        if permission.is_none_or(|permission| permission.allows(access, key)) {
+        let is_granted = match actor.scopes {
+            Some(scopes) => scopes.allows_key(access, resource.vhost, &exchange.name, key),
+            None => {
+                let user = self.user(actor.user).filter(|user| !user.topic_permissions.is_empty());
+                let held = user.and_then(|user| user.topic_permissions.get(&(exchange.vhost, exchange.name.clone())));
+                held.is_none_or(|permission| permission.allows(access, key))
+            }
+        };
+        if is_granted || actor.connection == OF_THE_MACHINE {
             return Ok(());
         }
         Err(Refusal::access_refused(&format!(

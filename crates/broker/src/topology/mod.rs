@@ -38,6 +38,7 @@ mod policy_plan;
 mod queue;
 mod refusal;
 mod route;
+mod scopes;
 mod selections;
 mod selector;
 mod settings;
@@ -76,6 +77,7 @@ pub use policy_plan::{PolicyPlan, PolicySurvey, Unplanned};
 pub use queue::{QUEUES_MAX, Queue, QueueShape, REPLY_PREFIX, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
 pub use route::{NoRoute, STEPS_OF_A_TARGET};
+pub use scopes::{SCOPES_MAX, Scopes, Token};
 pub use selector::SELECTOR_DEPTH_MAX;
 pub use settings::{
     ConsumerSettings, Durability, DurabilityLevel, LeaderLocator, QueueSettings, QueueType, Selective, ValueCap,

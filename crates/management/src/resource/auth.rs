@@ -6,17 +6,26 @@ use crate::listing;
 use base64::Engine as _;
 use broker::topology::PasswordHash;
 use serde_json::{Value, json};
+use server::Handle;
 use server::handle::LoginOver;
 
-/// GET: by name and password only. Earlier releases of RabbitMQ call OAuth 2 by the name of a
-/// server for it.
-pub(super) fn ways() -> Result<Answer, Refused> {
-    Ok(Answer::json(&json!({
-        "oauth_enabled": false,
+/// GET: whether tokens are taken, and by which client an issuer knows the page. Earlier releases of
+/// RabbitMQ call OAuth 2 by the name of a server for it.
+pub(super) fn ways(handle: &Handle) -> Result<Answer, Refused> {
+    let config = &handle.facts().config;
+    let mut ways = json!({
+        "oauth_enabled": handle.takes_tokens(),
         "enable_uaa": false,
         "uaa_client_id": "",
         "uaa_location": "",
-    })))
+    });
+    if handle.takes_tokens() {
+        ways["oauth_client_id"] = config.management_oauth_client_id.first().map(String::as_str).unwrap_or("").into();
+        ways["oauth_provider_url"] = config.oauth2_issuer.first().map(String::as_str).unwrap_or("").into();
+        ways["oauth_resource_id"] = config.oauth2_resource_server_id.first().map(String::as_str).unwrap_or("").into();
+        ways["oauth_disable_basic_auth"] = (!config.takes_passwords()).into();
+    }
+    Ok(Answer::json(&ways))
 }
 
 /// GET of how many logins there were, by protocol; one without any is not in it.

@@ -135,7 +135,9 @@ pub(super) async fn open(cx: Cx<'_>, vhost: &[u8]) -> Result<OwnChannel, Refused
         let reason = "messages go in and out in the name of a user: log in with a name and a password";
         return Err(Refused::BadRequest(reason.to_owned()));
     }
-    OwnChannel::open(cx.handle(), &cx.caller.name, cx.call.peer, vhost).await.map_err(refused)
+    OwnChannel::open(cx.handle(), (&cx.caller.name, cx.caller.token().cloned()), cx.call.peer, vhost)
+        .await
+        .map_err(refused)
 }
 
 /// The refusal of a resource that is not there, in RabbitMQ's words for it.

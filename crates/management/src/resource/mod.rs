@@ -1,7 +1,7 @@
 //! What is asked about, one file for each, and the table from paths and methods to them.
 //!
-//! Invariant: every answer is given to a caller who was identified, and each resource asks itself
-//! what that caller may see.
+//! Invariant: every answer is given to a caller who was identified, but how one logs in, and each
+//! resource asks itself what that caller may see.
 
 mod auth;
 mod binding;
@@ -134,6 +134,10 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
     if !["GET", "HEAD"].contains(&call.head.method.as_str()) && call.is_of_another_site() {
         return Err(Refused::OtherSite);
     }
+    // Whoever wants to log in asks how.
+    if parts == [b"auth"] && ["GET", "HEAD"].contains(&call.head.method.as_str()) {
+        return auth::ways(call.handle);
+    }
     let is_login = parts == [&b"leveret"[..], b"session"] && call.head.method == hyper::Method::POST;
     let caller = match Sessions::is_page(&call.head.headers) && !is_login {
         // A password that the browser itself knows would be somebody else's who was here before.
@@ -214,7 +218,7 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"leveret", b"settings"] => on!(method; "GET" => operator::settings(cx)),
         [b"leveret", b"stop"] => on!(method; "POST" => operator::stop(cx)),
         [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),
-        [b"auth"] => on!(method; "GET" => auth::ways()),
+        [b"auth"] => on!(method; "GET" => auth::ways(cx.handle())),
         [b"auth", b"attempts", node] => on!(method;
             "GET" => auth::attempts(cx, node),
             "DELETE" => auth::forget_attempts(cx, node)),

@@ -9,7 +9,7 @@ pub(super) fn begin(cx: Cx<'_>) -> Result<Answer, Refused> {
     if cx.caller.is_operator() {
         return Err(Refused::BadRequest("a session is a user's: log in with a name and a password".to_owned()));
     }
-    let cookie = cx.call.sessions.begin(cx.handle(), &cx.caller.name)?;
+    let cookie = cx.call.sessions.begin(cx.handle(), cx.caller)?;
     Ok(Answer::done().with(SET_COOKIE, &cookie))
 }
 

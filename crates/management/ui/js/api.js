@@ -93,6 +93,14 @@ export async function login(name, password) {
   me.set(await get("whoami"));
 }
 
+/** How one logs in here: by a password, by a token, or by either. */
+export const ways = () => get("auth");
+
+export async function loginByToken(token) {
+  await ask("POST", "leveret/session", undefined, { headers: { authorization: `Bearer ${token.trim()}` } });
+  me.set(await get("whoami"));
+}
+
 export async function logout() {
   try {
     await ask("DELETE", "leveret/session");

@@ -19,9 +19,11 @@ mod load;
 mod machine;
 mod rabbitmq;
 mod rabbitmq_left_out;
+mod rabbitmq_oauth2;
 mod setting;
 mod settings;
 mod suggest;
+mod tokens;
 mod value;
 
 pub use data_folder::open_data_folder;
@@ -35,4 +37,5 @@ pub use machine::Machine;
 pub use setting::{DefaultValue, Kind, Section, Setting, Unit};
 pub use settings::{Config, DESCRIPTORS_RESERVED, Key, SETTINGS};
 pub use suggest::{nearest, nearest_setting};
+pub use tokens::{KeySource, TokenSettings};
 pub use value::Value;

@@ -11,6 +11,7 @@ use super::error::{ConfigError, Origin, one_line, quoted};
 use super::file::contents;
 use super::machine::Machine;
 use super::rabbitmq_left_out::{LEFT_OUT, REFUSED};
+use super::rabbitmq_oauth2;
 use super::settings::Key;
 use super::suggest::nearest;
 use super::value::{Given, Value};
@@ -19,15 +20,15 @@ use super::value::{Given, Value};
 const DISK_FREE_MIN_BYTES: u64 = 256 << 20;
 
 /// One line that says something.
-struct Line {
+pub(super) struct Line {
     path: PathBuf,
     number: usize,
-    key: String,
-    value: String,
+    pub(super) key: String,
+    pub(super) value: String,
 }
 
 impl Line {
-    fn origin(&self) -> Origin {
+    pub(super) fn origin(&self) -> Origin {
         Origin::File { path: self.path.clone(), line: self.number }
     }
 }
@@ -59,6 +60,7 @@ const SAME: &[(&str, Key)] = &[
     ("definitions.local.path", Key::definitions),
     ("event_exchange.vhost", Key::event_exchange_vhost),
     ("anonymous_login_user", Key::anonymous_login_user),
+    ("management.oauth_client_id", Key::management_oauth_client_id),
 ];
 
 /// A key, ours, and pairs of their word and ours.
@@ -157,11 +159,11 @@ impl Translation<'_> {
         }
     }
 
-    fn wrong(&mut self, place: &Origin, key: &str, why: String) {
+    pub(super) fn wrong(&mut self, place: &Origin, key: &str, why: String) {
         self.errors.push(ConfigError::RabbitmqLine { place: place.to_string(), key: one_line(key), why });
     }
 
-    fn say(&mut self, line: &Line, key: Key, given: Given) {
+    pub(super) fn say(&mut self, line: &Line, key: Key, given: Given) {
         match Value::check(key.setting().kind, &given) {
             Some(value) => self.said.push((key, value, line.origin())),
             None => {
@@ -171,7 +173,7 @@ impl Translation<'_> {
         }
     }
 
-    fn leave_out(&mut self, line: &Line, why: &str) {
+    pub(super) fn leave_out(&mut self, line: &Line, why: &str) {
         self.left_out.push(format!("{}: {} is left out: {why}", line.origin(), one_line(&line.key)));
     }
 
@@ -189,6 +191,7 @@ impl Translation<'_> {
         self.http(&lines);
         self.named(&lines, "loopback_users", Key::loopback_users);
         self.in_turn(&lines, "auth_mechanisms", Key::auth_mechanisms);
+        self.tokens(&lines);
         for (prefix, key) in [("ssl_options", Key::tls_verify), ("management.ssl", Key::management_tls_verify)] {
             let must = find(&format!("{prefix}.fail_if_no_peer_cert")).is_some_and(|line| line.value == "true");
             if let Some(line) = find(&format!("{prefix}.verify")) {
@@ -262,13 +265,7 @@ impl Translation<'_> {
                 if ["none", "false", "local_filesystem", "rabbit_definitions_import_local_filesystem"]
                     .contains(&value) => {}
             _ if is_of_group(key) => {}
-            _ if key.starts_with("auth_backends.") => match value {
-                "internal" | "rabbit_auth_backend_internal" => {}
-                _ => {
-                    let why = format!("users and rights are our own: there is no {}", one_line(value));
-                    self.wrong(&line.origin(), key, why);
-                }
-            },
+            _ if rabbitmq_oauth2::is_own(key) => {}
             _ => self.rest(line),
         }
     }
@@ -379,7 +376,7 @@ impl Translation<'_> {
     }
 
     /// `group.1 = A`, `group.2 = B`.
-    fn in_turn(&mut self, lines: &[&Line], group: &str, key: Key) {
+    pub(super) fn in_turn(&mut self, lines: &[&Line], group: &str, key: Key) {
         let number = |line: &&&Line| line.key.strip_prefix(group)?.strip_prefix('.')?.parse::<u32>().ok();
         let mut own: Vec<(u32, &Line)> = lines.iter().filter_map(|line| Some((number(&line)?, *line))).collect();
         own.sort_by_key(|(number, _)| *number);

@@ -106,7 +106,17 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ("amqp1_0", "AMQP 1.0 is not spoken"),
     ("tracing", "the firehose is there without it"),
     ("oauth_resource_servers", "there is no management UI login of that kind"),
+    ("management.oauth_enabled", TOKEN_LOGIN),
+    ("management.oauth_client_secret", TOKEN_LOGIN),
+    ("management.oauth_scopes", TOKEN_LOGIN),
+    ("management.oauth_provider_url", TOKEN_LOGIN),
+    ("management.oauth_metadata_url", TOKEN_LOGIN),
+    ("management.oauth_response_type", TOKEN_LOGIN),
+    ("management.oauth_initiated_logon_type", TOKEN_LOGIN),
+    ("management.oauth_disable_basic_auth", "passwords are taken where auth_backends has internal"),
 ];
+
+const TOKEN_LOGIN: &str = "the page takes a token where auth_backends has oauth2, and asks no issuer for one";
 
 /// Refused: without them something would be open, or other than somebody believes.
 pub(super) const REFUSED: &[(&str, &str)] = &[
@@ -133,7 +143,6 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ("ssl_options.psk_identity", "there are no keys that are shared before"),
     ("management.ssl.password", "keys with a password are not read: take it off with `openssl pkey`"),
     ("management.disable_basic_auth", "the API asks for name and password: take this out if that will do"),
-    ("management.oauth_enabled", "the page has no login of that kind"),
     ("ssl_cert_login_san_type", "names are taken from the subject: certificate_login"),
     ("ssl_cert_login_san_index", "names are taken from the subject: certificate_login"),
     ("definitions.https", "definitions come from a file or a folder"),

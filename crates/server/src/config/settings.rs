@@ -286,6 +286,80 @@ settings! {
          memory. It ends at once when the password is set anew. 0 has each login pay them.",
         elsewhere ["auth_cache.cache_ttl", "auth_cache"]
     }
+    auth_backends: Vec<String> {
+        Connections, Kind::Names { count_max: 2, bytes_max: 16 }, Fixed("internal"),
+        "Who says who somebody is and what they may do: internal, which are the users of this broker, and oauth2, which are tokens (JWT) of an \
+         issuer. A password that has the form of a token is looked at as one, any other as a user's, so their order means nothing.",
+        elsewhere ["auth_backends.1", "auth_backends.2", "authn", "authz"]
+    }
+    oauth2_resource_server_id: Vec<String> {
+        Connections, Kind::Names { count_max: 1, bytes_max: 255 }, Fixed("none"),
+        "What issuers of tokens call this broker: the audience (aud) that a token has to be for. oauth2 needs it.",
+        elsewhere ["auth_oauth2.resource_server_id"]
+    }
+    oauth2_issuer: Vec<String> {
+        Connections, Kind::Names { count_max: 1, bytes_max: 1024 }, Fixed("none"),
+        "The https address of the issuer of tokens, whose /.well-known/openid-configuration says where its keys are. Tokens have to be of it (iss).",
+        elsewhere ["auth_oauth2.issuer", "openid_issuer"]
+    }
+    oauth2_jwks_url: Vec<String> {
+        Connections, Kind::Names { count_max: 1, bytes_max: 1024 }, Fixed("none"),
+        "The https address of the keys that sign tokens, as a JSON web key set, instead of asking the issuer where they are. Who issued a token is \
+         then not asked, only who signed it. Keys are fetched at the start, when they are an hour old, and when a token names one that is not known, \
+         at most every ten seconds.",
+        elsewhere ["auth_oauth2.jwks_url", "auth_oauth2.jwks_uri"]
+    }
+    oauth2_ca: Option<PathBuf> {
+        Connections, Kind::File, Fixed("none"),
+        "Certificates in PEM of the authorities that are believed about the issuer; those of this machine without it. Read again on SIGHUP.",
+        elsewhere ["auth_oauth2.https.cacertfile"]
+    }
+    oauth2_signing_keys: Vec<String> {
+        Connections, Kind::Names { count_max: 64, bytes_max: 4096 }, Fixed("none"),
+        "Further keys that sign tokens, each as ID=FILE: a public key or certificate in PEM, or a JSON web key, which may be a secret of at least 32 \
+         bytes (oct) for HS256, HS384 and HS512. Read again on SIGHUP.",
+        elsewhere ["auth_oauth2.signing_keys"]
+    }
+    oauth2_default_key: Vec<String> {
+        Connections, Kind::Names { count_max: 1, bytes_max: 255 }, Fixed("none"),
+        "The ID of the key that signs tokens which name none (kid). Without it such a token counts only where there is one key.",
+        elsewhere ["auth_oauth2.default_key"]
+    }
+    oauth2_algorithms: Vec<String> {
+        Connections, Kind::Names { count_max: 12, bytes_max: 8 }, Fixed("RS256,RS384,RS512,PS256,PS384,PS512,ES256,ES384,EdDSA"),
+        "What tokens may be signed with. HS256, HS384 and HS512 are there too, for secrets in oauth2_signing_keys alone.",
+        elsewhere ["auth_oauth2.algorithms"]
+    }
+    oauth2_verify_aud: bool {
+        Connections, Kind::Choice(&["false", "true"]), Fixed("true"),
+        "Whether a token has to be for this broker (aud). Without that a token for any service of the issuer is taken, if it has the scopes.",
+        elsewhere ["auth_oauth2.verify_aud"]
+    }
+    oauth2_scope_prefix: Vec<String> {
+        Connections, Kind::Names { count_max: 1, bytes_max: 255 }, Fixed("{resource_server_id}."),
+        "What the scopes for this broker begin with; others count for nothing. With none each of them counts.",
+        elsewhere ["auth_oauth2.scope_prefix"]
+    }
+    oauth2_additional_scopes_key: Vec<String> {
+        Connections, Kind::Names { count_max: 16, bytes_max: 255 }, Fixed("none"),
+        "Claims that hold scopes beside `scope`; a dot leads into a claim, as in realm_access.roles.",
+        elsewhere ["auth_oauth2.additional_scopes_key", "extra_scopes_source"]
+    }
+    oauth2_preferred_username_claims: Vec<String> {
+        Connections, Kind::Names { count_max: 16, bytes_max: 255 }, Fixed("sub,client_id"),
+        "The claims that may name the user; the first one that is there does.",
+        elsewhere ["auth_oauth2.preferred_username_claims"]
+    }
+    oauth2_scope_aliases: Vec<String> {
+        Connections, Kind::Names { count_max: 256, bytes_max: 4096 }, Fixed("none"),
+        "Scopes that stand for others, each as ALIAS=SCOPE SCOPE, those in full with their prefix: `dev=rabbitmq.read:*/* rabbitmq.tag:management`.",
+        elsewhere ["auth_oauth2.scope_aliases"]
+    }
+    oauth2_leeway_s: u64 {
+        Connections, Kind::seconds(0, 600), Fixed("10"),
+        "How far the issuer's clock and this one may differ: so long a token counts before its beginning (nbf) and after its end (exp).",
+        elsewhere ["clock_skew"]
+    }
     connections_max: usize {
         Connections, Kind::count(1, 1_000_000),
         OfMachine {
@@ -417,6 +491,12 @@ settings! {
         "How long browsers that were here by HTTPS use nothing else (Strict-Transport-Security). It holds for all ports of this host, \
          those of other programs too, so 0, which says nothing, is the default.",
         elsewhere ["management.hsts.policy"]
+    }
+
+    management_oauth_client_id: Vec<String> {
+        Management, Kind::Names { count_max: 1, bytes_max: 255 }, Fixed("none"),
+        "The client by which the issuer of tokens knows the page: told by /api/auth, for whoever asks for a token there.",
+        elsewhere ["management.oauth_client_id"]
     }
 
     wal_file_bytes: u64 {
@@ -627,6 +707,7 @@ impl Config {
         }
         errors.extend(self.cluster_contradictions());
         errors.extend(self.access_contradictions());
+        errors.extend(self.token_contradictions());
         let free_bytes_needed = self.wal_file_bytes * SPARE_WAL_FILES;
         if self.disk_free_min_bytes < free_bytes_needed {
             errors.push(self.contradiction([

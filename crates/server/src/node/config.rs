@@ -1,6 +1,8 @@
 //! What a node is made of, and why one does not start.
 
+use crate::config::TokenSettings;
 use crate::tls::LoginFrom;
+use crate::tokens::WrongKeyFile;
 use amqp::{ConnectionConfig, Millis};
 use broker::topology::HashAlgorithm;
 use broker::{NodeLife, PartitionId};
@@ -52,6 +54,10 @@ pub struct NodeConfig {
     pub known_passwords_s: u64,
     /// Whom clients are who log in without saying who they are, where that is offered.
     pub anonymous_user: String,
+    /// Whether users of this broker log in, by a password, a certificate or nothing.
+    pub takes_passwords: bool,
+    /// What is asked of tokens, and where the keys are that sign them; `None` takes none.
+    pub tokens: Option<TokenSettings>,
     /// Client connections at most; further ones are closed as soon as they are accepted.
     pub connections_max: usize,
     /// Bytes that messages of transient queues may pin before publishers are blocked.
@@ -95,6 +101,8 @@ impl NodeConfig {
             password_hashing: HashAlgorithm::Argon2id,
             known_passwords_s: 3600,
             anonymous_user: "guest".to_owned(),
+            takes_passwords: true,
+            tokens: None,
             connections_max: 100_000,
             transient_bytes_max: 256 << 20,
             user_bytes_max: 128 << 20,
@@ -146,6 +154,9 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+    /// A key that signs tokens cannot be read, or nobody can be asked for them.
+    #[error("oauth2: {0}")]
+    Tokens(#[from] WrongKeyFile),
     /// A thread cannot be started.
     #[error("cannot start a shard thread: {source}")]
     Thread {

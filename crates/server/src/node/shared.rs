@@ -11,6 +11,7 @@ use super::traced::Traced;
 use crate::cluster::Links;
 use crate::passwords::Passwords;
 use crate::shard::{Mailbox, Outsider, Parcel};
+use crate::tokens::Tokens;
 use crate::topology_log::{Answer, TopologyLog};
 use amqp::Millis;
 use broker::topology::{
@@ -71,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) sessions: Common,
     /// Where slow hashes of passwords are looked at.
     pub(crate) passwords: Passwords,
+    /// Where tokens are looked at, if any are taken.
+    pub(crate) tokens: Option<Tokens>,
     log: OnceLock<Arc<dyn TopologyLog>>,
     /// Held by the one change under way whose patterns were weighed, until it is decided.
     pub(crate) pattern_turn: tokio::sync::Mutex<()>,
@@ -84,7 +87,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(config: NodeConfig, topology: Topology) -> Shared {
+    pub(super) fn new(config: NodeConfig, topology: Topology, tokens: Option<Tokens>) -> Shared {
         let own = NodeNumber(config.life.node);
         let mut directory = Directory::new(config.shards, &config.placement);
         let mut topology = topology;
@@ -100,6 +103,8 @@ impl Shared {
             consumer_timeout_ms: config.consumer_timeout_ms,
             stamps: config.stamps.clone(),
             tells_events: config.event_vhost.is_some(),
+            takes_passwords: config.takes_passwords,
+            takes_tokens: tokens.is_some(),
         };
         let assembling = config.amqp.assembling_bytes_max as u64;
         let sums = Sums {
@@ -128,6 +133,7 @@ impl Shared {
             links: OnceLock::new(),
             directory,
             passwords: Passwords::new(config.shards, Duration::from_secs(config.known_passwords_s), config.on_quiet),
+            tokens,
             log: OnceLock::new(),
             pattern_turn: tokio::sync::Mutex::new(()),
             queues_created: AtomicU64::new(0),

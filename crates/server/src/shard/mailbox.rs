@@ -21,7 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use tokio::sync::oneshot;
 
-use broker::topology::{Name, Refusal};
+use crate::tokens::Told;
+use broker::topology::{Name, Refusal, Token};
 
 /// What one shard, or another thread of the node, hands to a shard.
 pub(crate) enum Parcel {
@@ -54,6 +55,13 @@ pub(crate) enum Parcel {
         seat: Seat,
         /// Whether it was right.
         is_right: bool,
+    },
+    /// Somebody looked at a token.
+    Token {
+        /// The connection's.
+        seat: Seat,
+        /// Whom it names, or why it counts for nothing.
+        told: Told,
     },
     /// Another shard's gauge fell: connections that waited for it may read again.
     Relieved,
@@ -114,18 +122,20 @@ pub(crate) struct Arrival {
     pub(crate) certificate_user: Option<String>,
     /// The node's own, for a user who logged in elsewhere: `certificate_user`.
     pub(crate) is_own: bool,
+    /// What that user has shown there, where it was a token.
+    pub(crate) token: Option<Arc<Token>>,
 }
 
 impl Arrival {
     /// A connection that speaks AMQP from its first byte.
     pub(crate) fn plain(socket: TcpStream, peer: SocketAddr) -> Arrival {
         let is_loopback = peer.ip().to_canonical().is_loopback();
-        Arrival { socket, peer, is_loopback, tls: None, certificate_user: None, is_own: false }
+        Arrival { socket, peer, is_loopback, tls: None, certificate_user: None, is_own: false, token: None }
     }
 
     /// A connection of the node's own, for `user`, who logged in from `peer` by other means.
-    pub(crate) fn own(socket: TcpStream, peer: SocketAddr, user: String) -> Arrival {
-        Arrival { socket, peer, is_loopback: true, tls: None, certificate_user: Some(user), is_own: true }
+    pub(crate) fn own(socket: TcpStream, peer: SocketAddr, user: String, token: Option<Arc<Token>>) -> Arrival {
+        Arrival { socket, peer, is_loopback: true, tls: None, certificate_user: Some(user), is_own: true, token }
     }
 }
 

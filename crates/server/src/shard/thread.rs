@@ -160,7 +160,7 @@ impl Local {
 
     /// Starts serving a connection.
     fn accept(self: &Rc<Self>, arrival: Arrival) {
-        let Arrival { socket: stream, peer, is_loopback, tls, certificate_user, is_own } = arrival;
+        let Arrival { socket: stream, peer, is_loopback, tls, certificate_user, is_own, token } = arrival;
         let failed = |error: std::io::Error| tracing::warn!(%peer, %error, "connection lost before it began");
         // Confirms and deliveries are small and wait for nothing; we gather them ourselves.
         // What is the node's own is no TCP and waits for nothing anyway.
@@ -183,7 +183,7 @@ impl Local {
         let seat = (entry.key() as u32, self.lives.get());
         let local_address = stream.local_addr().ok();
         let offer = self.shared.offers.of(is_own, certificate_user.is_some(), self.shared.topology.cluster_name());
-        let peer_of = Peer { address: peer, local_address, is_loopback, certificate_user, is_own };
+        let peer_of = Peer { address: peer, local_address, is_loopback, certificate_user, is_own, token };
         let client = Rc::new(Client::new(self, seat, Stream::new(stream, tls), peer_of, offer));
         entry.insert(client.clone());
         self.window.set(window_bytes(clients.len()));
@@ -441,6 +441,12 @@ impl StepTask {
             Parcel::Password { seat, is_right } => {
                 if let Some(client) = local.seated(seat) {
                     client.handle_password(is_right, local, now);
+                    local.flush_later(&client);
+                }
+            }
+            Parcel::Token { seat, told } => {
+                if let Some(client) = local.seated(seat) {
+                    client.handle_token(told, local, now);
                     local.flush_later(&client);
                 }
             }

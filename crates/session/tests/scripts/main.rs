@@ -6,4 +6,5 @@ mod limits;
 mod old_knowledge;
 mod requests;
 mod script;
+mod tokens;
 mod transactions;

@@ -15,7 +15,9 @@ use amqp::{
     Delivery, Event, GetDelivery, Mechanism, Millis, Properties, Publish, Reply as Answer, Request, ReturnedMessage,
     Settle, Table, Value,
 };
-use broker::topology::{Applied, BrokerEvent, Command as Change, CommandReply, Name, PasswordHash, Topology};
+use broker::topology::{
+    Applied, BrokerEvent, Command as Change, CommandReply, Name, PasswordHash, Scopes, Token, Topology,
+};
 use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::message::{Stamp, store};
@@ -68,6 +70,8 @@ pub(crate) struct Node {
     /// The term that the node has heard of.
     pub(crate) term: Cell<u64>,
     pub(crate) ledger: Ledger,
+    /// Whether there is room for one more token to look at.
+    pub(crate) takes_tokens: Cell<bool>,
 }
 
 impl Node {
@@ -115,6 +119,11 @@ impl Host for Node {
             return Verdict::Later;
         }
         if check.hash.matches(&check.password) { Verdict::Right } else { Verdict::Wrong }
+    }
+
+    fn check_token(&self, _: Bytes) -> bool {
+        self.say("look at token".to_owned());
+        self.takes_tokens.get()
     }
 
     fn dice(&self) -> u64 {
@@ -304,7 +313,12 @@ impl Client for Machine {
         self.say(result.map_or_else(|error| format!("error {error}"), |()| "connection.open-ok".to_owned()));
     }
 
-    fn secret_updated(&mut self, _: Result<(), ConnectionError>) {}
+    fn secret_updated(&mut self, result: Result<(), ConnectionError>) {
+        match result {
+            Ok(()) => self.say("update-secret-ok".to_owned()),
+            Err(error) => self.connection_error(error),
+        }
+    }
 
     fn reply(&mut self, channel: ChannelId, reply: Answer) {
         assert!(self.waiting.remove(&channel), "{reply:?} answers nobody on channel {channel}");
@@ -458,7 +472,14 @@ impl Script {
     pub(crate) fn connected() -> Script {
         let log = Log::default();
         let address = "127.0.0.1:5000".parse().expect("an address");
-        let peer = Peer { address, local_address: None, is_loopback: true, certificate_user: None, is_own: false };
+        let peer = Peer {
+            address,
+            local_address: None,
+            is_loopback: true,
+            certificate_user: None,
+            is_own: false,
+            token: None,
+        };
         let settings = Settings {
             node_name: "leveret@test".to_owned(),
             loopback_users: Vec::new(),
@@ -466,6 +487,8 @@ impl Script {
             consumer_timeout_ms: 8_000,
             stamps: None,
             tells_events: false,
+            takes_passwords: true,
+            takes_tokens: true,
         };
         let sums = Sums { limits: Limits::new(200_000, 400_000, 1 << 30), waiting_max: 1 << 20, ..Sums::default() };
         let (logins, histories) = (Logins::new(LoginLimits::default()), Histories::new(1 << 20));
@@ -484,6 +507,7 @@ impl Script {
             away: RefCell::default(),
             term: Cell::new(1),
             ledger: Ledger::default(),
+            takes_tokens: Cell::new(true),
         };
         let machine = Machine { log, knows_cancel: true, ..Machine::default() };
         Script { session: Session::new(peer, ConnectionNumber(1_000)), machine, node, openings: BTreeMap::new() }
@@ -536,6 +560,18 @@ impl Script {
         let Script { session, machine, node, .. } = self;
         let now = node.now();
         session.handle_password(is_right, &mut Cx { client: machine, host: node }, now);
+    }
+
+    /// Somebody has looked at a token: it is of `user` with these scopes and lasts until then, or
+    /// counts for nothing.
+    pub(crate) fn told_token(&mut self, told: Result<(&str, &[&str], u64), &'static str>) {
+        let token = told.map(|(user, scopes, expires_ms)| {
+            let scopes = Scopes::parse(scopes.iter().copied(), &|_| None);
+            Arc::new(Token { user: Name::from(user), tags: Vec::new(), scopes, expires_ms })
+        });
+        let Script { session, machine, node, .. } = self;
+        let now = node.now();
+        session.handle_token(token, &mut Cx { client: machine, host: node }, now);
     }
 
     /// The client opens a channel.

@@ -1,0 +1,107 @@
+//! An issuer's keys, over HTTPS.
+//!
+//! Invariant: what is asked is an address that somebody configured, or one that such an address
+//! named; both over TLS, with the other side's certificate looked at. An answer has a limit in bytes
+//! and time.
+
+use super::WrongKeyFile;
+use crate::config::KeySource;
+use crate::tls;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+use tokens::Keys;
+use ureq::Agent;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+/// How long an answer may take, from the name's look-up on.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an answer may be: some issuers publish dozens of keys, each with a chain of certificates.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// Where an issuer says where its keys are.
+const DISCOVERY: &str = "/.well-known/openid-configuration";
+
+/// What an issuer said.
+pub(super) struct Found {
+    pub(super) keys: Keys,
+    /// What it calls itself.
+    pub(super) issuer: Option<String>,
+}
+
+/// See the module.
+pub(super) struct Fetch {
+    source: KeySource,
+    authorities: Option<PathBuf>,
+}
+
+impl Fetch {
+    /// Errors: nobody is believed.
+    pub(super) fn new(source: KeySource, authorities: Option<PathBuf>) -> Result<Fetch, WrongKeyFile> {
+        let fetch = Fetch { source, authorities };
+        fetch.roots().map_err(|why| WrongKeyFile {
+            file: fetch.authorities.clone().unwrap_or_else(|| Path::new("oauth2_ca").to_owned()),
+            why,
+        })?;
+        Ok(fetch)
+    }
+
+    /// Asks each time that it is asked to, until nobody does any more.
+    pub(super) fn run(&self, asked: &Receiver<()>, tell: impl Fn(Result<Found, String>) -> bool) {
+        while asked.recv().is_ok() {
+            if !tell(self.fetch()) {
+                return;
+            }
+        }
+    }
+
+    fn fetch(&self) -> Result<Found, String> {
+        // Made anew each time: authorities may be others by now.
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = TlsConfig::builder().unversioned_rustls_crypto_provider(provider).root_certs(self.roots()?).build();
+        let config = Agent::config_builder()
+            .https_only(true)
+            .max_redirects(3)
+            .timeout_global(Some(PATIENCE))
+            .user_agent(concat!("leveret/", env!("CARGO_PKG_VERSION")))
+            .tls_config(tls)
+            .build();
+        let agent: Agent = config.into();
+        let (url, issuer) = match &self.source {
+            KeySource::Keys(url) => (url.clone(), None),
+            KeySource::Issuer(issuer) => {
+                let url = format!("{}{DISCOVERY}", issuer.trim_end_matches('/'));
+                let document: serde_json::Value =
+                    serde_json::from_slice(&get(&agent, &url)?).map_err(|_| format!("{url}: no JSON"))?;
+                let text = |name: &str| document.get(name).and_then(serde_json::Value::as_str).map(str::to_owned);
+                let keys = text("jwks_uri").filter(|keys| keys.starts_with("https://"));
+                (keys.ok_or_else(|| format!("{url}: no jwks_uri with https"))?, text("issuer"))
+            }
+        };
+        let keys = Keys::published(&get(&agent, &url)?).ok_or_else(|| format!("{url}: no JSON web key set"))?;
+        Ok(Found { keys, issuer })
+    }
+
+    fn roots(&self) -> Result<RootCerts, String> {
+        let found: Vec<Certificate<'static>> = match &self.authorities {
+            Some(file) => {
+                let found = tls::certificates(file).map_err(|error| error.what)?;
+                found.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect()
+            }
+            None => {
+                let found = rustls_native_certs::load_native_certs().certs;
+                found.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect()
+            }
+        };
+        match found.is_empty() {
+            true => Err("this machine knows no authorities: name a file with those to believe by oauth2_ca".to_owned()),
+            false => Ok(RootCerts::new_with_certs(&found)),
+        }
+    }
+}
+
+fn get(agent: &Agent, url: &str) -> Result<Vec<u8>, String> {
+    let failed = |error: ureq::Error| format!("{url}: {error}");
+    let mut response = agent.get(url).call().map_err(failed)?;
+    response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().map_err(failed)
+}
