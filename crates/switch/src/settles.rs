@@ -12,7 +12,7 @@
 //! harm: what has ended is not there any more, and what somebody else was given stays as it is.
 //! Absent on purpose: what is given back, which comes back with a change of leaders anyway.
 
-use broker::{ConsumerKey, NodeNumber, PartitionId, QueueId};
+use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use partition::command::Disposition;
@@ -60,6 +60,12 @@ impl Run {
         }
     }
 
+    /// The command that says so again, to a leader that may have given the messages to their holder once
+    /// more meanwhile: in nobody's name, so that what is in anybody's hands stays there.
+    pub(crate) fn command_again(self) -> Command {
+        Run { holder: ConsumerKey::get(ChannelKey::NOBODY), ..self }.command()
+    }
+
     /// The command that says so.
     pub(crate) fn command(self) -> Command {
         let Run { queue, holder, first, count, outcome } = self;
@@ -83,6 +89,8 @@ pub(crate) struct Kept {
     first: u64,
     /// The mark under way, and the number of the first run behind it.
     mark: Option<(RequestId, u64)>,
+    /// The number of the first run that nobody was told yet.
+    untold: u64,
     /// Who was told all of it but what is due.
     told: Option<Sitting>,
     is_due: bool,
@@ -92,9 +100,12 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// Keeps a run.
-    fn keep(&mut self, run: Run) {
-        let is_marked = self.mark.is_some_and(|(_, past)| past == self.first + self.runs.len() as u64);
-        if !is_marked && self.runs.back_mut().is_some_and(|last| last.extend(&run)) {
+    fn keep(&mut self, run: Run, is_told: bool) {
+        let end = self.first + self.runs.len() as u64;
+        let is_marked = self.mark.is_some_and(|(_, past)| past == end);
+        // What was told is told again in another way.
+        let is_apart = is_marked || !is_told && self.untold == end;
+        if !is_apart && self.runs.back_mut().is_some_and(|last| last.extend(&run)) {
             return;
         }
         if self.runs.len() == RUNS_MAX {
@@ -145,8 +156,9 @@ impl Settles {
     pub(crate) fn keep(&mut self, partition: PartitionId, run: Run, now: Option<Sitting>) -> Way {
         let kept = self.kept.entry(partition).or_default();
         let is_told = kept.is_told(now);
-        kept.keep(run);
+        kept.keep(run, is_told);
         if is_told {
+            kept.untold = kept.first + kept.runs.len() as u64;
             return Way::Goes(kept.take_mark(&mut self.last_mark, false));
         }
         (kept.is_due, self.has_due) = (true, true);
@@ -162,13 +174,19 @@ impl Settles {
         }
     }
 
-    /// Hands out all of a partition, to be told to this leader, with the mark behind it. To be given
-    /// back by [`Settles::give_back`].
-    pub(crate) fn take_due(&mut self, partition: PartitionId, now: Sitting) -> (VecDeque<Run>, Option<RequestId>) {
-        let Some(kept) = self.kept.get_mut(&partition) else { return (VecDeque::new(), None) };
+    /// Hands out all of a partition, to be told to this leader, how many of them again, and the mark
+    /// behind it. To be given back by [`Settles::give_back`].
+    pub(crate) fn take_due(
+        &mut self,
+        partition: PartitionId,
+        now: Sitting,
+    ) -> (VecDeque<Run>, usize, Option<RequestId>) {
+        let Some(kept) = self.kept.get_mut(&partition) else { return (VecDeque::new(), 0, None) };
+        let again = usize::try_from(kept.untold.saturating_sub(kept.first)).unwrap_or(usize::MAX);
+        kept.untold = kept.first + kept.runs.len() as u64;
         (kept.told, kept.is_due) = (Some(now), false);
         let mark = kept.take_mark(&mut self.last_mark, true);
-        (std::mem::take(&mut kept.runs), mark)
+        (std::mem::take(&mut kept.runs), again, mark)
     }
 
     /// They were told.
@@ -249,7 +267,6 @@ impl Settles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use broker::ChannelKey;
 
     const P: PartitionId = PartitionId(3);
 
@@ -264,7 +281,7 @@ mod tests {
 
     /// Tells a leader all that is due.
     fn tell(settles: &mut Settles, now: Option<Sitting>) -> (Vec<Run>, Option<RequestId>) {
-        let (runs, mark) = settles.take_due(P, now.expect("somebody leads"));
+        let (runs, _, mark) = settles.take_due(P, now.expect("somebody leads"));
         settles.give_back(P, runs.clone());
         (runs.into(), mark)
     }
@@ -339,6 +356,19 @@ mod tests {
         assert_eq!((runs.len(), runs[0]), (RUNS_MAX, ack(30, 1)));
         assert_eq!(settles.answered(mark.expect("it is marked"), true, 0), None);
         assert!(!settles.is_due(P, || None), "what was forgotten is not counted as done");
+    }
+
+    #[test]
+    fn what_was_told_is_told_again_in_nobody_s_name_and_what_was_not_in_its_holder_s() {
+        let (mut settles, now) = (Settles::default(), sitting(1, 5));
+        settles.keep(P, ack(1, 1), now);
+        tell(&mut settles, now);
+        settles.keep(P, ack(2, 1), now);
+        settles.keep(P, ack(3, 1), None);
+        let (runs, again, _) = settles.take_due(P, sitting(2, 6).expect("it leads"));
+        assert_eq!((runs, again), ([ack(1, 1), ack(2, 1), ack(3, 1)].into(), 2), "one run for each way");
+        let Command::Settle { holder, .. } = ack(1, 1).command_again() else { panic!("it settles") };
+        assert_eq!(holder.channel, ChannelKey::NOBODY);
     }
 
     #[test]

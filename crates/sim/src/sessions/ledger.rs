@@ -114,6 +114,9 @@ impl Figures {
     }
 }
 
+/// Messages that were acked, and who held them.
+type Acks = Vec<(u64, ConsumerKey)>;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
@@ -126,9 +129,9 @@ pub(super) struct Ledger {
     /// The keys of channels, by connection and number.
     keys: BTreeMap<(u64, u16), ChannelKey>,
     /// What was acked over a channel and who held it, by queue, since its last publish to that queue.
-    acks: BTreeMap<(u64, String), Vec<(u64, ConsumerKey)>>,
+    acks: BTreeMap<(u64, String), Acks>,
     /// The same, once a publish of the channel with this number is confirmed.
-    claims: BTreeMap<(u64, u64), (String, Vec<(u64, ConsumerKey)>)>,
+    claims: BTreeMap<(u64, u64), (String, Acks)>,
     channels: u64,
     /// Sockets are full at times: a message may be got past a consumer that has no room.
     pub(super) has_full_sockets: bool,
