@@ -454,3 +454,26 @@ fn a_message_that_becomes_millions_of_dead_letters_holds_nobody_up() {
     }
     broker.kill();
 }
+
+/// Its channel is closed by rules that know nothing of the log.
+#[test]
+fn a_message_that_is_too_large_is_told_of_in_the_log() {
+    let Some(broker) = Broker::own_or_skip(&["--body-bytes-max=1MiB"]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.put(channel, "nowhere", &vec![b'x'; (1 << 20) + 1]);
+    assert_eq!(client.closed(channel).code, 406);
+    let line = "channel error peer=";
+    let text = "message size 1048577 is larger than configured max size 1048576";
+    let due = Instant::now() + PATIENCE;
+    while !broker.log().lines().any(|told| told.contains(line) && told.contains(text)) {
+        assert!(Instant::now() < due, "{}", broker.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // What the session itself refuses is told once.
+    let channel = client.channel();
+    assert_eq!(client.counts(channel, "not there").unwrap_err().code, 404);
+    let channel = client.channel();
+    client.close_channel(channel);
+    assert_eq!(broker.log().lines().filter(|told| told.contains(line) && told.contains("not there")).count(), 1);
+}

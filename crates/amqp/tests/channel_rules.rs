@@ -190,7 +190,7 @@ fn a_closed_channel_leaves_its_deliveries_in_order() {
     client.send(1, ack(2, false));
     client.send(1, Method::ChannelClose { reply_code: 200, reply_text: Bytes::new(), class_id: 0, method_id: 0 });
     assert!(matches!(client.event(), Some(Event::Settle(_))));
-    let Some(Event::ChannelClosed { channel: closed, unsettled }) = client.event() else { panic!("it closes") };
+    let Some(Event::ChannelClosed { channel: closed, unsettled, .. }) = client.event() else { panic!("it closes") };
     assert_eq!(closed, channel);
     let left: Vec<_> = unsettled.iter().map(|run| (run.consumer, run.first_seq, run.count)).collect();
     assert_eq!(left, [(7, 1, 1), (7, 3, 1), (8, 1, 1)]);

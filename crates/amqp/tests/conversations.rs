@@ -315,7 +315,7 @@ impl World {
                 }
                 self.requests.push((channel, request));
             }
-            Event::ChannelClosed { channel, unsettled } => {
+            Event::ChannelClosed { channel, unsettled, .. } => {
                 let known = self.channels.remove(&channel.number()).expect("an open channel closes");
                 assert_eq!(known.id, channel);
                 let left: Vec<(u32, u64)> = known.outstanding.values().copied().collect();

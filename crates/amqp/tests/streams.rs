@@ -275,7 +275,7 @@ fn replay(stream: &[u8], cuts: &[usize]) -> Happened {
                 Event::Request { channel, request } => {
                     log.entry(channel.number()).or_default().push(format!("{request:?}"));
                 }
-                Event::ChannelClosed { channel, unsettled } => {
+                Event::ChannelClosed { channel, unsettled, .. } => {
                     log.entry(channel.number()).or_default().push(format!("closed {unsettled:?}"));
                 }
                 other => panic!("{other:?}"),

@@ -315,7 +315,13 @@ impl Session {
             }
             // The machine names what was outstanding; the partitions know it themselves and requeue
             // it at the detach.
-            Event::ChannelClosed { channel, unsettled: _ } => self.end_channel(channel, cx.host),
+            Event::ChannelClosed { channel, unsettled: _, error } => {
+                // One that was found here is told already.
+                if let Some(error) = error.filter(|_| self.is_live(channel)) {
+                    tracing::warn!(peer = %self.peer, channel = channel.number(), %error, "channel error");
+                }
+                self.end_channel(channel, cx.host);
+            }
             Event::Authenticate(authenticate) => self.authenticate(authenticate, cx, now),
             Event::Open { vhost } => self.open(vhost, cx, now),
             Event::UpdateSecret { new_secret, reason } => self.update_secret(new_secret, &reason, cx),

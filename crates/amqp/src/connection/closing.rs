@@ -10,7 +10,7 @@ use super::event::{Closed, Event};
 use super::heartbeat::Timer;
 use super::{Connection, Phase};
 use crate::channel::{Channel, ChannelPhase, PendingFrame};
-use crate::reply_code::{ConnectionError, Fault, ReplyCode, wire_text};
+use crate::reply_code::{ChannelError, ConnectionError, Fault, ReplyCode, wire_text};
 use crate::wire::frame::FRAME_METHOD;
 use crate::wire::method::Method;
 
@@ -78,7 +78,7 @@ impl Connection {
         }
         self.phase = next;
         for channel in self.channels.take_all() {
-            self.leave(channel);
+            self.leave(channel, None);
         }
         self.events.push_back(Event::Closed(why));
         self.timers.clear_all();
@@ -124,7 +124,8 @@ impl Connection {
             frame.kind == FRAME_METHOD && matches!(Method::decode(&frame.payload), Ok(Method::ChannelClose { .. }))
         };
         let is_crossed = old.pending.iter().any(is_close);
-        self.leave(old);
+        let Fault { code, text, method } = fault.clone();
+        self.leave(old, Some(Box::new(ChannelError { code, text, method })));
         let close = Method::ChannelClose {
             reply_code: fault.code.number(),
             reply_text: wire_text(fault.code, &fault.text).into(),
@@ -140,20 +141,20 @@ impl Connection {
     /// Answers the client's `channel.close`. The number may be opened again at once.
     pub(crate) fn close_channel_by_client(&mut self, number: u16) {
         if let Some(channel) = self.channels.remove(number) {
-            self.leave(channel);
+            self.leave(channel, None);
         }
         self.send(number, &Method::ChannelCloseOk {});
     }
 
     /// Says that a channel is closed and takes what it held out of the connection's sums.
-    fn leave(&mut self, mut channel: Channel) {
+    fn leave(&mut self, mut channel: Channel, error: Option<Box<ChannelError>>) {
         self.pending_frames -= channel.pending.len();
         self.pending_bytes -= channel.pending.iter().map(|frame| frame.payload.len()).sum::<usize>();
         self.assembling_bytes -= channel.assembly.held_bytes();
         self.consumers -= channel.consumers.len();
         if !channel.is_closing() {
             let unsettled = channel.unacked.take_all();
-            self.events.push_back(Event::ChannelClosed { channel: channel.id, unsettled });
+            self.events.push_back(Event::ChannelClosed { channel: channel.id, unsettled, error });
         }
     }
 }

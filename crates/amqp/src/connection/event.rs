@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::config::Mechanism;
 use super::request::Request;
 use crate::channel::{ChannelId, Deliveries};
-use crate::reply_code::ConnectionError;
+use crate::reply_code::{ChannelError, ConnectionError};
 use crate::wire::table::Table;
 
 /// What happened.
@@ -44,6 +44,8 @@ pub enum Event {
         /// `output` is written, as the client may look for them as soon as it reads
         /// `channel.close-ok`.
         unsettled: Deliveries,
+        /// Why, if an error closed it.
+        error: Option<Box<ChannelError>>,
     },
     /// A message.
     Publish(Publish),

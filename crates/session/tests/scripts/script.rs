@@ -584,7 +584,7 @@ impl Script {
     pub(crate) fn close(&mut self, number: u16) {
         let channel = self.id(number);
         self.machine.waiting.remove(&channel);
-        self.event(Event::ChannelClosed { channel, unsettled: Deliveries::new() });
+        self.event(Event::ChannelClosed { channel, unsettled: Deliveries::new(), error: None });
     }
 
     fn id(&self, number: u16) -> ChannelId {
