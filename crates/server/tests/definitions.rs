@@ -63,9 +63,15 @@ fn a_real_export_is_taken_in_and_what_it_has_for_others_is_told() {
     let mut export: serde_json::Value = serde_json::from_str(EXPORT).unwrap();
     export["queues"] = serde_json::json!([]);
     export["bindings"].as_array_mut().unwrap().retain(|binding| binding["destination_type"] == "exchange");
-    let mut with_stream = export.clone();
-    with_stream["queues"] =
-        serde_json::json!([{ "name": "s", "vhost": "orders", "arguments": { "x-queue-type": "stream" } }]);
+    let mut with_streams = export.clone();
+    let stream = |name: String| serde_json::json!({ "name": name, "vhost": "orders", "arguments": { "x-queue-type": "stream" } });
+    with_streams["queues"] = (0..23).map(|number| stream(format!("s{number}"))).collect();
+    // A binding that RabbitMQ passes over without a word.
+    let from_default = |key: &str| {
+        serde_json::json!({ "source": "", "vhost": "orders", "destination": "nowhere", "destination_type": "queue",
+            "routing_key": key, "arguments": {} })
+    };
+    export["bindings"].as_array_mut().unwrap().push(from_default("nowhere"));
     let export = export.to_string();
     let imported = node.import_definitions(&export).unwrap();
     let told = imported.left_out.join("\n");
@@ -78,6 +84,7 @@ fn a_real_export_is_taken_in_and_what_it_has_for_others_is_told() {
         "policies[1].definition.ha-mode: ",
         "policies[1].definition.ha-params: ",
         "policies[1].definition.ha-sync-mode: ",
+        "the default exchange leads to queues alone that are there, by their names; the binding is left out",
     ];
     assert_eq!(imported.left_out.len(), expected.len(), "{told}");
     expected.iter().for_each(|sentence| assert!(told.contains(sentence), "{sentence}\nin\n{told}"));
@@ -85,8 +92,9 @@ fn a_real_export_is_taken_in_and_what_it_has_for_others_is_told() {
     let again = node.import_definitions(&export).unwrap();
     assert_eq!((again.changes, again.left_out.len(), again.different.len()), (0, expected.len(), 0));
     // What decides where messages go is never left out.
-    let refused = node.import_definitions(&with_stream.to_string()).unwrap_err().to_string();
-    assert!(refused.contains("queue type 'stream' is not supported by this version yet"), "{refused}");
+    let refused = node.import_definitions(&with_streams.to_string()).unwrap_err().to_string();
+    assert_eq!(refused.matches("queue type 'stream' is not supported by this version yet").count(), 20, "{refused}");
+    assert!(refused.contains("queues[19]: ") && refused.ends_with("; and 3 more"), "{refused}");
     node.drain();
 }
 

@@ -10,9 +10,10 @@ use crate::tool::PLUGINS;
 use crate::verb::{ANY, Section, VERB, Verb};
 
 /// Plug-ins of RabbitMQ whose work is done here without one.
-const BUILT_IN: [&str; 10] = [
+const BUILT_IN: [&str; 11] = [
     "rabbitmq_auth_mechanism_ssl",
     "rabbitmq_consistent_hash_exchange",
+    "rabbitmq_delayed_message_exchange",
     "rabbitmq_event_exchange",
     "rabbitmq_jms_topic_exchange",
     "rabbitmq_management",

@@ -30,6 +30,25 @@ impl fmt::Display for WrongDefinitions {
 
 impl std::error::Error for WrongDefinitions {}
 
+/// So many wrong things are told one by one.
+const TOLD_MAX: usize = 20;
+
+impl WrongDefinitions {
+    /// All of these as one. Errors: there is any.
+    pub(super) fn all(wrong: Vec<WrongDefinitions>) -> Result<(), WrongDefinitions> {
+        let more = wrong.len().saturating_sub(TOLD_MAX);
+        let mut wrong = wrong.into_iter();
+        let Some(mut first) = wrong.next() else { return Ok(()) };
+        for other in wrong.take(TOLD_MAX - 1) {
+            first.text += &format!("; {other}");
+        }
+        if more > 0 {
+            first.text += &format!("; and {more} more");
+        }
+        Err(first)
+    }
+}
+
 /// A value of a document, not yet looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Node<'a> {

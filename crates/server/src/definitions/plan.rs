@@ -66,7 +66,7 @@ pub(crate) enum Fresh {
 /// - `fresh`: whether the file takes the place of the user that a new broker has.
 /// - `place` chooses where a new queue lives; true asks for one of this node only.
 /// - `clear` has the hashes of passwords that the file has in the clear.
-/// - Errors: the first thing that is wrong with the file.
+/// - Errors: the first thing that is wrong with the file; of queues all.
 pub(crate) fn plan(
     topology: &Topology,
     text: &str,
@@ -136,9 +136,9 @@ impl Planner<'_> {
         for exchange in items(&mut top, "exchanges")? {
             self.exchange(&exchange)?;
         }
-        for queue in items(&mut top, "queues")? {
-            self.queue(&queue)?;
-        }
+        // All that are of a kind that is not there, or not yet, are told at once.
+        let wrong: Vec<_> = items(&mut top, "queues")?.iter().filter_map(|queue| self.queue(queue).err()).collect();
+        WrongDefinitions::all(wrong)?;
         for binding in items(&mut top, "bindings")? {
             self.binding(&binding)?;
         }
@@ -511,6 +511,11 @@ impl Planner<'_> {
         }
         // What leads from the default exchange is there by itself.
         if source.is_empty() {
+            let is_there = destination_kind == Kind::Queue && self.copy.find_queue(vhost, &destination).is_some();
+            if !is_there || key != destination {
+                let text = "the default exchange leads to queues alone that are there, by their names; the binding is left out";
+                self.leave_out(node, text.to_owned());
+            }
             return Ok(());
         }
         let is_local = self.copy.find_queue(vhost, &destination).is_some_and(|queue| queue.id.is_local())
