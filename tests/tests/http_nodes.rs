@@ -2,8 +2,9 @@
 //! it.
 #![allow(clippy::unwrap_used)]
 
-use clients::Broker;
-use clients::broker::is_foreign;
+use clients::api::until;
+use clients::broker::{is_foreign, unique};
+use clients::{Broker, QueueDeclare};
 use serde_json::{Value, json};
 
 /// Asserts that each of these fields is a number that fits 32 or 64 bits without a sign.
@@ -92,4 +93,29 @@ fn memory_is_told_in_rabbitmqs_parts_and_adds_up() {
         assert_eq!(http.get(&format!("{at}/ets")).with(200), json!({"ets_tables_memory": "no_tables"}));
         assert_eq!(http.get("/api/nodes/none@nowhere").status, 404);
     }
+}
+
+#[test]
+fn an_exclusive_queue_names_its_owner_and_virtual_hosts_come_by_name() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let name = unique("owned");
+    client.declare(channel, &QueueDeclare { name: &name, exclusive: true, ..QueueDeclare::default() }).unwrap();
+    let path = format!("/api/queues/%2F/{name}");
+    let told = || Some(http.get(&path).with(200)["owner_pid_details"].clone()).filter(Value::is_object);
+    let owner = until("its owner", told);
+    let connections = http.get("/api/connections").with(200);
+    let names: Vec<&Value> = connections.as_array().unwrap().iter().map(|connection| &connection["name"]).collect();
+    assert!(names.contains(&&owner["name"]), "{owner} in {names:?}");
+    assert!(owner["peer_port"].is_u64() && owner["peer_host"] == "127.0.0.1", "{owner}");
+    if is_foreign() {
+        return;
+    }
+    let made: Vec<String> = ["zebra", "ant", "mule"].map(unique).to_vec();
+    made.iter().for_each(|vhost| drop(http.put(&format!("/api/vhosts/{vhost}"), "{}").with(201)));
+    let vhosts = http.get("/api/vhosts").with(200);
+    let names: Vec<&str> = vhosts.as_array().unwrap().iter().map(|vhost| vhost["name"].as_str().unwrap()).collect();
+    assert!(names.is_sorted(), "{names:?}");
+    made.iter().for_each(|vhost| drop(http.delete(&format!("/api/vhosts/{vhost}")).with(204)));
 }

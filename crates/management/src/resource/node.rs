@@ -111,6 +111,10 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
     for other in gathered.said.iter().filter_map(Said::json) {
         add_node(&mut overview, &other);
     }
+    if handle.has_peers() && !cx.is_asked {
+        // What a node has counted goes with it.
+        overview["leveret_missing_nodes"] = json!(gathered.missing);
+    }
     Ok(gathered.told(Answer::json(&listing::one(cx.call, overview))))
 }
 

@@ -32,11 +32,12 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
     queues.sort_unstable();
     let map = cx.map();
     let (figures, led_elsewhere) = tokio::join!(cx.handle().queue_figures(), elsewhere(cx, vhost, &queues));
+    let owners = Owners::of(cx, queues.iter().map(|(_, _, id)| *id)).await;
     let describe = |part: &[Listed]| {
         let topology = cx.handle().topology();
         let describe = |(_, _, id): &Listed| {
             let queue = topology.queue(*id)?;
-            let mut own = describe(cx, &map, &topology, queue, figures.get(id), rates.as_ref());
+            let mut own = describe(cx, &map, &topology, queue, (figures.get(id), &owners), rates.as_ref());
             let mut described = match led_elsewhere.rows.get(id).and_then(|text| serde_json::from_str(text.get()).ok())
             {
                 Some(described) => {
@@ -131,13 +132,14 @@ pub(super) async fn own_rows(cx: Cx<'_>) -> Result<Answer, Refused> {
         let of_ids = of_vhost.filter(|queue| ids.as_ref().is_none_or(|ids| ids.contains(&queue.id.0)));
         of_ids.filter(|queue| cx.caller.sees(&topology, queue.vhost)).map(|queue| queue.id).collect()
     };
+    let owners = Owners::of(cx, wanted.iter().copied()).await;
     let own = Some(cx.handle().own_node());
     let describe = |part: &[QueueId]| {
         let topology = cx.handle().topology();
         let found = part.iter().filter_map(|id| topology.queue(*id));
         let describe = |queue: &Queue| {
             if cx.handle().leader(queue.partition) == own {
-                let row = describe(cx, &map, &topology, queue, figures.get(&queue.id), rates.as_ref());
+                let row = describe(cx, &map, &topology, queue, (figures.get(&queue.id), &owners), rates.as_ref());
                 return Some(json!([queue.id.0, listing::one(cx.call, row), null]));
             }
             let (store, ranges) = (cx.call.statistics.store(), rates.as_ref()?);
@@ -176,12 +178,18 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
     cx.visible_vhost(&cx.handle().topology(), vhost)?;
     let rates = cx.rates().await?;
     let (map, figures) = (cx.map(), cx.handle().queue_figures().await);
+    let owners = {
+        let topology = cx.handle().topology();
+        let vhost = cx.visible_vhost(&topology, vhost)?;
+        topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?.id
+    };
+    let owners = Owners::of(cx, [owners].into_iter()).await;
     let (mut found, id, leader) = {
         let topology = cx.handle().topology();
         let vhost = cx.visible_vhost(&topology, vhost)?;
         let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
         let leader = cx.handle().leader(queue.partition);
-        let mut found = describe(cx, &map, &topology, queue, figures.get(&queue.id), rates.as_ref());
+        let mut found = describe(cx, &map, &topology, queue, (figures.get(&queue.id), &owners), rates.as_ref());
         if let Some(ranges) = &rates {
             found["incoming"] = incoming(cx, &topology, queue, ranges).into();
         }
@@ -243,6 +251,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
 /// DELETE, perhaps only if it is empty or unused.
 pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
+    cx.handle().catch_up().await?;
     let (id, partition) = {
         let topology = cx.handle().topology();
         let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
@@ -257,7 +266,6 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answ
 /// DELETE of what is ready in it.
 pub(super) async fn purge(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
-    cx.handle().catch_up().await?;
     let (id, partition) = {
         let topology = cx.handle().topology();
         let queue = topology.check_read(cx.caller.actor(), vhost, checked(name)?)?;
@@ -321,7 +329,7 @@ fn describe(
     map: &Map,
     topology: &Topology,
     queue: &Queue,
-    figures: Option<&QueueFigures>,
+    (figures, owners): (Option<&QueueFigures>, &Owners),
     rates: Option<&Ranges>,
 ) -> Value {
     let empty = QueueFigures::empty(queue.id);
@@ -389,10 +397,40 @@ fn describe(
         described["leveret_value_at_risk"] = figures.value_at_risk.into();
         described["leveret_value_at_risk_cap"] = figures.value_cap.into();
     }
+    if let Some(owner) = queue.exclusive.and_then(|owner| owners.0.get(&owner)).filter(|_| is_known) {
+        described["owner_pid_details"] = owner.clone();
+    }
     if queue.rules.dedup.is_some() {
         described["leveret_repeats_dropped"] = figures.repeats_dropped.into();
     }
     described
+}
+
+/// The connections of this node that exclusive queues belong to, by their numbers.
+#[derive(Default)]
+struct Owners(HashMap<u64, Value>);
+
+impl Owners {
+    /// The owners of these queues; none where nobody wants to know.
+    async fn of(cx: Cx<'_>, queues: impl Iterator<Item = QueueId>) -> Owners {
+        let wanted: BTreeSet<u64> = {
+            let (topology, own) = (cx.handle().topology(), Some(cx.handle().own_node()));
+            let queues = queues.filter_map(|id| topology.queue(id));
+            let here = queues.filter(|queue| queue.exclusive.is_some() && cx.handle().leader(queue.partition) == own);
+            here.filter_map(|queue| queue.exclusive).collect()
+        };
+        if wanted.is_empty() || !cx.call.wants("owner_pid_details") {
+            return Owners::default();
+        }
+        let connections = cx.handle().connections().await;
+        let owners = connections.iter().filter(|report| wanted.contains(&report.number.0));
+        let describe = |report: &server::report::ConnectionReport| {
+            let (name, peer) = (super::connection::name(report), report.peer);
+            let details = json!({ "name": name, "peer_host": peer.ip().to_string(), "peer_port": peer.port() });
+            (report.number.0, details)
+        };
+        Owners(owners.map(describe).collect())
+    }
 }
 
 /// What `disable_stats` leaves of a queue, with its lengths where `enable_queue_totals` wants them.

@@ -20,9 +20,10 @@ pub(super) async fn list(cx: Cx<'_>) -> Result<Answer, Refused> {
     let running = running(cx);
     let topology = cx.handle().topology();
     let counts = count(&topology, &figures);
-    let seen = topology.vhosts().filter(|(id, _)| cx.caller.monitors(&topology, *id));
+    let mut seen: Vec<_> = topology.vhosts().filter(|(id, _)| cx.caller.monitors(&topology, *id)).collect();
+    seen.sort_unstable_by_key(|(_, vhost)| &vhost.name);
     let describe = |(id, vhost)| describe(cx, &running, (id, vhost), counts.get(&id), rates.as_ref());
-    let items = seen.map(describe).collect();
+    let items = seen.into_iter().map(describe).collect();
     drop(topology);
     Ok(gathered.told(Answer::json(&listing::list(cx.call, items)?)))
 }

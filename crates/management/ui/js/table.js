@@ -40,9 +40,10 @@ function cut(items, { name, isRegex, sort, isReversed, page, size, search }) {
 
 /**
  * `url` is the list's path, `query` what else is asked of it; `rows` instead of both is a list that
- * is there already. `selection` are things to do with chosen rows: [{ label, icon, kind, run(rows) }].
+ * is there already. It comes in the order of the column `natural` by itself, and is shown in that of
+ * `first` until another is chosen. `selection` are things to do with chosen rows: [{ label, icon, kind, run(rows) }].
  */
-export function DataTable({ id, url, query = "", rows, columns, rowKey, search = (row) => [row.name], placeholder = "Filter by name", actions, selection, empty, noun = "rows", natural = "name", small, onRows }) {
+export function DataTable({ id, url, query = "", rows, columns, rowKey, search = (row) => [row.name], placeholder = "Filter by name", actions, selection, empty, noun = "rows", natural = "name", first = "", small, onRows }) {
   const { query: at } = useStore(place);
   const prefix = small ? `${id}.` : "";
   const said = (key) => at[prefix + key];
@@ -51,7 +52,7 @@ export function DataTable({ id, url, query = "", rows, columns, rowKey, search =
   const [hidden, setHidden] = useState(() => new Set(remembered(`hidden.${id}`, columns.filter((column) => column.isOptional).map((column) => column.key))));
   const [chosen, setChosen] = useState(() => new Set());
   const name = said("name") ?? "", isRegex = said("use_regex") === "true", page = Math.max(1, Number(said("page")) || 1);
-  const sort = said("sort") ?? "", isReversed = said("sort_reverse") === "true";
+  const sort = said("sort") ?? first, isReversed = said("sort_reverse") === "true";
   const parameters = new URLSearchParams({ page, page_size: size });
   if (name) parameters.set("name", name);
   if (name && isRegex) parameters.set("use_regex", "true");

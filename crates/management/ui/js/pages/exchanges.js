@@ -55,7 +55,7 @@ export function Exchanges() {
   useDoing("declare", declare, vhosts.length > 0);
   const columns = useMemo(() => COLUMNS.filter((column) => column.key !== "vhost" || (vhosts.length > 1 && !vhost)), [vhosts.length, vhost]);
   return html`<div class="page-head"><h1>Exchanges</h1><div class="actions"><${VhostFilter} vhosts=${vhosts} /><button type="button" class="primary" onClick=${declare}><${Icon} name="plus" />Declare an exchange</button></div></div>
-    <${DataTable} id="exchanges" url=${vhost ? `exchanges/${part(vhost)}` : "exchanges"} query="columns=name,vhost,type,durable,auto_delete,internal,arguments,policy,message_stats.publish_in_details.rate,message_stats.publish_out_details.rate" columns=${columns} rowKey=${(one) => `${one.vhost}/${one.name}`} noun="exchanges" placeholder="Filter exchanges by name" />`;
+    <${DataTable} id="exchanges" url=${vhost ? `exchanges/${part(vhost)}` : "exchanges"} query="columns=name,vhost,type,durable,auto_delete,internal,arguments,policy,message_stats.publish_in_details.rate,message_stats.publish_out_details.rate" columns=${columns} rowKey=${(one) => `${one.vhost}/${one.name}`} noun="exchanges" natural=${vhost ? "name" : "vhost"} first="name" placeholder="Filter exchanges by name" />`;
 }
 
 const RATES = ["publish_in", "publish_out"];

@@ -24,6 +24,9 @@ export function Overview() {
   const rates = useTimeline("overview", stats, RATES, true, at, span[0]);
   const lengths = useTimeline("overview", totals, LENGTHS, false, at, span[0]);
   const now = (field) => rateNow(stats, field, rates);
+  // What a node counted it counted since its start, and takes with it.
+  const missing = data?.leveret_missing_nodes ?? [];
+  const inAll = missing.length > 0 ? `in all, without ${missing.join(", ")}` : nodes?.length > 1 ? "since each node's start" : "in all";
   const wrong = alarmsOf(nodes, data);
   const release = (node) => attempt(() => ask("DELETE", `nodes/${part(node)}/publishers/hold`), "Publishers go on.").then(refresh);
   const series = (line, of) => of.filter(([field]) => line.of[field]).map(([field, label, hue]) => ({ label, hue, points: line.of[field] }));
@@ -32,9 +35,9 @@ export function Overview() {
     <${Alarms} of=${wrong} onRelease=${can.administrates ? release : undefined} />
     ${data && wrong.length === 0 && html`<${AllWell} data=${data} nodes=${nodes} />`}
     <div class="tiles">
-      <${Tile} label="Published" value=${rate(now("publish"))} points=${rates.of.publish} hue="--publish" more=${stats && `${short(stats.publish)} in all`} />
-      <${Tile} label="Delivered" value=${rate(now("deliver_get"))} points=${rates.of.deliver_get} hue="--deliver" more=${stats && `${short(stats.deliver_get)} in all`} />
-      <${Tile} label="Acknowledged" value=${rate(now("ack"))} points=${rates.of.ack} hue="--ack" more=${stats && `${short(stats.ack)} in all`} />
+      <${Tile} label="Published" value=${rate(now("publish"))} points=${rates.of.publish} hue="--publish" more=${stats && `${short(stats.publish)} ${inAll}`} />
+      <${Tile} label="Delivered" value=${rate(now("deliver_get"))} points=${rates.of.deliver_get} hue="--deliver" more=${stats && `${short(stats.deliver_get)} ${inAll}`} />
+      <${Tile} label="Acknowledged" value=${rate(now("ack"))} points=${rates.of.ack} hue="--ack" more=${stats && `${short(stats.ack)} ${inAll}`} />
       <${Tile} label="Ready" value=${count(totals?.messages_ready)} points=${lengths.of.messages_ready} hue="--ready" more="wait for a consumer" />
       <${Tile} label="Unacknowledged" value=${count(totals?.messages_unacknowledged)} points=${lengths.of.messages_unacknowledged} hue="--unacked" more="are with a consumer" />
     </div>
@@ -48,15 +51,15 @@ export function Overview() {
     ${can.monitors && nodes && html`<${Card} title="Nodes" aside=${html`<a href="#/nodes">All about them</a>`}><div class="node-rows">${nodes.map((node) => html`<${NodeRow} key=${node.name} node=${node} />`)}</div></${Card}>`}
     <div class="halves"><${Busy} title="Longest queues" sort="messages" cell=${(queue) => html`<${Figure} n=${queue.messages} strong />`} words="messages" has=${(queue) => queue.messages > 0} none="No message waits anywhere." />
       <${Busy} title="Busiest queues" sort="message_stats.publish_details.rate" cell=${(queue) => rate(queue.message_stats?.publish_details?.rate)} words="published" has=${(queue) => queue.message_stats?.publish_details?.rate > 0} none="Nothing was published to a queue in the last seconds." /></div>
-    <div class="halves">${data?.churn_rates && html`<${Churn} of=${data.churn_rates} at=${at} age=${span[0]} />`}
+    <div class="halves">${data?.churn_rates && html`<${Churn} of=${data.churn_rates} at=${at} age=${span[0]} inAll=${inAll} />`}
     ${data && html`<${Card} title="Ports">${data.listeners?.length ? html`<div class="chips">${data.listeners.map((one) => html`<span class="chip" key=${`${one.node}${one.protocol}${one.port}${one.ip_address}`}><b>${one.protocol}</b> ${one.ip_address?.includes(":") ? `[${one.ip_address}]` : one.ip_address}:${one.port}${nodes?.length > 1 ? html` <span class="faint">${one.node}</span>` : ""}</span>`)}</div>` : html`<p class="faint">Which ports are open is shown to users with the tag <code>monitoring</code>.</p>`}</${Card}>`}</div>`;
 }
 
 /** What comes and goes: many in a second is an application that does not keep its connections. */
-function Churn({ of, at, age }) {
+function Churn({ of, at, age, inAll }) {
   const pairs = [["Connections", "connection_created", "connection_closed", "opened", "closed"], ["Channels", "channel_created", "channel_closed", "opened", "closed"], ["Queues", "queue_created", "queue_deleted", "made", "deleted"]].filter(([, first]) => of[first] !== undefined);
   const line = useTimeline("churn", of, pairs.flatMap(([, a, b]) => [a, b]), true, at, age);
-  const told = (field, word) => html`<b>${rate(rateNow(of, field, line))}</b> ${word} <span class="faint">(${short(of[field])} in all)</span>`;
+  const told = (field, word) => html`<b>${rate(rateNow(of, field, line))}</b> ${word} <span class="faint">(${short(of[field])} ${inAll})</span>`;
   const isMuch = rateNow(of, "connection_created", line) > 20;
   return html`<${Card} title="Comings and goings"><${Facts} of=${pairs.map(([name, a, b, words, others]) => [name, html`${told(a, words)}, ${told(b, others)}`])} />${isMuch && html`<p class="warn">Some application opens connections very often. It should keep one and open channels on it.</p>`}</${Card}>`;
 }
