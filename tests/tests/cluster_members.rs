@@ -273,6 +273,10 @@ fn a_node_that_ran_alone_is_joined_by_others_with_all_that_it_has() {
     client.confirm_select(channel).unwrap();
     client.put(channel, "kept", b"1");
     client.confirmed(channel, 1, 1);
+    // Who came later is known by its folder from then on, without the address of another.
+    nodes.kill(third);
+    nodes.nodes[third].broker.without_arguments("--cluster-join");
+    nodes.start(third);
     // Its disk is lost: another node comes in its stead.
     let due = Instant::now() + PATIENCE;
     while nodes.forget(second, first).0 != 204 {

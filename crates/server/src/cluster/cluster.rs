@@ -29,8 +29,8 @@ use storage::{ClusterRecord, DataFolder, Founder, NodeState, RealDisk};
 /// What stands for the cluster's number in the folder of a node that joined: its file has it.
 const NOT_KNOWN: u128 = 0;
 /// Why a node of a cluster does not begin one of its own.
-const NOT_ALONE: &str = "the data folder is that of a node of a cluster: start it with the cluster_peers or the cluster_join with which it \
-                         came to it";
+const NOT_ALONE: &str = "the data folder is that of a node that founded a cluster with others: start it with the cluster_peers with which \
+                         it did";
 /// Why a node alone does not come to others.
 const ALONE: &str = "the data folder is that of a node that runs alone: start it with cluster_address and cluster_secret_file and \
                      without cluster_peers and cluster_join, and let others with empty folders join it";
@@ -147,7 +147,8 @@ impl Cluster {
         let known = folder.cluster_record().map_err(OpenError::Storage)?;
         let state = folder.node().state;
         let record = match (known, &self.beginning) {
-            (Some(record), Beginning::Alone) if record.founders.len() > 1 => return Err(wrong(NOT_ALONE)),
+            // Only who founded it with others needs their list, which its number is made of.
+            (Some(record), Beginning::Alone) if record.joined.is_none() => return Err(wrong(NOT_ALONE)),
             (Some(record), _) => record,
             (None, Beginning::Founds | Beginning::Joins { .. }) if state != NodeState::Joining => {
                 return Err(wrong(ALONE));

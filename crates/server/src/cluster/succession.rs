@@ -61,8 +61,9 @@ pub(super) async fn tell(shared: Weak<Shared>, gone: NodeNumber) {
             let name = name.map_or_else(|| format!("node {}", gone.0), |(_, node)| node.name.to_string());
             match none {
                 0 => tracing::info!("leads {own} of {groups} groups after {name} went"),
-                _ => tracing::info!(
-                    "leads {own} of {groups} groups after {name} went, and nobody is known to lead {none}"
+                _ => tracing::warn!(
+                    "leads {own} of {groups} groups after {name} went, and nobody is known to lead {none}: nothing goes into \
+                     their queues or out of them until a majority of their members is back"
                 ),
             }
             return;
