@@ -104,7 +104,11 @@ impl<O> Inbox<O> {
                     },
                     None => Some(command),
                 },
-                None => None,
+                // The next step sees what it waits for; nothing else may call for one.
+                None => {
+                    self.wake();
+                    None
+                }
             }
         };
         if self.roads.has_frames() {
@@ -122,7 +126,11 @@ impl<O> Inbox<O> {
                 self.tell(partition, now, run.command());
                 mark.into_iter().for_each(|request| self.mark(partition, now, request));
             }
-            _ => self.tell_due(partition),
+            _ => {
+                self.tell_due(partition);
+                // What cannot be told now is told in a step; nothing else may call for one.
+                self.wake();
+            }
         }
     }
 
@@ -456,5 +464,29 @@ mod tests {
             panic!("{:?}", waiting.commands)
         };
         assert_eq!(due, [1], "this node leads now");
+    }
+
+    #[test]
+    fn what_waits_for_a_leader_calls_for_a_step_by_itself() {
+        for (command, what) in [(stat(), "a request"), (ack(1), "an ack")] {
+            let (mut inbox, leaders) = among_others();
+            inbox.start_step(Waker::noop());
+            inbox.push(P, command.clone());
+            assert!(inbox.waits_for_leader() && inbox.is_woken(), "{what} that nobody can be told");
+            inbox.start_step(Waker::noop());
+            inbox.roads.take_turned(&leaders);
+            inbox.settle_again();
+            assert!(!inbox.is_woken(), "{what} that waits on needs no step at once");
+
+            let (mut inbox, leaders) = among_others();
+            leaders.note(P, Some(NodeNumber(3)), 5);
+            inbox.push(P, stat());
+            sent(&mut inbox);
+            leaders.note(P, Some(NodeNumber(2)), 6);
+            inbox.start_step(Waker::noop());
+            inbox.push(P, command);
+            assert!(inbox.roads.has_waiting() && inbox.is_woken(), "{what} behind the leader before");
+            assert_eq!(sent(&mut inbox).len(), 1, "which is asked how far it has come");
+        }
     }
 }
