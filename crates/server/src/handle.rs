@@ -46,6 +46,8 @@ use tokio::sync::{mpsc, oneshot};
 pub struct NodeFacts {
     /// The node's name.
     pub node_name: String,
+    /// The number of the cluster, the same on all nodes and for as long as it is there.
+    pub cluster_id: u128,
     /// What it is configured to be.
     pub config: Config,
     /// Where it listens for AMQP, the addresses with TLS last.
@@ -275,7 +277,7 @@ impl Handle {
         Some(self.shared().links.get()?.serve_questions(waiting))
     }
 
-    /// The cluster's name: the one that the operator gave it, or the node's.
+    /// The cluster's name: the one that the operator gave it, or that of its first node.
     pub fn cluster_name(&self) -> String {
         self.shared().topology.cluster_name().unwrap_or_else(|| self.facts().node_name.clone())
     }

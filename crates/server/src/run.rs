@@ -3,7 +3,7 @@
 //! Invariant: nothing is listened on before all that was ever confirmed is there again, and the
 //! process ends only after what it wrote is synced.
 
-use crate::cluster::{Cluster, Member};
+use crate::cluster::{Cluster, Founded, Member};
 use crate::config::{Config, open_data_folder};
 use crate::definitions::{ImportError, Imported};
 use crate::engine::{self, Engine, EngineConfig, EngineGauges, OpenError};
@@ -101,6 +101,8 @@ pub fn run<G>(
         tracing::warn!("the disk is full: the room that is kept for a start was given back to it");
     }
     let node_name = folder.identity().node_name.clone();
+    // A folder that was made to join others does not have it.
+    let cluster_id = links.as_ref().map_or(folder.identity().cluster_id, Founded::id);
     let mut opened = engine::open(
         folder,
         EngineConfig {
@@ -205,6 +207,7 @@ pub fn run<G>(
     }
     let facts = NodeFacts {
         node_name,
+        cluster_id,
         config: config.clone(),
         amqp: node.addresses().to_vec(),
         tls_count: config.amqps.len(),

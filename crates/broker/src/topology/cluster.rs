@@ -171,6 +171,12 @@ impl Topology {
         self.cluster.nodes.iter().map(|(number, node)| (*number, node))
     }
 
+    /// What a cluster without a name of its own is called: as the first node that it ever had, also
+    /// when that is gone. All nodes come to the same.
+    pub fn name_of_first_node(&self) -> Option<&Name> {
+        self.cluster.nodes.values().next().map(|node| &node.name)
+    }
+
     /// The pools, by number.
     pub fn pools(&self) -> impl Iterator<Item = (PoolId, &PartitionPool)> {
         self.cluster.pools.iter().map(|(id, pool)| (*id, pool))

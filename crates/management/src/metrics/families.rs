@@ -103,7 +103,7 @@ impl Scrape {
         let identity = vec![
             ("rabbitmq_node", self.node.as_str()),
             ("rabbitmq_cluster", self.cluster.as_str()),
-            ("rabbitmq_cluster_permanent_id", self.cluster.as_str()),
+            ("rabbitmq_cluster_permanent_id", self.cluster_id.as_str()),
             ("rabbitmq_endpoint", self.view.word()),
         ];
         out.labelled(gauge("identity_info", "Node and cluster"), [(identity, 1)])

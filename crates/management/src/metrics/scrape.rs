@@ -71,6 +71,7 @@ pub(super) struct Scrape {
     pub(super) view: View,
     pub(super) node: String,
     pub(super) cluster: String,
+    pub(super) cluster_id: String,
     pub(super) version: String,
     pub(super) figures: NodeFigures,
     pub(super) process: Process,
@@ -134,6 +135,7 @@ impl Scrape {
         Scrape {
             node: facts.node_name.clone(),
             cluster: handle.cluster_name(),
+            cluster_id: format!("leveret-cluster-id-{:032x}", facts.cluster_id),
             version: facts.config.product_version.clone(),
             process: Process::look(),
             disk_limit_bytes: facts.config.disk_free_min_bytes,

@@ -200,6 +200,11 @@ impl Cluster {
 }
 
 impl Founded {
+    /// The cluster's number, which all its nodes know.
+    pub(crate) fn id(&self) -> u128 {
+        self.id
+    }
+
     /// Starts the links of a node.
     pub(crate) fn start(self, own: NodeLife, node: &Node) -> std::io::Result<Member> {
         let Founded { cluster: Cluster { peers, secret, tls, .. }, id, folder, record } = self;

@@ -110,8 +110,42 @@ impl TopologyView {
         among.get(next.checked_rem(among.len())?).copied()
     }
 
-    /// The name that the operator gave the cluster; without one it is the node's.
+    /// The name that the operator gave the cluster, or else that of its first node; `None` before a
+    /// node is known.
     pub(crate) fn cluster_name(&self) -> Option<String> {
-        serde_json::from_str(self.read().global_parameter(b"cluster_name")?).ok()
+        let topology = self.read();
+        let given = topology.global_parameter(b"cluster_name").and_then(|json| serde_json::from_str(json).ok());
+        given.or_else(|| Some(topology.name_of_first_node()?.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broker::NodeNumber;
+    use broker::topology::{ClusterNode, MACHINE_VERSION, MachineVersions, Name, NodeChange, NodeStanding};
+
+    #[test]
+    fn a_cluster_is_called_as_its_first_node_until_it_is_given_a_name() {
+        let mut topology = Topology::new();
+        let view = |topology: &Topology| {
+            let view = TopologyView::new(Topology::new(), Vec::new());
+            view.put(|put| drop(put.install_snapshot(&topology.encode_snapshot()).expect("it is one")));
+            view.cluster_name()
+        };
+        assert_eq!(view(&topology), None);
+        let can = MachineVersions { topology: MACHINE_VERSION, queues: 1 };
+        let put = |number, standing| {
+            let (name, address) = (Name::from(&*format!("hare@{number}")), Name::from(&*format!("host{number}:1")));
+            Change::PutNode { number: NodeNumber(number), node: ClusterNode { name, address, standing, can } }
+        };
+        for number in [3, 1, 2] {
+            let _ = topology.apply(&put(number, NodeStanding::Member)).outcome.expect("it is put");
+        }
+        assert_eq!(view(&topology).as_deref(), Some("hare@1"));
+        let _ = topology.apply(&Change::RaiseVersion { version: MACHINE_VERSION });
+        let forget = Change::ChangeNodes(NodeChange::Forget(NodeNumber(1)));
+        let _ = topology.apply(&forget).outcome.expect("it is forgotten");
+        assert_eq!(view(&topology).as_deref(), Some("hare@1"), "it does not change its name when a node goes");
     }
 }
