@@ -37,6 +37,13 @@ const ALONE: &str = "the data folder is that of a node that runs alone: start it
 /// Why a folder founds nothing.
 const BEGUN_TO_JOIN: &str = "the data folder was begun for a node that comes to others: start it with cluster_join or cluster_peers, as \
                              before, or use an empty folder";
+/// Why a node with an address for others does not start.
+const NO_SECRET: &str = "cluster_address is set and cluster_secret_file is not: with both the node runs as the first of a cluster, which others \
+                         join; without both it runs alone";
+/// Why a node with a secret does not start.
+const NO_ADDRESS: &str = "cluster_secret_file is set and cluster_address is not: with both the node runs as the first of a cluster, which others \
+                          join; without both it runs alone. One that joins others or founds a cluster with them has cluster_join or \
+                          cluster_peers too";
 /// How often whoever waits looks whether the process is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often the log says what is waited for.
@@ -86,11 +93,10 @@ impl Cluster {
         let (peers, join) = (&config.cluster_peers, config.cluster_join.first());
         let own = config.cluster_address.first().map(String::as_str);
         if peers.is_empty() && join.is_none() && (own.is_none() || config.cluster_secret_file.is_none()) {
-            return match own.is_some() || config.cluster_secret_file.is_some() {
-                true => wrong(
-                    "cluster_secret_file and cluster_address are of no use without each other, or without cluster_peers or cluster_join",
-                ),
-                false => Ok(None),
+            return match (own, &config.cluster_secret_file) {
+                (Some(_), None) => wrong(NO_SECRET),
+                (None, Some(_)) => wrong(NO_ADDRESS),
+                _ => Ok(None),
             };
         }
         let Some(file) = &config.cluster_secret_file else {
@@ -332,5 +338,27 @@ impl Member {
         if self.thread.join().is_err() {
             tracing::error!("the thread of the links panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Machine;
+
+    #[test]
+    fn half_of_what_the_first_node_needs_is_refused_with_what_the_other_half_is() {
+        let machine = Machine::detect();
+        let refused = |address: &[&str], secret: Option<&str>| {
+            let mut config = Config::for_machine(&machine);
+            config.cluster_address = address.iter().map(|one| (*one).to_owned()).collect();
+            config.cluster_secret_file = secret.map(Into::into);
+            Cluster::of(&config).err().map(|why| why.to_string()).unwrap_or_default()
+        };
+        let no_secret = refused(&["host1:7000"], None);
+        assert!(no_secret.contains("cluster_secret_file is not: with both"), "{no_secret}");
+        let no_address = refused(&[], Some("/secret"));
+        assert!(no_address.contains("cluster_address is not: with both"), "{no_address}");
+        assert_eq!(refused(&[], None), "");
     }
 }
