@@ -1,6 +1,6 @@
 //! What clients are offered when they connect: capabilities, limits, mechanisms, certificates.
 
-use amqp::{ConnectionConfig, Mechanism, Table};
+use amqp::{ConnectionConfig, Mechanism, Table, Value};
 use rustls::ServerConfig;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
@@ -47,12 +47,15 @@ impl Offers {
             (false, true) => &self.certified,
             (false, false) => &self.plain,
         };
-        let Some(name) = cluster_name else { return offer.clone() };
-        let mut properties = Table::new();
-        for (key, value) in offer.server_properties.iter().filter(|(key, _)| &key[..] != b"cluster_name") {
-            properties.push(key.clone(), value.clone());
+        let Some(name) = cluster_name.map(|name| Value::LongString(name.into())) else { return offer.clone() };
+        let is_name = |key: &[u8]| key == b"cluster_name";
+        if offer.server_properties.iter().any(|(key, value)| is_name(key) && *value == name) {
+            return offer.clone();
         }
-        properties.push("cluster_name", amqp::Value::LongString(name.into()));
+        let mut properties = Table::new();
+        for (key, value) in offer.server_properties.iter() {
+            properties.push(key.clone(), if is_name(key) { name.clone() } else { value.clone() });
+        }
         Arc::new(ConnectionConfig { server_properties: properties, ..ConnectionConfig::clone(offer) })
     }
 }
