@@ -188,7 +188,7 @@ impl Scrape {
         let open = traffic.channels_opened.saturating_sub(traffic.channels_closed);
         out.one(gauge("channels", "Channels that are open"), open)?;
         out.one(gauge("consumers", "Consumers"), self.consumer_count())?;
-        out.one(gauge("queues", "Queues"), self.queue_count)
+        out.one(gauge("queues", "Queues that this node leads or has in its memory"), self.queue_count)
     }
 
     fn consumer_count(&self) -> u64 {

@@ -112,8 +112,12 @@ impl Scrape {
         out.real(gauge("uptime_seconds", "Since the start"), self.uptime_s)?;
         let gauges = [
             ("connections_blocked", "Publishers held back by an alarm", self.blocked_connections),
-            ("exchanges", "Exchanges", self.exchange_count),
-            ("bindings", "Bindings, those of the default exchange not counted", self.binding_count),
+            ("exchanges", "Exchanges, of the whole cluster", self.exchange_count),
+            (
+                "bindings",
+                "Bindings of the whole cluster, those of the default exchange not counted",
+                self.binding_count,
+            ),
             (
                 "partitions_quarantined",
                 "Partitions that are damaged, whose queues are unavailable until they are repaired",

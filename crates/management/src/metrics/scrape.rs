@@ -8,7 +8,7 @@ use crate::call::Call;
 use crate::process::Process;
 use crate::statistics::column::QUEUE_WIDTH;
 use broker::topology::Topology;
-use broker::{QueueId, VhostId};
+use broker::{NodeNumber, PartitionId, QueueId, VhostId};
 use partition::QueueFigures;
 use server::handle::{LoginOver, NodeFigures, QueueTraffic};
 use server::report::ConnectionState;
@@ -142,7 +142,7 @@ impl Scrape {
             memory_limit_bytes: facts.config.transient_bytes_max,
             connections_max: facts.config.connections_max as u64,
             uptime_s: facts.started.elapsed().as_secs_f64(),
-            queue_count: topology.declared_queues().count() as u64,
+            queue_count: led(&topology, |partition| handle.leader(partition), handle.own_node()),
             exchange_count: topology.exchanges().count() as u64,
             binding_count: topology.binding_count() as u64,
             publisher_count: publishers.filter(has_published).count() as u64,
@@ -166,6 +166,12 @@ impl Scrape {
             view,
         }
     }
+}
+
+/// Queues whose leader is this node, or that are in its memory: each node of a cluster counts its own,
+/// so that their sum is that of all queues.
+fn led(topology: &Topology, leader: impl Fn(PartitionId) -> Option<NodeNumber>, own: NodeNumber) -> u64 {
+    topology.declared_queues().filter(|queue| leader(queue.partition) == Some(own)).count() as u64
 }
 
 fn queue_rows(
@@ -264,4 +270,31 @@ fn rows_of(
         });
     }
     (channels, connections)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broker::topology::{Command, DeclareQueue, Name};
+
+    #[test]
+    fn nodes_count_each_queue_once_between_them() {
+        let mut topology = Topology::new();
+        for (name, partition) in [("a", 1), ("b", 1), ("c", 2), ("d", 3)] {
+            let declare = Command::DeclareQueue(DeclareQueue {
+                vhost: VhostId(0),
+                name: Name::from(name),
+                durable: true,
+                exclusive: None,
+                auto_delete: false,
+                arguments: amqp::Table::new(),
+                partition: PartitionId(partition),
+                home: None,
+            });
+            let _ = topology.apply(&declare).outcome.expect("it is declared");
+        }
+        // Nobody is known to lead the third partition.
+        let leader = |partition: PartitionId| Some(NodeNumber(partition.0)).filter(|node| node.0 < 3);
+        assert_eq!([1, 2, 3].map(|node| led(&topology, leader, NodeNumber(node))), [2, 1, 0]);
+    }
 }
