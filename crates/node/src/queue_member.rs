@@ -5,7 +5,7 @@ use crate::Millis;
 use crate::completions::{Completion, Completions};
 use crate::shard::{Edge, Now};
 use crate::share::Share;
-use crate::steward::{LOOK_EVERY_MS, MembersView};
+use crate::steward::{LOOK_EVERY_MS, MembersView, told};
 use crate::ticks::Ticks;
 use crate::waits::Waiting;
 use broker::{ConsumerKey, NodeNumber};
@@ -112,10 +112,10 @@ impl QueueMember {
                 if matches!(changes[..], [Change::Learner(_)]) {
                     share.grows(id);
                 }
-                tracing::info!(partition = id.0, ?changes, "members change");
+                tracing::debug!(partition = id.0, "{}", told(&changes));
             }
             // It is asked again with the next look.
-            Err(why) => tracing::debug!(partition = id.0, ?changes, %why, "members do not change yet"),
+            Err(why) => tracing::debug!(partition = id.0, %why, "not yet: {}", told(&changes)),
         }
     }
 

@@ -83,9 +83,26 @@ impl MembersView {
     }
 }
 
+/// What a change of members is for those who run the nodes.
+pub(crate) fn told(changes: &[Change]) -> String {
+    let one = |change: &Change| match change {
+        Change::Learner(node) => format!("node {} gets a copy, and no vote before it has caught up", node.0),
+        Change::Voter(node) => format!("node {} has caught up and gets a vote", node.0),
+        Change::Remove(node) => format!("node {} is no member any more", node.0),
+    };
+    changes.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_of_members_is_told_in_plain_words() {
+        let changes = [Change::Voter(NodeId(4)), Change::Remove(NodeId(1))];
+        assert_eq!(told(&changes), "node 4 has caught up and gets a vote, node 1 is no member any more");
+        assert_eq!(told(&[Change::Learner(NodeId(2))]), "node 2 gets a copy, and no vote before it has caught up");
+    }
 
     fn nodes(numbers: &[u64]) -> Vec<NodeId> {
         numbers.iter().copied().map(NodeId).collect()

@@ -9,7 +9,7 @@ use crate::heard::Heard;
 use crate::proposals::Proposals;
 use crate::shard::Now;
 use crate::share::Share;
-use crate::steward::MembersView;
+use crate::steward::{MembersView, told};
 use crate::ticks::Ticks;
 use crate::waits::Waiting;
 use broker::{NodeLife, NodeNumber};
@@ -68,9 +68,9 @@ fn look_after_members(log: &mut LogPartition, machine: &impl Proposer) -> Option
     let changes = view.next_change(&wanted, true);
     if !changes.is_empty() {
         match replica.group_mut().change_membership(&changes) {
-            Ok(_) => tracing::info!(?changes, "members of the topology's group change"),
+            Ok(_) => tracing::info!("the topology's group: {}", told(&changes)),
             // It is asked again with the next look.
-            Err(why) => tracing::debug!(?changes, %why, "members of the topology's group do not change yet"),
+            Err(why) => tracing::debug!(%why, "the topology's group, not yet: {}", told(&changes)),
         }
         return None;
     }

@@ -160,7 +160,10 @@ impl Known {
             Some(number) if self.is_gone(number.0) => {
                 refused("it has been forgotten: start it with an empty data folder")
             }
-            Some(_) => Verdict { refused: None, founding: Some(self.record_for_newcomers(&shared).encode()) },
+            Some(number) => {
+                tracing::info!(address, "{} joined as node {}", newcomer.name, number.0);
+                Verdict { refused: None, founding: Some(self.record_for_newcomers(&shared).encode()) }
+            }
             None => {
                 let why = self.propose(&shared, newcomer, address, folder);
                 Verdict { refused: why, founding: None }
