@@ -123,12 +123,14 @@ pub fn run<G>(
         true => RunError::Member(error.cause()),
         false => RunError::Open(error),
     })?;
-    let (messages, queues) = opened.backlog();
+    // What a member of a group has read of its log counts once the others have said up to where it
+    // is decided: what is carried out by now would be told as far too little.
+    let backlog = links.is_none().then(|| opened.backlog());
     tracing::info!(
         node = %node_name,
-        messages,
-        queues_with_messages = queues,
-        queues = opened.brought.topology.queues().count(),
+        messages = backlog.map(|(messages, _)| messages),
+        queues_with_messages = backlog.map(|(_, queues)| queues),
+        queues = backlog.map(|_| opened.brought.topology.queues().count()),
         log_bytes_read = opened.brought.report.body_bytes,
         ms = begin.elapsed().as_millis() as u64,
         "data folder opened"
