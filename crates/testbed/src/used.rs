@@ -3,6 +3,7 @@
 //! Invariant: reading never disturbs them; a process that is gone, or a file that may not be read,
 //! is left out and not guessed.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use crate::process::all;
@@ -23,12 +24,42 @@ pub struct Usage {
 impl Usage {
     /// What `pids` have used, together; `None` when none of them is there.
     pub fn of(pids: &[u32]) -> Option<Usage> {
-        let each: Vec<Usage> = pids.iter().filter_map(|pid| one(*pid)).collect();
-        (!each.is_empty()).then(|| Usage {
-            cpu_ns: each.iter().map(|u| u.cpu_ns).sum(),
-            rss_bytes: each.iter().map(|u| u.rss_bytes).sum(),
-            read_bytes: each.iter().map(|u| u.read_bytes).sum(),
-            write_bytes: each.iter().map(|u| u.write_bytes).sum(),
+        Ledger::default().look(pids)
+    }
+}
+
+/// What processes have used, looked at again and again: what one that is gone had used, as it was seen
+/// last, stays in the sum, which never falls.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    last: BTreeMap<u32, Usage>,
+}
+
+impl Ledger {
+    /// What `pids` have used by now, together, those that are gone too; `None` when none of them is
+    /// there.
+    pub fn look(&mut self, pids: &[u32]) -> Option<Usage> {
+        self.enter(pids.iter().map(|pid| (*pid, one(*pid))))
+    }
+
+    fn enter(&mut self, found: impl Iterator<Item = (u32, Option<Usage>)>) -> Option<Usage> {
+        let (mut is_any_there, mut all) = (false, Vec::new());
+        for (pid, usage) in found {
+            match usage {
+                Some(usage) => {
+                    is_any_there = true;
+                    self.last.insert(pid, usage);
+                    all.push(usage);
+                }
+                // It has no memory any more.
+                None => all.extend(self.last.get(&pid).map(|last| Usage { rss_bytes: 0, ..*last })),
+            }
+        }
+        is_any_there.then(|| Usage {
+            cpu_ns: all.iter().map(|u| u.cpu_ns).sum(),
+            rss_bytes: all.iter().map(|u| u.rss_bytes).sum(),
+            read_bytes: all.iter().map(|u| u.read_bytes).sum(),
+            write_bytes: all.iter().map(|u| u.write_bytes).sum(),
         })
     }
 }
@@ -102,6 +133,17 @@ mod tests {
         let (before, after) = (of("cpu  10 0 5 80 5 0 0 0 0 0\ncpu0 1"), of("cpu  40 0 15 110 25 5 5 0 9 9\ncpu0 1"));
         assert_eq!((after, after.busy_since(before)), (Cores { busy: 65, all: 200 }, 0.5));
         assert!(Cores::now().is_some());
+    }
+
+    #[test]
+    fn what_a_process_used_that_is_gone_stays_in_the_sum() {
+        let used = |cpu_ns, written| Usage { cpu_ns, rss_bytes: 7, read_bytes: None, write_bytes: Some(written) };
+        let mut ledger = Ledger::default();
+        let mut look = |of: [Option<Usage>; 2]| ledger.enter([1, 2].into_iter().zip(of));
+        assert_eq!(look([Some(used(100, 10)), Some(used(200, 20))]).unwrap().cpu_ns, 300);
+        let after = look([Some(used(150, 15)), None]).unwrap();
+        assert_eq!((after.cpu_ns, after.rss_bytes, after.write_bytes), (350, 7, Some(35)));
+        assert_eq!(look([None, None]), None, "nobody is there to be measured");
     }
 
     #[test]

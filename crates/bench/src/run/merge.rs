@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use testbed::used::Usage;
+use testbed::used::{Ledger, Usage};
 
 use super::{COST_SPAN_NS, Going, Observer};
 use crate::clock::SECOND;
@@ -57,6 +57,8 @@ pub(super) struct Merge {
     /// were received.
     waiting: i64,
     cpu_ns: BTreeMap<usize, (Side, u64)>,
+    /// The broker's processes, those too that were killed meanwhile.
+    ledger: Ledger,
     usage: Option<Usage>,
     usage_at: u64,
     usage_first: Option<(Usage, u64)>,
@@ -108,7 +110,8 @@ struct Part {
 
 impl Merge {
     pub(super) fn new(options: &Options, start_ns: u64, threads: usize, pids: Vec<u32>, copies: Option<u64>) -> Merge {
-        let usage = Usage::of(&pids);
+        let mut ledger = Ledger::default();
+        let usage = ledger.look(&pids);
         let disk = Disk::of(&pids);
         let disk_first = usage.filter(|_| disk.is_known()).map(|usage| disk.read(usage.write_bytes));
         let publishers = f64::from(options.producing.count) * f64::from(options.producing.channels);
@@ -138,6 +141,7 @@ impl Merge {
             copies,
             waiting: 0,
             cpu_ns: BTreeMap::new(),
+            ledger,
             usage,
             usage_at: start_ns,
             usage_first: None,
@@ -166,7 +170,7 @@ impl Merge {
             confirmed: going.sum(|g| &g.confirmed),
             received: going.sum(|g| &g.received),
         };
-        if let Some(usage) = Usage::of(&self.pids) {
+        if let Some(usage) = self.ledger.look(&self.pids) {
             self.usage_last = Some((usage, now));
             self.disk_last = self.disk.read(usage.write_bytes);
         }
@@ -291,7 +295,7 @@ impl Merge {
     }
 
     fn look_at_broker(&mut self, now: u64) -> Option<Load> {
-        let usage = Usage::of(&self.pids)?;
+        let usage = self.ledger.look(&self.pids)?;
         let elapsed_ns = now.saturating_sub(self.usage_at).max(1);
         let mut load = self.usage.map(|before| Load::between(&before, &usage, elapsed_ns));
         if self.usage_first.is_none() && !self.disk.is_known() {
