@@ -1,15 +1,18 @@
 //! `/api/exchanges`: what is declared; declare and delete.
 
 use super::Cx;
+use super::node::add;
 use super::queue::{checked, flag};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object_of;
+use crate::others::{Gathered, Said};
 use crate::statistics::{History, Kind, Ranges, column, rates_of};
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{Exchange, ExchangeDeclare, Name, Topology};
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 
 /// The default exchange's name is empty, which no path can say.
 pub(super) fn from_path(name: &[u8]) -> &[u8] {
@@ -29,12 +32,43 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
     };
     exchanges.sort_unstable();
     let rates = cx.rates().await?;
+    let gathered = match rates {
+        Some(_) => cx.ask(cx.others(), "GET", &cx.same_statistics(&counted_target(cx))).await,
+        None => Gathered::default(),
+    };
+    let elsewhere = counted_elsewhere(&gathered);
     let describe = |part: &[(VhostId, Name)]| {
         let topology = cx.handle().topology();
         let found = part.iter().filter_map(|(vhost, name)| topology.find_exchange(*vhost, name));
-        found.map(|exchange| describe(cx, &topology, exchange, rates.as_ref())).collect()
+        let whole = |exchange: &Exchange| {
+            let mut described = describe(cx, &topology, exchange, rates.as_ref());
+            let key = (described["vhost"].as_str().unwrap_or_default(), described["name"].as_str().unwrap_or_default());
+            let more = elsewhere.get(&(key.0.to_owned(), key.1.to_owned()));
+            more.into_iter().flatten().for_each(|stats| add(&mut described["message_stats"], stats));
+            described
+        };
+        found.map(whole).collect()
     };
-    listing::answer(cx.call, &exchanges, describe).await
+    Ok(gathered.told(listing::answer(cx.call, &exchanges, describe).await?))
+}
+
+/// What another node is asked for: what went through each exchange over clients of that one.
+fn counted_target(cx: Cx<'_>) -> String {
+    format!("{}?columns=name,vhost,message_stats", cx.call.head.uri.path())
+}
+
+/// What other nodes counted, by virtual host and name of the exchange.
+fn counted_elsewhere(gathered: &Gathered) -> HashMap<(String, String), Vec<Value>> {
+    let mut counted = HashMap::<_, Vec<Value>>::new();
+    for said in gathered.said.iter().filter_map(Said::json) {
+        let Value::Array(items) = said else { continue };
+        for mut item in items.into_iter().filter(|item| item["message_stats"].is_object()) {
+            let word = |field: &str| item[field].as_str().unwrap_or_default().to_owned();
+            let key = (word("vhost"), word("name"));
+            counted.entry(key).or_default().push(item["message_stats"].take());
+        }
+    }
+    counted
 }
 
 /// GET of one.
@@ -45,6 +79,10 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
         Some(ranges) => super::channel::publishes_to(cx, vhost, from_path(name), ranges).await,
         None => Vec::new(),
     };
+    let gathered = match &rates {
+        Some(_) => cx.ask(cx.others(), "GET", &cx.same_statistics(cx.call.head.uri.path())).await,
+        None => Gathered::default(),
+    };
     let topology = cx.handle().topology();
     let vhost = cx.visible_vhost(&topology, vhost)?;
     let found = topology.find_exchange(vhost, checked(from_path(name))?).ok_or(Refused::NotFound)?;
@@ -53,7 +91,24 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
         described["incoming"] = incoming.into();
         described["outgoing"] = outgoing(cx, &topology, found, ranges).into();
     }
-    Ok(Answer::json(&listing::one(cx.call, described)))
+    drop(topology);
+    for mut other in gathered.said.iter().filter_map(Said::json) {
+        if other["message_stats"].is_object() {
+            add(&mut described["message_stats"], &other["message_stats"]);
+        }
+        if let (Some(all), Some(more)) = (described["incoming"].as_array_mut(), other["incoming"].as_array_mut()) {
+            all.append(more);
+        }
+        if let (Some(all), Some(more)) = (described["outgoing"].as_array_mut(), other["outgoing"].as_array_mut()) {
+            for other in more.drain(..) {
+                match all.iter_mut().find(|known| known["queue"] == other["queue"]) {
+                    Some(known) => add(&mut known["stats"], &other["stats"]),
+                    None => all.push(other),
+                }
+            }
+        }
+    }
+    Ok(gathered.told(Answer::json(&listing::one(cx.call, described))))
 }
 
 /// PUT: a declare in the caller's name.
