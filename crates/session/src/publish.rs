@@ -55,13 +55,13 @@ impl Session {
                 Ok(found) => copies = found,
                 Err(error) => {
                     // An exchange that is not there is what RabbitMQ looks at first.
-                    let unknown = self.check_exchange(&publish.exchange, &publish.routing_key, cx).err();
+                    let unknown = self.check_exchange(&publish.exchange, &publish.routing_key, &[], cx).err();
                     return self.fail(at, unknown.unwrap_or(error), cx);
                 }
             }
         }
         if self.channels[at].transaction.is_some() {
-            return match self.check_exchange(&publish.exchange, &publish.routing_key, cx) {
+            return match self.check_exchange(&publish.exchange, &publish.routing_key, &copies.keys, cx) {
                 Ok(()) => self.hold_publish(at, publish, cx),
                 Err(error) => self.fail(at, error, cx),
             };
@@ -69,12 +69,21 @@ impl Session {
         self.send_publish(at, publish, &copies, cx);
     }
 
-    fn check_exchange(&self, exchange: &[u8], routing_key: &[u8], cx: &Cx<'_, impl Host>) -> Result<(), ChannelError> {
+    /// Whether the user may publish with the message's own key and with each of its copies': a right to
+    /// some keys of a topic exchange would be none if a header went round it.
+    fn check_exchange(
+        &self,
+        exchange: &[u8],
+        routing_key: &[u8],
+        copies: &[Bytes],
+        cx: &Cx<'_, impl Host>,
+    ) -> Result<(), ChannelError> {
         if exchange == SYNC_EXCHANGE {
             return Ok(());
         }
         let topology = cx.host.topology();
-        topology.check_publish(self.actor(), self.vhost, exchange, routing_key).map_err(publish_error)
+        let mut keys = std::iter::once(routing_key).chain(copies.iter().map(|key| &key[..]));
+        keys.try_for_each(|key| topology.check_publish(self.actor(), self.vhost, exchange, key)).map_err(publish_error)
     }
 
     /// Routes a message whose properties were checked, and hands it to its partitions.
@@ -227,7 +236,10 @@ impl Session {
         let (exchange, routing_key) = (&publish.exchange, &publish.routing_key);
         let topology = cx.host.topology();
         if exchange != SYNC_EXCHANGE {
-            topology.check_publish(self.actor(), self.vhost, exchange, routing_key).map_err(publish_error)?;
+            let keys = std::iter::once(&routing_key[..]).chain(copies.iter().map(|key| &key[..]));
+            for key in keys {
+                topology.check_publish(self.actor(), self.vhost, exchange, key).map_err(publish_error)?;
+            }
         }
         let facts = PublishedFacts::new(&publish.properties, || cx.host.dice());
         let mut keys: SmallVec<[&[u8]; 4]> = SmallVec::from_iter([&routing_key[..]]);

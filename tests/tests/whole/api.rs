@@ -84,6 +84,18 @@ fn whichever_node_is_asked_it_answers_for_all() {
         assert_eq!(fields(&channels, "node"), nodes.names.iter().collect::<Vec<_>>());
         let consumers = http.get("/api/consumers").with(200);
         assert_eq!(fields(&consumers, "consumer_tag"), ["c0", "c1", "c2"]);
+        // What was published over each of the nodes.
+        let counted = || {
+            let one = http.get("/api/exchanges/%2F/amq.default").with(200);
+            let all = http.get("/api/exchanges/%2F").with(200);
+            let listed = all.as_array().unwrap().iter().find(|exchange| exchange["name"] == "").cloned();
+            let counts = [one, listed.unwrap()].map(|exchange| exchange["message_stats"]["publish_in"].as_u64());
+            (counts == [Some(9), Some(9)]).then_some(())
+        };
+        nodes.until("what went through the default exchange", counted);
+        let one = http.get("/api/exchanges/%2F/amq.default").with(200);
+        let to: Vec<&Value> = one["outgoing"].as_array().unwrap().iter().map(|to| &to["queue"]["name"]).collect();
+        assert_eq!((one["incoming"].as_array().unwrap().len(), to.len()), (3, 6), "{one}");
         let overview = http.get("/api/overview").with(200);
         let totals = |name: &str| overview["object_totals"][name].as_u64();
         assert_eq!(
