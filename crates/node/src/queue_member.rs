@@ -5,7 +5,7 @@ use crate::Millis;
 use crate::completions::{Completion, Completions};
 use crate::shard::{Edge, Now};
 use crate::share::Share;
-use crate::steward::{LOOK_EVERY_MS, MembersView, told};
+use crate::steward::{LOOK_EVERY_MS, MembersView, SETTLED_MS, told};
 use crate::ticks::Ticks;
 use crate::waits::Waiting;
 use broker::{ConsumerKey, NodeNumber};
@@ -90,7 +90,8 @@ impl QueueMember {
             return share.has_grown(id);
         }
         let led_ms = now - *self.led_since.get_or_insert(now);
-        let wanted = edge.members_wanted(id);
+        // Who comes to lead may be a moment behind in what is decided about the cluster.
+        let wanted = if led_ms < SETTLED_MS { Vec::new() } else { edge.members_wanted(id) };
         let replica = self.partition.replica_mut();
         let view = MembersView::of(replica.group(), replica.node());
         if !view.is_growing() {

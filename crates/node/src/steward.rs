@@ -10,6 +10,8 @@ use consensus::{Change, Group, LogIndex, Membership, NodeId, Progress, ProgressS
 
 /// How often a leader looks at its members.
 pub(crate) const LOOK_EVERY_MS: Millis = 300;
+/// How long somebody leads before it changes members.
+pub(crate) const SETTLED_MS: Millis = 1_000;
 /// A learner that lacks no more entries than this has caught up: what is under way to it is more.
 const LAG_MAX: u64 = 1_000;
 
@@ -40,7 +42,9 @@ impl MembersView {
     fn has_caught_up(&self, node: NodeId) -> bool {
         self.progress.iter().any(|p| {
             // Behind a snapshot nothing is sent ahead before there is something to send.
-            let is_near = p.state != ProgressState::Snapshot && p.matched.0 + LAG_MAX >= self.last.0;
+            // Who never answered counts as heard of, as nobody had reason to doubt it yet, and in a short
+            // log lacks little.
+            let is_near = p.matched.0 > 0 && p.state != ProgressState::Snapshot && p.matched.0 + LAG_MAX >= self.last.0;
             p.node == node && p.is_recently_active && is_near
         })
     }
@@ -140,6 +144,10 @@ mod tests {
         let silent = view(&[1, 2, 3], &[4], &[2, 3], &[]);
         assert_eq!(next(&silent, &[1, 2, 3, 4]), [], "it has the log, and is not there");
         assert_eq!(next(&silent, &[1, 2, 3, 4, 5]), [Change::Learner(NodeId(5))], "nobody waits for it");
+        let mut unheard = view(&[1, 2, 3], &[4], &[2, 3, 4], &[]);
+        unheard.last = LogIndex(900);
+        unheard.progress.iter_mut().filter(|p| p.is_learner).for_each(|p| p.matched = LogIndex(0));
+        assert_eq!(next(&unheard, &[1, 2, 3, 4]), [], "it never answered, however short the log is");
         let ready = view(&[1, 2, 3], &[4], &[2, 3, 4], &[]);
         assert_eq!(next(&ready, &[1, 2, 3, 4]), [Change::Voter(NodeId(4))]);
         let mut joint = ready;

@@ -197,6 +197,7 @@ pub fn run<G>(
         end(&node, peers, engine);
         return Ok(());
     }
+    node.shared().leaders.know_members();
     // Publishers have to be blocked before the first of them is there.
     let mut room = Room::default();
     room.look(config, &node, engine.gauges());

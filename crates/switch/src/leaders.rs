@@ -7,7 +7,7 @@
 
 use broker::{NodeNumber, PartitionId};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// See the module. Clones share one table: every thread of the node reads and writes it.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct Leaders {
     changes: Arc<AtomicU64>,
     /// Until then leaders move to an even spread at once, in microseconds since the node started.
     balances_until_us: Arc<AtomicU64>,
+    /// Whether this node has carried out what was decided about the cluster before it started.
+    knows_members: Arc<AtomicBool>,
 }
 
 /// The low bits of a term stand above the number of the node that leads in it: they tell terms apart
@@ -41,6 +43,7 @@ impl Leaders {
             terms: Arc::default(),
             changes: Arc::default(),
             balances_until_us: Arc::default(),
+            knows_members: Arc::new(AtomicBool::new(true)),
         }
     }
 
@@ -48,7 +51,14 @@ impl Leaders {
     pub fn among_others(own: NodeNumber, last: PartitionId) -> Leaders {
         let by_partition = (0..=last.0).map(|_| AtomicU64::new(0)).collect();
         let terms = (0..=last.0).map(|_| AtomicU64::new(0)).collect();
-        Leaders { own, by_partition, terms, changes: Arc::default(), balances_until_us: Arc::default() }
+        Leaders {
+            own,
+            by_partition,
+            terms,
+            changes: Arc::default(),
+            balances_until_us: Arc::default(),
+            knows_members: Arc::default(),
+        }
     }
 
     /// Whether other nodes may lead something.
@@ -95,6 +105,18 @@ impl Leaders {
             None => partition.home(),
         };
         leader.filter(|node| *node != self.own)
+    }
+
+    /// This node has carried out all that was decided about the cluster before it started: from now on it
+    /// changes the members of what it leads. Before, its map is one of the past, in which who was
+    /// forgotten is a member, and who took his place is not.
+    pub fn know_members(&self) {
+        self.knows_members.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has.
+    pub(crate) fn knows_members(&self) -> bool {
+        self.knows_members.load(Ordering::Relaxed)
     }
 
     /// Somebody wants an even spread of leaders at once, and until then.
@@ -157,6 +179,15 @@ mod tests {
         let (here, there) = (PartitionId::in_memory(NodeNumber(2), 0), PartitionId::in_memory(NodeNumber(1), 0));
         assert_eq!((leaders.leader(here), leaders.away(here)), (Some(NodeNumber(2)), None));
         assert_eq!(leaders.away(there), Some(NodeNumber(1)));
+    }
+
+    #[test]
+    fn a_member_changes_nothing_by_a_map_of_the_past() {
+        assert!(Leaders::alone(NodeNumber(1)).knows_members());
+        let leaders = Leaders::among_others(NodeNumber(2), PartitionId(3));
+        assert!(!leaders.knows_members());
+        leaders.clone().know_members();
+        assert!(leaders.knows_members());
     }
 
     #[test]

@@ -666,7 +666,10 @@ impl<E: Surroundings> Crossing<'_, E> {
 
 impl<E: Surroundings> Edge for Crossing<'_, E> {
     fn members_wanted(&mut self, partition: PartitionId) -> Vec<NodeNumber> {
-        self.env.topology().members_wanted(partition)
+        match self.switch.leaders.knows_members() {
+            true => self.env.topology().members_wanted(partition),
+            false => Vec::new(),
+        }
     }
 
     fn heir(&mut self, partition: PartitionId, led_ms: u64) -> Option<NodeNumber> {

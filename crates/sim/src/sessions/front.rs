@@ -137,6 +137,7 @@ impl Front {
             true => Leaders::among_others(own, PartitionId(PARTITIONS)),
             false => Leaders::alone(own),
         };
+        leaders.know_members();
         let crossroads = |index: usize| {
             let members = if index == 0 { placement.len() + 1 } else { 1 };
             let switch = Switch::new(life, index, directory.clone(), leaders.clone(), members);
