@@ -118,6 +118,37 @@ impl Nodes {
         (answer.status, if answer.status == 204 { Value::Null } else { answer.json() })
     }
 
+    /// All nodes say the same of the cluster, whose first one ran alone before, and count its queue once.
+    fn are_one_to_those_who_look(&self) {
+        let mut clusters = BTreeSet::new();
+        for node in &self.nodes {
+            let overview = node.http.get("/api/overview").with(200);
+            assert_eq!(overview["cluster_name"], self.nodes[0].name.as_str());
+            let text = node.http.get("/metrics").text;
+            let identity = text.lines().find(|line| line.starts_with("rabbitmq_identity_info{")).unwrap();
+            clusters.extend(
+                identity.split([',', '{']).filter(|label| label.starts_with("rabbitmq_cluster")).map(str::to_owned),
+            );
+        }
+        assert_eq!(clusters.len(), 2, "a name and a permanent id: {clusters:?}");
+        let due = Instant::now() + PATIENCE;
+        let led = |node: &Node| {
+            let text = node.http.get("/metrics").text;
+            let line = text.lines().find_map(|line| line.strip_prefix("rabbitmq_queues ")).unwrap().to_owned();
+            line.trim().parse::<f64>().unwrap()
+        };
+        while self.nodes.iter().map(led).sum::<f64>() != 1.0 {
+            assert!(Instant::now() < due, "one queue is counted once");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let log = self.nodes[0].broker.log();
+        for number in [2, 3] {
+            assert!(log.contains(&format!("leveret@n{number} joined as node {number}")), "{log}");
+        }
+        let opened = log.lines().filter(|line| line.contains("data folder opened")).next_back().unwrap();
+        assert!(!opened.contains("messages"), "what is not known yet is not told: {opened}");
+    }
+
     fn names(&self, node: usize) -> Vec<String> {
         let nodes = self.nodes[node].http.get("/api/nodes").with(200);
         nodes.as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap().to_owned()).collect()
@@ -263,6 +294,7 @@ fn a_node_that_ran_alone_is_joined_by_others_with_all_that_it_has() {
     nodes.until_copies(second, 2);
     nodes.start(third);
     nodes.until_copies(third, 3);
+    nodes.are_one_to_those_who_look();
     confirmed.extend(publisher.end());
     assert!(confirmed.len() > 50, "{} confirmed", confirmed.len());
     nodes.kill(first);
