@@ -360,8 +360,14 @@ impl TransientQueues {
             Command::Consume { queue, consumer, request } => {
                 self.consume(*queue, consumer.clone(), *request, effects);
             }
-            // Nobody leads these but this node: no consumer comes from an earlier leader.
-            Command::Hold { .. } => {}
+            // A consumer comes back over a link that broke, with what its client still holds.
+            Command::Hold { queue, consumer, first, count } => {
+                let Some(q) = self.queues.get_mut(queue) else { return };
+                let MemoryQueue { dispatch, sink, .. } = &mut *q;
+                let next_live = |from| sink.state.runs().next_live(from).map(|(seq, _)| seq);
+                dispatch.hold(*consumer, *first, *count, next_live);
+                q.touch(*queue, &mut self.dirty);
+            }
             Command::Cancel { queue, consumer, request } => {
                 let channel = consumer.channel;
                 let Some(q) = self.queues.get_mut(queue) else { return not_here(effects, channel, *request) };

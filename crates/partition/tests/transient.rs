@@ -293,6 +293,22 @@ fn deleting_a_queue_cancels_its_consumers_and_frees_its_bytes() {
 }
 
 #[test]
+fn a_consumer_that_comes_back_holds_what_its_client_has_and_gets_no_more_than_its_prefetch() {
+    let mut queues = TransientQueues::new();
+    queues.declare(Q);
+    let consume = || Command::Consume { queue: Q, consumer: consumer(A, 1, 2), request: RequestId(1) };
+    let publishes = (1..=3).map(|n| publish(B, 0, &[Q], vec![n]));
+    let effects = run(&mut queues, std::iter::once(consume()).chain(publishes).collect());
+    assert_eq!(deliveries(&effects), [(1, false), (2, false)]);
+    run(&mut queues, vec![Command::Detach { channel: A }]);
+    let key = ConsumerKey { channel: A, number: 1 };
+    let hold = Command::Hold { queue: Q, consumer: key, first: 1, count: 2 };
+    assert_eq!(deliveries(&run(&mut queues, vec![consume(), hold])), []);
+    let settle = Command::Settle { queue: Q, holder: key, first: 1, count: 1, outcome: Disposition::Ack };
+    assert_eq!(deliveries(&run(&mut queues, vec![settle])), [(3, false)], "the ack counts");
+}
+
+#[test]
 fn the_last_consumer_leaving_is_told_once_however_it_leaves() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
