@@ -338,7 +338,8 @@ fn a_node_without_a_majority_says_of_nothing_that_it_is_done() {
     let (mut client, channel) = nodes.connect(0);
     client.declare(channel, &durable("there")).unwrap();
     client.bind(channel, "there", "amq.direct", "k", &[]).unwrap();
-    let asks: [fn(&mut Client, u16) -> Result<(), Closed>; 6] = [
+    type Ask = fn(&mut Client, u16) -> Result<(), Closed>;
+    let asks: [Ask; 6] = [
         |client, channel| client.declare(channel, &durable("there")).map(drop),
         |client, channel| client.counts(channel, "there").map(drop),
         |client, channel| client.counts(channel, "not there").map(drop),

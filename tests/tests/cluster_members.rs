@@ -145,7 +145,7 @@ impl Nodes {
         for number in [2, 3] {
             assert!(log.contains(&format!("leveret@n{number} joined as node {number}")), "{log}");
         }
-        let opened = log.lines().filter(|line| line.contains("data folder opened")).next_back().unwrap();
+        let opened = log.lines().rfind(|line| line.contains("data folder opened")).unwrap();
         assert!(!opened.contains("messages"), "what is not known yet is not told: {opened}");
     }
 
@@ -322,6 +322,16 @@ fn a_node_that_ran_alone_is_joined_by_others_with_all_that_it_has() {
     client = nodes.connect(heir).0;
     let channel = client.channel();
     assert_eq!(client.get(channel, "kept", true).unwrap().unwrap().body, b"1");
+    // Those who are left find each other again, though whoever they began with is forgotten.
+    let due = Instant::now() + PATIENCE;
+    while nodes.forget(heir, second).0 != 204 {
+        assert!(Instant::now() < due, "{:?}", nodes.forget(heir, second));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    [heir, third].into_iter().for_each(|node| nodes.kill(node));
+    [heir, third].into_iter().for_each(|node| nodes.launch(node));
+    [heir, third].into_iter().for_each(|node| nodes.nodes[node].broker.until_it_answers());
+    nodes.until_copies(third, 2);
 }
 
 #[test]

@@ -107,6 +107,9 @@ pub struct LogPartition {
     /// By index, ascending.
     proposed: VecDeque<Proposed>,
     applied_since: bool,
+    /// The members changed since the newest checkpoint was begun. A start knows of the log only that it was
+    /// written, and looks for a majority of the members that its checkpoint names: those before may be gone.
+    members_changed: bool,
     last_applied_ms: u64,
     /// The checkpoint under way: what it has applied, and where its replay starts.
     saving: Option<(LogIndex, u32)>,
@@ -130,6 +133,7 @@ impl LogPartition {
             applied,
             proposed: VecDeque::new(),
             applied_since: false,
+            members_changed: false,
             last_applied_ms: 0,
             saving: None,
             saved: kept.back().map(|_| applied.index),
@@ -289,6 +293,7 @@ impl LogPartition {
             if !any {
                 break;
             }
+            self.members_changed |= changes_members;
             self.replica.applied(self.applied.index, changes_members);
         }
         self.forget_replaced(machine);
@@ -358,7 +363,7 @@ impl LogPartition {
         let frees = replay_file > needs;
         let lags = self.applied_since && needs + wal.checkpoint_lag_files < wal.current_file;
         let idle = now_ms.saturating_sub(self.last_applied_ms) >= IDLE_MS;
-        if !lags && !(frees && (needs <= wal.retire_through || idle)) {
+        if !lags && !self.members_changed && !(frees && (needs <= wal.retire_through || idle)) {
             return;
         }
         let head = Head {
@@ -366,7 +371,7 @@ impl LogPartition {
             vote: self.replica.stored_vote(),
             membership: self.replica.group().membership(),
         };
-        self.applied_since = false;
+        (self.applied_since, self.members_changed) = (false, false);
         self.save(&head, &machine.snapshot(), replay_file, out);
     }
 
@@ -383,7 +388,11 @@ impl LogPartition {
     /// filled.
     pub fn wants_maintenance(&self, current_file: u32) -> bool {
         let is_uncut = self.saved.is_some_and(|saved| self.replica.table().first() <= saved);
-        self.saving.is_some() || self.applied_since || is_uncut || self.checkpoints_need() < current_file
+        self.saving.is_some()
+            || self.applied_since
+            || self.members_changed
+            || is_uncut
+            || self.checkpoints_need() < current_file
     }
 
     /// See [`Replica::barrier`].

@@ -80,6 +80,9 @@ struct Kept {
 #[derive(Default)]
 pub struct Maintenance {
     applied_since: bool,
+    /// The members changed since the newest checkpoint was begun. A start knows of the log only that it was
+    /// written, and looks for a majority of the members that its checkpoint names: those before may be gone.
+    members_changed: bool,
     last_applied_ms: u64,
     /// Nothing was applied for a while and the last look found nothing to do.
     is_quiet: bool,
@@ -103,6 +106,12 @@ impl Maintenance {
         self.applied_since = true;
         self.is_quiet = false;
         self.last_applied_ms = now_ms;
+    }
+
+    /// Who the members are has changed.
+    pub(crate) fn note_members(&mut self) {
+        self.members_changed = true;
+        self.is_quiet = false;
     }
 
     /// A file that is still there, and in which, or behind which, lies all that is written from now
@@ -229,7 +238,7 @@ impl QueuePartition {
             self.save_checkpoint(wal.current_file, cx);
         }
         let m = &mut self.maintenance;
-        m.is_quiet = idle && m.saving.is_none() && !m.is_copying && m.put_off.is_empty();
+        m.is_quiet = idle && !m.members_changed && m.saving.is_none() && !m.is_copying && m.put_off.is_empty();
     }
 
     /// Whether [`QueuePartition::maintain`] wants to be called again in a while though no file was
@@ -270,7 +279,8 @@ impl QueuePartition {
         let frees_extents = m.used_up.values().any(|seen| *seen < CHECKPOINTS_KEPT);
         let replay = m.kept.back().map_or(FIRST_FILE, |k| k.replay_file);
         let lags = m.applied_since && replay + wal.checkpoint_lag_files < wal.current_file;
-        lags || m.moved_runs >= MOVED_RUNS_MAX
+        lags || m.members_changed
+            || m.moved_runs >= MOVED_RUNS_MAX
             || self.wants_shorter_log(self.index_bytes_kept(wal, idle))
             || (frees_files && needs <= wal.retire_through)
             || (idle && (frees_files || frees_extents))
@@ -291,6 +301,7 @@ impl QueuePartition {
         self.maintenance.saving = Some(Kept { applied: self.applied, needs_file, replay_file });
         self.maintenance.saving_without = self.maintenance.used_up.keys().copied().collect();
         self.maintenance.applied_since = false;
+        self.maintenance.members_changed = false;
         self.maintenance.moved_runs = 0;
         cx.out.jobs.push(Job::SaveCheckpoint { partition: self.id(), payload, applied: self.applied, replay_file });
     }

@@ -383,6 +383,9 @@ impl QueuePartition {
             if !applied {
                 break;
             }
+            if changes_members {
+                self.maintenance.note_members();
+            }
             self.replica.applied(self.applied, changes_members);
             self.propose_held(false);
         }

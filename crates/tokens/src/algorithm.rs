@@ -54,12 +54,14 @@ impl Algorithm {
 
     /// Whether a key is one for it.
     pub(crate) fn is_for(self, key: &Key) -> bool {
-        let is_its_kind = match (self, &key.material) {
-            (RS256 | RS384 | RS512 | PS256 | PS384 | PS512, Material::RsaDer(_) | Material::RsaParts { .. }) => true,
-            (ES256, Material::P256(_)) | (ES384, Material::P384(_)) | (EdDSA, Material::Ed25519(_)) => true,
-            (HS256 | HS384 | HS512, Material::Secret(_)) => true,
-            _ => false,
-        };
+        let is_its_kind = matches!(
+            (self, &key.material),
+            (RS256 | RS384 | RS512 | PS256 | PS384 | PS512, Material::RsaDer(_) | Material::RsaParts { .. })
+                | (ES256, Material::P256(_))
+                | (ES384, Material::P384(_))
+                | (EdDSA, Material::Ed25519(_))
+                | (HS256 | HS384 | HS512, Material::Secret(_))
+        );
         is_its_kind && key.only.is_none_or(|only| only == self)
     }
 

@@ -305,11 +305,12 @@ impl LinkArrival {
                 Err(error) => error.to_string(),
             };
             tracing::warn!(node, address = %address, "the link to another node is gone: {why}");
-            let mut waiting = outbox.lock();
-            (waiting.epoch, waiting.frames, waiting.bytes) = (0, Vec::new(), 0);
-            waiting.answers = VecDeque::new();
-            common.questions.lost(node);
-            drop(waiting);
+            {
+                let mut waiting = outbox.lock();
+                (waiting.epoch, waiting.frames, waiting.bytes) = (0, Vec::new(), 0);
+                waiting.answers = VecDeque::new();
+                common.questions.lost(node);
+            }
             let down = NodeNumber(node);
             if let Some(shared) = common.shared.upgrade() {
                 shared.unhear(down);
