@@ -112,7 +112,8 @@ fn a_token_that_is_renewed_in_time_goes_on_with_the_rights_of_the_new_one() {
 #[test]
 fn a_renewal_that_is_refused_ends_the_connection() {
     let refused = "error 530 New secret was refused by one of the backends";
-    let told: [Result<(&str, &[&str], u64), &str>; 3] =
+    type Told<'a> = Result<(&'a str, &'a [&'a str], u64), &'a str>;
+    let told: [Told<'_>; 3] =
         [Err("it has expired"), Ok(("bob", &ALL, WALL_MS + 20_000)), Ok(("ann", &["read:other/*"], WALL_MS + 20_000))];
     for told in told {
         let mut script = ann(&ALL);
