@@ -69,6 +69,8 @@ pub(super) struct Consumer {
     pub(super) counts: ConsumerCounts,
     /// Its queue is a quorum queue: redeliveries tell their count in a header.
     pub(super) is_quorum: bool,
+    /// It held something for too long, and all that it holds went back: what its client acks is too late.
+    pub(super) is_timed_out: bool,
     /// How long it has held what it holds; absent without a timeout.
     pub(super) aging: Option<Box<Aging>>,
     /// What the event exchange was told of it; absent where nobody is.
@@ -96,6 +98,7 @@ impl Consumer {
             unacked: 0,
             counts: ConsumerCounts::default(),
             is_quorum: false,
+            is_timed_out: false,
             aging: None,
             told: None,
         }

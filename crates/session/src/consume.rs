@@ -98,6 +98,7 @@ impl Session {
             unacked: 0,
             counts: super::counts::ConsumerCounts::default(),
             is_quorum,
+            is_timed_out: false,
             aging,
             told: None,
         };

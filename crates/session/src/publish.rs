@@ -306,7 +306,9 @@ impl Session {
             consumer.counts.acked += if outcome == Disposition::Ack { count } else { 0 };
             let (queue, partition, state) = (consumer.queue, consumer.partition, consumer.state);
             let holder = channel.holder(&channel.consumers[found]);
-            cx.host.push(partition, Command::Settle { queue, holder, first: run.first_seq, count, outcome });
+            if !channel.consumers[found].is_timed_out {
+                cx.host.push(partition, Command::Settle { queue, holder, first: run.first_seq, count, outcome });
+            }
             channel.forget_if_done(found, cx.host.ledger());
             if outcome == Disposition::Ack {
                 cx.host.count(Count::Acked, count);

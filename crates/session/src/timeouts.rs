@@ -98,13 +98,12 @@ impl Session {
         let found = channel.consumer_at(number).expect("it was there a line ago");
         let consumer = &mut channel.consumers[found];
         consumer.state = State::Stopping;
-        consumer.aging = None;
+        (consumer.aging, consumer.is_timed_out) = (None, true);
         let (queue, partition, tag) = (consumer.queue, consumer.partition, consumer.tag.clone());
         let key = ConsumerKey { channel: channel.key, number };
         let request = RequestKind::Replaced(number.into()).id();
         cx.host.push(partition, Command::Cancel { queue, consumer: key, request });
-        // Everything that it holds, whatever the numbers; what the client acks later finds nobody
-        // who holds it.
+        // Everything that it holds, whatever the numbers; what the client acks later is not passed on.
         let all = Command::Settle { queue, holder: key, first: 0, count: u64::MAX >> 1, outcome: Disposition::Nack };
         cx.host.push(partition, all);
         cx.client.cancel_notify(id, &tag);

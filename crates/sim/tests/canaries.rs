@@ -53,7 +53,7 @@ fn a_sync_that_was_not_made_shows_at_the_next_power_cut() {
 #[test]
 fn a_log_that_lost_its_end_is_found_out() {
     found(Bug::TailIsForgotten, 3, "[leader-complete]", Faults::ALL);
-    found(Bug::TailIsForgotten, 1, "[committed]", Faults::ALL);
+    found(Bug::TailIsForgotten, 1, "[leader-complete]", Faults::ALL);
     found(Bug::TailIsForgotten, 1, "[lost]", Faults::ALL);
 }
 
