@@ -11,7 +11,7 @@ use consensus::{Change, Group, LogIndex, Membership, NodeId, Progress, ProgressS
 /// How often a leader looks at its members.
 pub(crate) const LOOK_EVERY_MS: Millis = 300;
 /// How long somebody leads before it changes members.
-pub(crate) const SETTLED_MS: Millis = 1_000;
+pub(crate) const SETTLED_MS: Millis = 300;
 /// A learner that lacks no more entries than this has caught up: what is under way to it is more.
 const LAG_MAX: u64 = 1_000;
 
