@@ -101,7 +101,7 @@ fn a_consumer_that_holds_a_message_for_too_long_is_cancelled_and_gives_all_back(
     // What the client acks after that was given back already.
     script.ack(1, 1, 1);
     script.answer(Reply::Done);
-    assert_eq!(script.said(), ["p1 <- ack 1 from 1 of 1"]);
+    assert_eq!(script.said(), [""; 0]);
 }
 
 #[test]
