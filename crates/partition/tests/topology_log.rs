@@ -342,6 +342,25 @@ fn who_joins_with_nothing_gets_the_state_and_then_a_vote() {
     assert_eq!(trio.members[3].log.replica().group().membership().voters.len(), 4);
 }
 
+/// A start looks for a majority of the members that its checkpoint names. Of those before them nobody
+/// may be left.
+#[test]
+fn who_starts_after_others_were_removed_looks_for_a_majority_without_them() {
+    let mut trio = Trio::new();
+    trio.decide(0..3, 10);
+    let leader = trio.leader();
+    for gone in (0..3).filter(|at| *at != leader) {
+        let change = [Change::Remove(NodeId(gone as u64 + 1))];
+        trio.members[leader].log.replica_mut().group_mut().change_membership(&change).unwrap();
+        trio.ticks(20);
+    }
+    // Neither is the log's file full, nor was nothing decided for long.
+    trio.maintain();
+    let own = leader as u64 + 1;
+    trio.members[leader].restart(own);
+    assert_eq!(trio.members[leader].log.replica().group().membership().voters, [NodeId(own)]);
+}
+
 #[test]
 fn a_crash_at_any_step_of_an_install_leaves_the_old_state_or_the_new_one() {
     for crash in [Crash::BeforeMark, Crash::BeforeCheckpoint, Crash::AfterCheckpoint] {

@@ -678,9 +678,14 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
             return None;
         }
         let topology = self.env.topology();
-        let serving = topology.partitions().filter(|(_, put)| put.stage == PartitionStage::Serving);
+        let serving = || topology.partitions().filter(|(_, put)| put.stage == PartitionStage::Serving);
+        // One of this node's moves at a time: for the others nothing is counted.
+        let first = serving().map(|(id, _)| id).find(|id| leaders.leader(*id) == Some(leaders.own()));
+        if first != Some(partition) {
+            return None;
+        }
         let led =
-            serving.map(|(id, put)| Led { partition: id, leader: leaders.leader(id), members: put.members.clone() });
+            serving().map(|(id, put)| Led { partition: id, leader: leaders.leader(id), members: put.members.clone() });
         let all: Vec<Led> = led.collect();
         drop(topology);
         let mut inbox = self.switch.inbox.borrow_mut();
