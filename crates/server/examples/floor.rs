@@ -22,7 +22,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::fs::{Mode, OFlags, fdatasync, open};
 
 const LISTENER: u64 = u64::MAX;
@@ -32,6 +32,8 @@ const LOG_BYTES: u64 = 64 << 20;
 /// Above the largest frame, 128 KiB, and what one read takes beside a part of one.
 const ROOM_BYTES: usize = 256 << 10;
 const PAGE_BYTES: usize = 4096;
+/// How soon a client that was full is tried again.
+const FULL_NS: i64 = 200_000;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -55,9 +57,12 @@ fn main() {
     let mut routes = Routes::default();
     let mut events = Vec::with_capacity(256);
     let mut touched: Vec<usize> = Vec::new();
+    // Clients that did not take all that is theirs.
+    let mut full: Vec<usize> = Vec::new();
     loop {
         events.clear();
-        epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), None).unwrap();
+        let soon = (!full.is_empty()).then_some(Timespec { tv_sec: 0, tv_nsec: FULL_NS });
+        epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), soon.as_ref()).unwrap();
         for event in &events {
             let token = event.data.u64();
             if token == LISTENER {
@@ -89,15 +94,18 @@ fn main() {
         for id in touched.drain(..) {
             if let Some(connection) = &mut connections[id] {
                 followers.hold(id, connection);
-                connection.write();
+                full.push(id);
             }
         }
         while let Some((id, output)) = followers.released() {
             if let Some(connection) = &mut connections[id] {
-                connection.output.extend_from_slice(&output);
-                connection.write();
+                connection.sending.extend_from_slice(&output);
+                full.push(id);
             }
         }
+        full.sort_unstable();
+        full.dedup();
+        full.retain(|id| connections[*id].as_mut().is_some_and(|connection| !connection.write()));
     }
 }
 
@@ -153,7 +161,9 @@ impl Followers {
 
     /// Keeps what a connection would send until a majority has synced what it tells of.
     fn hold(&mut self, id: usize, connection: &mut Connection) {
-        if !self.sockets.is_empty() && !connection.output.is_empty() {
+        if self.sockets.is_empty() {
+            connection.sending.append(&mut connection.output);
+        } else if !connection.output.is_empty() {
             self.held.push_back((self.sent, id, std::mem::take(&mut connection.output)));
         }
     }
@@ -195,7 +205,10 @@ struct Routes {
 struct Connection {
     socket: TcpStream,
     input: Vec<u8>,
+    /// What this round made for it.
     output: Vec<u8>,
+    /// What may go, ahead of all that is held.
+    sending: Vec<u8>,
     greeted: bool,
     /// Publishes so far and those that were confirmed, for the one publishing channel.
     published: u64,
@@ -212,6 +225,7 @@ impl Connection {
             socket,
             input: Vec::new(),
             output: Vec::new(),
+            sending: Vec::new(),
             greeted: false,
             published: 0,
             confirmed: 0,
@@ -372,16 +386,12 @@ impl Connection {
         self.output.push(0xce);
     }
 
-    /// Sends what is due. A client that does not take it at once is waited for when its next turn
-    /// comes: this is no broker.
-    fn write(&mut self) {
-        // Who was touched twice in a round is done by now.
-        if self.output.is_empty() {
-            return;
+    /// Sends what may go; false where the client did not take all of it, which is tried again soon.
+    fn write(&mut self) -> bool {
+        if let (false, Ok(sent)) = (self.sending.is_empty(), self.socket.write(&self.sending)) {
+            self.sending.drain(..sent);
         }
-        if let Ok(sent) = self.socket.write(&self.output) {
-            self.output.drain(..sent);
-        }
+        self.sending.is_empty()
     }
 }
 
