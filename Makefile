@@ -1,5 +1,5 @@
 # The project's commands, each one line to type. Details: CONTRIBUTING.md.
-.PHONY: server test check matrices page-test lab-pages conformance applications torture bench examples fuzz
+.PHONY: server test check matrices page-test lab-pages conformance applications migration torture bench examples fuzz
 
 # Starts the broker: AMQP on 5672, data in ./data.
 server:
@@ -30,6 +30,11 @@ conformance:
 # python3 with venv, node with npm, a JDK and maven, go; Ruby and PHP come from Debian's packages).
 applications:
 	tests/applications/run.sh $(APPLICATIONS)
+
+# From RabbitMQ to a broker of ours under load, as docs/migrating-from-rabbitmq.md says (a minute or two; needs Debian's rabbitmq-server and
+# python3 with venv).
+migration:
+	tests/migration/run.sh
 
 # Three nodes in network namespaces under kills, cuts and bad disks, judged by what clients saw (needs root and go; MINUTES=120 for longer,
 # TORTURE="--broker rabbitmq" for RabbitMQ).
