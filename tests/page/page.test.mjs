@@ -105,6 +105,8 @@ async function login(page, user, password) {
   await page.type(".login input[name=name]", user);
   await page.type(".login input[name=password]", password);
   await page.click(".login button.primary");
+  // The login has a heading of its own.
+  await page.waitForSelector(".side a");
   await page.waitForSelector("main h1");
 }
 
