@@ -1,16 +1,101 @@
 //! Definitions over HTTP.
+#![allow(clippy::unwrap_used)]
 
-use clients::Broker;
+use clients::broker::is_foreign;
+use clients::{Broker, Client, Login, Publish};
+use serde_json::{Value, json};
+
+/// As RabbitMQ 3.13.6 exports it over HTTP, with names of our own: with what 3.13 says twice of a virtual
+/// host, policies for one type of queues, mirrored queues and a shovel.
+const EXPORT: &str = include_str!("../../crates/server/tests/fixtures/rabbitmq-3.13.6-definitions.json");
+/// The same virtual host as it exports it alone.
+const ONE: &str = include_str!("../../crates/server/tests/fixtures/rabbitmq-3.13.6-one-virtual-host.json");
+/// A shovel, five keys of mirrors and one of streams.
+const LEFT_OUT: usize = 7;
 
 #[test]
 fn who_imports_the_first_definitions_over_http_stays_who_they_are() {
     // At its start RabbitMQ makes no guest where a file is to be imported; over HTTP somebody has logged
     // in already.
-    if clients::broker::is_foreign() {
+    if is_foreign() {
         return;
     }
     let Some((_broker, http)) = Broker::managed(&[]) else { return };
     let queues = r#"{"queues":[{"name":"q","vhost":"/","durable":true,"auto_delete":false,"arguments":{}}]}"#;
     http.post("/api/definitions", queues).with(204);
     assert_eq!(http.get("/api/queues/%2f/q").with(200)["name"], "q");
+}
+
+#[test]
+fn an_export_of_rabbitmq_3_13_is_taken_in_whole_but_for_what_is_for_others() {
+    if is_foreign() {
+        return;
+    }
+    let (broker, http) = Broker::managed(&[]).unwrap();
+    let answer = http.post("/api/definitions", EXPORT).with(200);
+    assert_eq!(
+        (answer["left_out"].as_array().unwrap().len(), &answer["different"]),
+        (LEFT_OUT, &json!([])),
+        "{answer}"
+    );
+    let vhost = http.get("/api/vhosts/billing").with(200);
+    assert_eq!(
+        [&vhost["description"], &vhost["tags"], &vhost["default_queue_type"]],
+        [&json!("invoices and payments"), &json!(["eu"]), &json!("quorum")]
+    );
+    let ceiling = |policy: Value| {
+        let mut definition = policy;
+        definition["max-length"] = 250_000.into();
+        definition
+    };
+    for (name, kind, policy) in [
+        ("invoices.old", "classic", json!({ "queue-version": 2 })),
+        ("invoices.new", "quorum", json!({ "delivery-limit": 5, "dead-letter-exchange": "invoices.lost" })),
+        ("invoices.dead", "quorum", json!({})),
+    ] {
+        let queue = http.get(&format!("/api/queues/billing/{name}")).with(200);
+        assert_eq!((&queue["type"], &queue["effective_policy_definition"]), (&kind.into(), &ceiling(policy)), "{name}");
+    }
+    // The virtual host's own type holds for who says none, and a hash of RabbitMQ's lets in.
+    http.put("/api/queues/billing/invoices.later", r#"{"durable":true}"#).with(201);
+    assert_eq!(http.get("/api/queues/billing/invoices.later").with(200)["type"], "quorum");
+    let login = Login { vhost: "billing".to_owned(), response: b"\0carol\0winter".to_vec(), ..Login::default() };
+    let mut carol = Client::login(broker.addr(), &login).unwrap();
+    let channel = carol.channel();
+    carol.confirm_select(channel).unwrap();
+    for key in ["invoice.eu", "nobody.waits"] {
+        carol.publish(channel, &Publish { exchange: "invoices", key, body: key.as_bytes(), ..Default::default() });
+    }
+    carol.confirmed(channel, 1, 2);
+    for (queue, body) in [("invoices.new", "invoice.eu"), ("invoices.dead", "nobody.waits")] {
+        assert_eq!(carol.get(channel, queue, true).unwrap().unwrap().body, body.as_bytes(), "{queue}");
+    }
+    // What came out goes in again, and changes nothing.
+    let exported = http.get("/api/definitions").with(200);
+    http.post("/api/definitions", &exported.to_string()).with(204);
+    assert_eq!(http.get("/api/definitions").with(200), exported);
+}
+
+#[test]
+fn an_export_of_one_virtual_host_of_rabbitmq_3_13_is_taken_into_another() {
+    if is_foreign() {
+        return;
+    }
+    let (_broker, http) = Broker::managed(&[]).unwrap();
+    http.put("/api/vhosts/copy", "").with(201);
+    let answer = http.post("/api/definitions/copy", ONE).with(200);
+    assert_eq!(
+        (answer["left_out"].as_array().unwrap().len(), &answer["different"]),
+        (LEFT_OUT, &json!([])),
+        "{answer}"
+    );
+    let queues = http.get("/api/queues/copy").with(200);
+    let kinds: Vec<_> = queues.as_array().unwrap().iter().map(|queue| (&queue["name"], &queue["type"])).collect();
+    let of = |name: &str, kind: &str| (json!(name), json!(kind));
+    let wanted = [of("invoices.dead", "quorum"), of("invoices.new", "quorum"), of("invoices.old", "classic")];
+    assert_eq!(kinds, wanted.each_ref().map(|(name, kind)| (name, kind)));
+    assert_eq!(http.get("/api/vhost-limits/copy").with(200)[0]["value"]["max-queues"], 40);
+    // What is said of the virtual host that it came from says nothing of this one.
+    let copy = http.get("/api/vhosts/copy").with(200);
+    assert_eq!([&copy["description"], &copy["default_queue_type"]], [&json!(""), &json!("classic")]);
 }

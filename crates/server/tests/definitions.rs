@@ -130,6 +130,44 @@ fn a_real_export_of_version_4_is_taken_in() {
     node.drain();
 }
 
+/// As RabbitMQ 3.13.6 exports it.
+const EXPORT_3_13: &str = include_str!("fixtures/rabbitmq-3.13.6-definitions.json");
+
+#[test]
+fn a_real_export_of_version_3_13_is_taken_in() {
+    let node = node();
+    let mut export: serde_json::Value = serde_json::from_str(EXPORT_3_13).unwrap();
+    // A durable queue needs a node with a log; a test of the whole broker has those.
+    export["queues"] = serde_json::json!([]);
+    export["bindings"].as_array_mut().unwrap().retain(|binding| binding["destination_type"] == "exchange");
+    let text = export.to_string();
+    let imported = node.import_definitions(&text).unwrap();
+    let told = imported.left_out.join("\n");
+    let expected = [
+        "the shovel \"invoices\" needs a plugin",
+        "policies[0].definition.ha-mode: mirrored queues are not there",
+        "policies[0].definition.ha-params: ",
+        "policies[0].definition.ha-promote-on-failure: ",
+        "policies[0].definition.ha-promote-on-shutdown: ",
+        "policies[0].definition.ha-sync-mode: ",
+        "policies[1].definition.max-age: ",
+    ];
+    assert_eq!(imported.left_out.len(), expected.len(), "{told}");
+    expected.iter().for_each(|sentence| assert!(told.contains(sentence), "{sentence}\nin\n{told}"));
+    assert_eq!(node.import_definitions(&text).unwrap().changes, 0);
+    // What is said twice of a virtual host may be said in one place alone, as `rabbitmqctl` does, with a
+    // list where nothing is limited.
+    export["vhosts"][0]["limits"] = serde_json::json!([]);
+    for field in ["description", "tags", "default_queue_type"] {
+        export["vhosts"][0].as_object_mut().unwrap().remove(field);
+    }
+    assert_eq!(node.import_definitions(&export.to_string()).unwrap().changes, 0);
+    export["vhosts"][0]["metadata"]["default_queue_type"] = "stream".into();
+    let refused = node.import_definitions(&export.to_string()).unwrap_err().to_string();
+    assert!(refused.contains("vhosts[0].metadata.default_queue_type: classic or quorum is expected"), "{refused}");
+    node.drain();
+}
+
 #[test]
 fn what_a_file_says_about_a_virtual_host_is_kept_and_is_no_change_the_second_time() {
     let node = node();

@@ -164,6 +164,11 @@ fn in_vhost(body: &Bytes, vhost: &[u8]) -> Result<String, Refused> {
         // What concerns more than one virtual host is not changed through one of them.
         document.remove(part);
     }
+    for part in ["metadata", "limits"] {
+        // What is said of the virtual host that was exported changes nothing about this one, as in
+        // RabbitMQ; limits come as parameters too.
+        document.remove(part);
+    }
     for part in ["parameters", "policies", "queues", "exchanges", "bindings"] {
         for item in document.get_mut(part).and_then(Value::as_array_mut).into_iter().flatten() {
             if let Value::Object(fields) = item {
