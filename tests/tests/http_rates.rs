@@ -180,3 +180,31 @@ fn statistics_are_left_out_where_nobody_wants_them() {
     assert_eq!(node[0].as_object().unwrap().len(), 3);
     http.delete(&format!("/api/vhosts/{vhost}")).with(204);
 }
+
+#[test]
+fn a_list_that_is_written_at_once_is_the_text_of_one_that_is_put_in_order() {
+    if is_foreign() {
+        return;
+    }
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let vhost = vhost(&http);
+    let (mut client, channel) = with_fanout(&broker, &vhost);
+    let two = r#"{"durable":true,"arguments":{"x-queue-type":"classic","x-max-length":7}}"#;
+    http.put(&format!("/api/queues/{vhost}/two"), two).with(201);
+    http.put(&format!("/api/queues/{vhost}/none"), r#"{"durable":false}"#).with(201);
+    http.put(&format!("/api/policies/{vhost}/p"), r#"{"pattern":"^q","definition":{"expires":600000}}"#).with(201);
+    publish(&mut client, channel, "x", "", false);
+    client.confirmed(channel, 1, 1);
+    assert!(client.get(channel, "q", true).unwrap().is_some());
+    counts(&http, &format!("/api/queues/{vhost}/q"), &[("publish", 1), ("get_no_ack", 1)]);
+    for more in ["", "&msg_rates_age=60&msg_rates_incr=5&lengths_age=60&lengths_incr=5", "&disable_stats=true"] {
+        // Both are of one moment unless a sample was taken in between.
+        let both = until(&format!("the same text, {more:?}"), || {
+            let whole = http.get(&format!("/api/queues?{more}")).text;
+            let sorted = http.get(&format!("/api/queues?sort=name{more}")).text;
+            (whole == sorted).then(|| Value::from(whole))
+        });
+        let text = both.as_str().unwrap();
+        assert_eq!(text.contains("message_stats"), !more.contains("disable_stats"), "{text}");
+    }
+}

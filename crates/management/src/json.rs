@@ -5,11 +5,35 @@
 
 use amqp::{Properties, Table, Value as Field};
 use bytes::Bytes;
+use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// Bytes as a text.
 pub(crate) fn text(bytes: &[u8]) -> Value {
     Value::String(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// Bytes that are written as a text, as [`text`] shows them.
+pub(crate) struct Text<'a>(pub(crate) &'a [u8]);
+
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&String::from_utf8_lossy(self.0))
+    }
+}
+
+/// A table that is written as an object, as [`table`] shows it.
+pub(crate) struct Fields<'a>(pub(crate) Cow<'a, Table>);
+
+impl Serialize for Fields<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Most have none or one, and need no order.
+        match self.0.at(0).filter(|_| self.0.len() == 1) {
+            Some((name, field)) => serializer.collect_map([(Text(name), value(field))]),
+            None => table(&self.0).serialize(serializer),
+        }
+    }
 }
 
 /// A table as an object; of two fields of one name the first counts, as in look-ups.

@@ -6,6 +6,7 @@
 use crate::answer::{Answer, JSON, Refused};
 use crate::call::Call;
 use broker::topology::Pattern;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use server::patterns::Meter;
 use std::cmp::Ordering;
@@ -107,18 +108,48 @@ fn keyed(item: &Value, sort: &str, place: usize) -> Value {
 /// The list of what `describe` says of each of `all`, as it is: so it need not be there as a whole but
 /// as its text.
 pub(crate) async fn all<T>(all: &[T], describe: impl Fn(&[T]) -> Vec<Value>) -> Result<Answer, Refused> {
-    let mut text = vec![b'['];
-    for part in all.chunks(PART) {
-        for item in describe(part) {
-            if text.len() > 1 {
-                text.push(b',');
-            }
-            serde_json::to_writer(&mut text, &item).map_err(|_| Refused::NoAnswer)?;
+    written(all, |part, text| describe(part).iter().for_each(|item| text.push(item))).await
+}
+
+/// Whether the query of `call` wants a list as it is made: whole, in its own order, with all columns.
+pub(crate) fn is_whole(call: &Call<'_>) -> bool {
+    let says = |name: &&str| call.raw_query(name).is_some_and(|value| !value.is_empty());
+    !["name", "sort", "page", "columns"].iter().any(says)
+}
+
+/// The text of a list while it is written.
+pub(crate) struct Text {
+    bytes: Vec<u8>,
+    /// An item could not be written.
+    failed: bool,
+}
+
+impl Text {
+    /// Puts an item behind the others.
+    pub(crate) fn push(&mut self, item: &impl Serialize) {
+        if self.bytes.len() > 1 {
+            self.bytes.push(b',');
+        }
+        self.failed |= serde_json::to_writer(&mut self.bytes, item).is_err();
+    }
+}
+
+/// The list of what `write` puts down of each of `all`. It is made a part at a time, as [`answer`] is.
+pub(crate) async fn written<T>(all: &[T], write: impl Fn(&[T], &mut Text)) -> Result<Answer, Refused> {
+    let mut text = Text { bytes: vec![b'['], failed: false };
+    for (number, part) in all.chunks(PART).enumerate() {
+        write(part, &mut text);
+        if text.failed {
+            return Err(Refused::NoAnswer);
+        }
+        if number == 0 {
+            // The others are about as long: megabytes are not moved each time that they are doubled.
+            text.bytes.reserve(text.bytes.len() * (all.len() / PART));
         }
         tokio::task::yield_now().await;
     }
-    text.push(b']');
-    Ok(Answer::text(text.into(), JSON))
+    text.bytes.push(b']');
+    Ok(Answer::text(text.bytes.into(), JSON))
 }
 
 /// The list as the query of `call` wants it.

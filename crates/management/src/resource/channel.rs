@@ -179,7 +179,8 @@ fn deliveries(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport, ra
     let Some(counted) = store.channel(report.number, channel.number) else { return Vec::new() };
     let describe = |(queue, counted): &(QueueId, History)| {
         let name = topology.queue(*queue).map(|queue| json::text(&queue.name))?;
-        let stats = out_of_queue(&[counted], &store, ranges);
+        let counted = [counted];
+        let stats = out_of_queue(&counted, &store, ranges);
         Some(json!({ "stats": stats, "queue": { "name": name, "vhost": json::text(&report.vhost) } }))
     };
     counted.queues.iter().filter_map(describe).collect()
@@ -193,7 +194,8 @@ pub(super) async fn deliveries_of_queue(cx: Cx<'_>, queue: QueueId, rates: Optio
     let describe = |(report, channel): Channel<'_>| {
         let counted = store.channel(report.number, channel.number)?;
         let (_, counted) = counted.queues.iter().find(|(known, _)| *known == queue)?;
-        let stats = out_of_queue(&[counted], &store, ranges);
+        let counted = [counted];
+        let stats = out_of_queue(&counted, &store, ranges);
         Some(json!({ "stats": stats, "channel_details": details(cx, report, channel) }))
     };
     channels_of(&all).filter_map(describe).collect()
@@ -253,7 +255,7 @@ fn describe(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport, rate
     if let Some(counted) = store.channel(report.number, channel.number)
         && let Some(stats) = message_stats(&[&counted.messages], &store, ranges)
     {
-        described["message_stats"] = stats;
+        described["message_stats"] = json!(stats);
     }
     described
 }

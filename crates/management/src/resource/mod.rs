@@ -21,6 +21,7 @@ mod parameter;
 mod permission;
 mod policy;
 mod queue;
+mod row;
 mod session;
 mod transfer;
 mod user;

@@ -98,9 +98,11 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
             true => store.node().into_iter().collect(),
             false => seen.iter().filter_map(|vhost| store.vhost(*vhost)).collect(),
         };
-        overview["message_stats"] = message_stats(&all, &store, ranges).unwrap_or_else(|| json!({}));
+        overview["message_stats"] = message_stats(&all, &store, ranges).map_or_else(|| json!({}), |stats| json!(stats));
         if let Some(totals) = overview["queue_totals"].as_object_mut() {
-            lengths(&all, &store, ranges, totals);
+            for (name, details) in lengths(&all, &store, ranges) {
+                totals.insert(name.to_owned(), json!(details));
+            }
         }
         let mut churn = Map::new();
         if let Some(node) = store.node() {
@@ -399,7 +401,7 @@ fn describe(cx: Cx<'_>, rates: Option<&Ranges>) -> Value {
         ];
         for (name, column) in gauges {
             let figure = Figure { of: &[node], columns: &[column], kind: Kind::Gauge };
-            fields.insert(name.to_owned(), figure.details(&store, ranges.node));
+            fields.insert(name.to_owned(), json!(figure.details(&store, ranges.node)));
         }
     }
     let own = [

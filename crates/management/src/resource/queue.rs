@@ -1,17 +1,19 @@
 //! `/api/queues`: what is declared, what is in it; declare, delete, purge.
 
 use super::node::add;
+use super::row::{Owners, Row, Rows};
 use super::{Cx, NOT_THEIRS, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object_of;
-use crate::map::{Map, names};
+use crate::listing::Text;
+use crate::map::Map;
 use crate::others::Gathered;
-use crate::statistics::{History, Kind, Ranges, lengths, message_stats, rates_of};
+use crate::statistics::{History, Kind, Ranges, message_stats, rates_of};
 use crate::{json, listing};
-use broker::topology::{NAME_BYTES_MAX, Name, Queue, QueueDeclare, QueueType, Topology};
+use broker::topology::{NAME_BYTES_MAX, Name, Queue, QueueDeclare, Topology};
 use broker::{QueueId, VhostId};
-use partition::QueueFigures;
+use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map as Fields, Value, json};
 use std::collections::{BTreeSet, HashMap};
@@ -33,29 +35,20 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
     let map = cx.map();
     let (figures, led_elsewhere) = tokio::join!(cx.handle().queue_figures(), elsewhere(cx, vhost, &queues));
     let owners = Owners::of(cx, queues.iter().map(|(_, _, id)| *id)).await;
+    let write = |part: &[Listed], text: &mut Text| {
+        let (topology, store) = (cx.handle().topology(), cx.call.statistics.store());
+        let rows = Rows::new(cx, (&map, &topology), &store, (&figures, &owners), rates.as_ref());
+        let queues = part.iter().filter_map(|(_, _, id)| topology.queue(*id));
+        queues.for_each(|queue| text.push(&led_elsewhere.told(queue.id, rows.row(queue))));
+    };
+    if listing::is_whole(cx.call) {
+        return Ok(led_elsewhere.gathered.told(listing::written(&queues, write).await?));
+    }
     let describe = |part: &[Listed]| {
-        let topology = cx.handle().topology();
-        let describe = |(_, _, id): &Listed| {
-            let queue = topology.queue(*id)?;
-            let mut own = describe(cx, &map, &topology, queue, (figures.get(id), &owners), rates.as_ref());
-            let mut described = match led_elsewhere.rows.get(id).and_then(|text| serde_json::from_str(text.get()).ok())
-            {
-                Some(described) => {
-                    let stats = own["message_stats"].take();
-                    own = described;
-                    if stats.is_object() {
-                        add(&mut own["message_stats"], &stats);
-                    }
-                    own
-                }
-                None => own,
-            };
-            for stats in led_elsewhere.stats.get(id).into_iter().flatten() {
-                add(&mut described["message_stats"], stats);
-            }
-            Some(described)
-        };
-        part.iter().filter_map(describe).collect()
+        let (topology, store) = (cx.handle().topology(), cx.call.statistics.store());
+        let rows = Rows::new(cx, (&map, &topology), &store, (&figures, &owners), rates.as_ref());
+        let queues = part.iter().filter_map(|(_, _, id)| topology.queue(*id));
+        queues.map(|queue| json!(led_elsewhere.told(queue.id, rows.row(queue)))).collect()
     };
     Ok(led_elsewhere.gathered.told(listing::answer(cx.call, &queues, describe).await?))
 }
@@ -70,6 +63,41 @@ struct Elsewhere {
     /// What went through queues of any node over clients of that one.
     stats: HashMap<QueueId, Vec<Value>>,
     gathered: Gathered,
+}
+
+/// A queue as all nodes together tell it.
+#[derive(Serialize)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant)] // Nearly all are rows, and each is written at once.
+enum Told<'a> {
+    Own(Row<'a>),
+    /// As its leader describes it.
+    Other(&'a RawValue),
+    /// With what went through it over clients of several nodes.
+    Sum(Value),
+}
+
+impl Elsewhere {
+    /// A queue of which this node says `own`.
+    fn told<'a>(&'a self, id: QueueId, own: Row<'a>) -> Told<'a> {
+        match (self.rows.get(&id), self.stats.get(&id)) {
+            (None, None) => Told::Own(own),
+            (Some(row), None) if own.message_stats.is_none() => Told::Other(row),
+            (row, stats) => {
+                let mut sum = match row.and_then(|row| serde_json::from_str::<Value>(row.get()).ok()) {
+                    Some(mut sum) => {
+                        if let Some(stats) = &own.message_stats {
+                            add(&mut sum["message_stats"], &json!(stats));
+                        }
+                        sum
+                    }
+                    None => json!(own),
+                };
+                stats.into_iter().flatten().for_each(|stats| add(&mut sum["message_stats"], stats));
+                Told::Sum(sum)
+            }
+        }
+    }
 }
 
 /// Asks the other nodes about the queues of a list: about those of the page that is wanted, or, where
@@ -133,22 +161,27 @@ pub(super) async fn own_rows(cx: Cx<'_>) -> Result<Answer, Refused> {
         of_ids.filter(|queue| cx.caller.sees(&topology, queue.vhost)).map(|queue| queue.id).collect()
     };
     let owners = Owners::of(cx, wanted.iter().copied()).await;
-    let own = Some(cx.handle().own_node());
-    let describe = |part: &[QueueId]| {
-        let topology = cx.handle().topology();
-        let found = part.iter().filter_map(|id| topology.queue(*id));
-        let describe = |queue: &Queue| {
+    let (own, is_whole) = (Some(cx.handle().own_node()), listing::is_whole(cx.call));
+    let write = |part: &[QueueId], text: &mut Text| {
+        let (topology, store) = (cx.handle().topology(), cx.call.statistics.store());
+        let rows = Rows::new(cx, (&map, &topology), &store, (&figures, &owners), rates.as_ref());
+        for queue in part.iter().filter_map(|id| topology.queue(*id)) {
             if cx.handle().leader(queue.partition) == own {
-                let row = describe(cx, &map, &topology, queue, (figures.get(&queue.id), &owners), rates.as_ref());
-                return Some(json!([queue.id.0, listing::one(cx.call, row), null]));
+                match is_whole {
+                    true => text.push(&(queue.id.0, rows.row(queue), ())),
+                    false => text.push(&(queue.id.0, listing::one(cx.call, json!(rows.row(queue))), ())),
+                }
+                continue;
             }
-            let (store, ranges) = (cx.call.statistics.store(), rates.as_ref()?);
-            let stats = message_stats(&[store.queue(queue.id)?], &store, ranges)?;
-            Some(json!([queue.id.0, null, stats]))
-        };
-        found.filter_map(describe).collect()
+            let history = store.queue(queue.id).map(std::slice::from_ref);
+            if let (Some(history), Some(ranges)) = (history, &rates)
+                && let Some(stats) = message_stats(history, &store, ranges)
+            {
+                text.push(&(queue.id.0, (), stats));
+            }
+        }
     };
-    listing::all(&wanted, describe).await
+    listing::written(&wanted, write).await
 }
 
 /// For another node: what is in the queues that this one leads, in numbers.
@@ -189,7 +222,9 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
         let vhost = cx.visible_vhost(&topology, vhost)?;
         let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
         let leader = cx.handle().leader(queue.partition);
-        let mut found = describe(cx, &map, &topology, queue, (figures.get(&queue.id), &owners), rates.as_ref());
+        let store = cx.call.statistics.store();
+        let rows = Rows::new(cx, (&map, &topology), &store, (&figures, &owners), rates.as_ref());
+        let mut found = json!(rows.row(queue));
         if let Some(ranges) = &rates {
             found["incoming"] = incoming(cx, &topology, queue, ranges).into();
         }
@@ -316,134 +351,9 @@ fn incoming(cx: Cx<'_>, topology: &Topology, queue: &Queue, ranges: &Ranges) -> 
     from.sort_unstable_by_key(|(key, _)| *key);
     let describe = |((vhost, name), count): &(&(VhostId, Name), &History)| {
         let mut stats = Fields::new();
-        rates_of(&[count], &[("publish", 0)], Kind::Counter, (&store, ranges.messages), &mut stats);
+        rates_of(&[*count], &[("publish", 0)], Kind::Counter, (&store, ranges.messages), &mut stats);
         let vhost = topology.vhost_of(*vhost).map(|vhost| json::text(&vhost.name));
         json!({ "stats": stats, "exchange": { "name": json::text(name), "vhost": vhost } })
     };
     from.iter().map(describe).collect()
-}
-
-/// A queue; `figures` are what this node knows of it if it leads it.
-fn describe(
-    cx: Cx<'_>,
-    map: &Map,
-    topology: &Topology,
-    queue: &Queue,
-    (figures, owners): (Option<&QueueFigures>, &Owners),
-    rates: Option<&Ranges>,
-) -> Value {
-    let empty = QueueFigures::empty(queue.id);
-    let figures = figures.unwrap_or(&empty);
-    let leader = cx.handle().leader(queue.partition);
-    let place = map.place(queue.partition, leader);
-    // What is damaged here alone is led elsewhere.
-    let is_damaged = cx.handle().is_quarantined(queue.partition) && leader.is_none_or(|node| node == map.own);
-    let state = if is_damaged { "down" } else { place.state() };
-    let leader = place.leader.filter(|_| !is_damaged);
-    let node = leader.or(place.members.first().copied()).map(|member| &member.name);
-    let vhost = topology.vhost_of(queue.vhost);
-    let policies = topology.policies_of_queue(queue);
-    let name_of = |policy: Option<&broker::topology::Name>| policy.map_or(Value::Null, |name| json::text(name));
-    let mut described = json!({
-        "name": json::text(&queue.name),
-        "vhost": vhost.map(|vhost| json::text(&vhost.name)),
-        "node": node,
-        "state": state,
-        "type": queue.shape.queue_type.word(),
-        "durable": queue.shape.durable,
-        "auto_delete": queue.shape.auto_delete,
-        "exclusive": queue.exclusive.is_some(),
-        "arguments": json::table(&queue.shape.arguments),
-        "policy": name_of(policies.policy),
-        "operator_policy": name_of(policies.operator_policy),
-        "effective_policy_definition": policies.definition.as_ref().map_or_else(|| json!({}), json::table),
-        "messages": figures.ready + figures.unacked,
-        "messages_ready": figures.ready,
-        "messages_unacknowledged": figures.unacked,
-        "messages_delayed": figures.delayed,
-        "consumers": figures.consumers,
-    });
-    if queue.shape.queue_type == QueueType::Quorum {
-        described["leader"] = json!(leader.map_or("", |member| &member.name));
-        described["members"] = json!(names(place.members.iter().copied()));
-        described["online"] = json!(if is_damaged { Vec::new() } else { names(place.online()) });
-    }
-    let is_known = leader.is_some_and(|member| member.is_own);
-    let Some(ranges) = rates else {
-        if !is_known && let Some(fields) = described.as_object_mut() {
-            fields.retain(|name, _| name != "consumers" && !name.starts_with("messages"));
-        }
-        return without_stats(cx, described);
-    };
-    let store = cx.call.statistics.store();
-    if let (Some(history), Some(fields)) = (store.queue(queue.id), described.as_object_mut()) {
-        if ["messages_details", "messages_ready_details", "messages_unacknowledged_details"]
-            .iter()
-            .any(|one| cx.call.wants(one))
-        {
-            lengths(&[history], &store, ranges, fields);
-        }
-        if cx.call.wants("message_stats")
-            && let Some(stats) = message_stats(&[history], &store, ranges)
-        {
-            fields.insert("message_stats".to_owned(), stats);
-        }
-    }
-    if !is_known && let Some(fields) = described.as_object_mut() {
-        // Nobody knows.
-        fields.retain(|name, _| name != "consumers" && !name.starts_with("messages"));
-    }
-    if figures.value_cap.is_some() {
-        described["leveret_value_at_risk"] = figures.value_at_risk.into();
-        described["leveret_value_at_risk_cap"] = figures.value_cap.into();
-    }
-    if let Some(owner) = queue.exclusive.and_then(|owner| owners.0.get(&owner)).filter(|_| is_known) {
-        described["owner_pid_details"] = owner.clone();
-    }
-    if queue.rules.dedup.is_some() {
-        described["leveret_repeats_dropped"] = figures.repeats_dropped.into();
-    }
-    described
-}
-
-/// The connections of this node that exclusive queues belong to, by their numbers.
-#[derive(Default)]
-struct Owners(HashMap<u64, Value>);
-
-impl Owners {
-    /// The owners of these queues; none where nobody wants to know.
-    async fn of(cx: Cx<'_>, queues: impl Iterator<Item = QueueId>) -> Owners {
-        let wanted: BTreeSet<u64> = {
-            let (topology, own) = (cx.handle().topology(), Some(cx.handle().own_node()));
-            let queues = queues.filter_map(|id| topology.queue(id));
-            let here = queues.filter(|queue| queue.exclusive.is_some() && cx.handle().leader(queue.partition) == own);
-            here.filter_map(|queue| queue.exclusive).collect()
-        };
-        if wanted.is_empty() || !cx.call.wants("owner_pid_details") {
-            return Owners::default();
-        }
-        let connections = cx.handle().connections().await;
-        let owners = connections.iter().filter(|report| wanted.contains(&report.number.0));
-        let describe = |report: &server::report::ConnectionReport| {
-            let (name, peer) = (super::connection::name(report), report.peer);
-            let details = json!({ "name": name, "peer_host": peer.ip().to_string(), "peer_port": peer.port() });
-            (report.number.0, details)
-        };
-        Owners(owners.map(describe).collect())
-    }
-}
-
-/// What `disable_stats` leaves of a queue, with its lengths where `enable_queue_totals` wants them.
-fn without_stats(cx: Cx<'_>, mut described: Value) -> Value {
-    let has_totals = cx.call.flag("enable_queue_totals");
-    let kept = |name: &str| match name {
-        "name" | "vhost" | "node" | "state" | "type" | "durable" | "auto_delete" | "exclusive" | "arguments"
-        | "leader" | "members" | "online" => true,
-        "messages" | "messages_ready" | "messages_unacknowledged" => has_totals,
-        _ => false,
-    };
-    if let Some(fields) = described.as_object_mut() {
-        fields.retain(|name, value| kept(name) || name == "policy" && !value.is_null());
-    }
-    described
 }

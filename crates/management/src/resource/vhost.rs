@@ -177,11 +177,13 @@ fn describe(
     }
     let store = cx.call.statistics.store();
     if let Some(history) = store.vhost(id) {
-        lengths(&[history], &store, ranges, fields);
+        for (name, details) in lengths(&[history], &store, ranges) {
+            fields.insert(name.to_owned(), json!(details));
+        }
         let octets = [("recv_oct", column::RECV_OCT), ("send_oct", column::SEND_OCT)];
         rates_of(&[history], &octets, Kind::Counter, (&store, ranges.data), fields);
         if let Some(stats) = message_stats(&[history], &store, ranges) {
-            fields.insert("message_stats".to_owned(), stats);
+            fields.insert("message_stats".to_owned(), json!(stats));
         }
     }
     described

@@ -7,7 +7,9 @@ use super::Store;
 use super::store::History;
 use crate::answer::Refused;
 use crate::call::Call;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
+use std::borrow::Borrow;
 
 /// Most samples of one history: as many as a page has room for.
 const SAMPLES_MAX: u64 = 1_000;
@@ -93,30 +95,48 @@ fn at(points: &[(u64, u64)], time: u64, kind: Kind) -> f64 {
 }
 
 /// Two places behind the point are enough for a rate.
-fn rounded(rate: f64) -> Value {
-    json!((rate * 100.0).round() / 100.0)
+fn rounded(rate: f64) -> f64 {
+    (rate * 100.0).round() / 100.0
+}
+
+/// How a figure changes: what stands beside it. The fields are in the order of their names, as in every
+/// other object.
+#[derive(Debug, Serialize)]
+pub(crate) struct Details {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    avg: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    avg_rate: Option<f64>,
+    rate: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    samples: Option<Vec<Sample>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Sample {
+    sample: i64,
+    timestamp: u64,
 }
 
 /// Something of which `columns` of all of `of` together are the count.
-#[derive(Clone, Copy)]
-pub(crate) struct Figure<'a> {
-    pub(crate) of: &'a [&'a History],
+pub(crate) struct Figure<'a, H> {
+    pub(crate) of: &'a [H],
     pub(crate) columns: &'a [usize],
     pub(crate) kind: Kind,
 }
 
-impl Figure<'_> {
+impl<H: Borrow<History>> Figure<'_, H> {
     /// What it is now.
-    pub(crate) fn value(self) -> u64 {
+    pub(crate) fn value(&self) -> u64 {
         self.sum(|history, column| history.now()[column])
     }
 
-    fn sum<T: std::iter::Sum>(self, one: impl Fn(&History, usize) -> T) -> T {
-        self.of.iter().flat_map(|history| self.columns.iter().map(|column| one(history, *column))).sum()
+    fn sum<T: std::iter::Sum>(&self, one: impl Fn(&History, usize) -> T) -> T {
+        self.of.iter().flat_map(|history| self.columns.iter().map(|column| one(history.borrow(), *column))).sum()
     }
 
     /// How it changed a second, lately.
-    pub(crate) fn rate(self, store: &Store) -> f64 {
+    pub(crate) fn rate(&self, store: &Store) -> f64 {
         match store.since_newest_ms() {
             // The samples are old, as nobody looked: what was counted since is better.
             Some(age_ms) if age_ms > store.fresh_ms() => {
@@ -132,39 +152,37 @@ impl Figure<'_> {
     }
 
     /// The whole of it: the rate, and the samples that are asked for.
-    pub(crate) fn details(self, store: &Store, range: Option<Range>) -> Value {
-        let mut details = Map::with_capacity(4);
+    pub(crate) fn details(&self, store: &Store, range: Option<Range>) -> Details {
         let Some(range) = range else {
-            details.insert("rate".to_owned(), rounded(self.rate(store)));
-            return Value::Object(details);
+            return Details { avg: None, avg_rate: None, rate: rounded(self.rate(store)), samples: None };
         };
         let times: Vec<u64> = range.times(store.now_ms()).collect();
         let mut values = vec![0.0; times.len()];
         for history in self.of {
             for column in self.columns {
-                let points = history.points(*column, store.timeline());
+                let points = history.borrow().points(*column, store.timeline());
                 for (value, time) in values.iter_mut().zip(&times) {
                     *value += at(&points, *time, self.kind);
                 }
             }
         }
-        let samples = times.iter().zip(&values);
-        let samples: Vec<Value> =
-            samples.map(|(time, value)| json!({ "sample": value.round() as i64, "timestamp": time })).collect();
+        let sample = |(time, value): (&u64, &f64)| Sample { sample: value.round() as i64, timestamp: *time };
+        let samples = times.iter().zip(&values).map(sample).collect();
         let (newest, oldest) = (values[0], values[values.len() - 1]);
         let rate = values.get(1).map_or(0.0, |second| (newest - second) * 1000.0 / range.step_ms as f64);
         let span_ms = times[0] - times[times.len() - 1];
-        details.insert("rate".to_owned(), rounded(rate));
-        details.insert("samples".to_owned(), samples.into());
-        details.insert("avg".to_owned(), rounded(values.iter().sum::<f64>() / values.len() as f64));
-        details.insert("avg_rate".to_owned(), rounded((newest - oldest) * 1000.0 / span_ms.max(1) as f64));
-        Value::Object(details)
+        Details {
+            avg: Some(rounded(values.iter().sum::<f64>() / values.len() as f64)),
+            avg_rate: Some(rounded((newest - oldest) * 1000.0 / span_ms.max(1) as f64)),
+            rate: rounded(rate),
+            samples: Some(samples),
+        }
     }
 
     /// Puts it under its name, and its details beside it.
-    pub(crate) fn put(self, into: &mut Map<String, Value>, name: &str, store: &Store, range: Option<Range>) {
+    pub(crate) fn put(&self, into: &mut Map<String, Value>, name: &str, store: &Store, range: Option<Range>) {
         into.insert(name.to_owned(), self.value().into());
-        into.insert(format!("{name}_details"), self.details(store, range));
+        into.insert(format!("{name}_details"), json!(self.details(store, range)));
     }
 }
 

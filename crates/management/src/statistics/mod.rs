@@ -13,8 +13,8 @@ mod series;
 mod stages;
 mod store;
 
-pub(crate) use details::{Figure, Kind, Ranges};
-pub(crate) use messages::{lengths, message_stats, out_of_queue, rates_of};
+pub(crate) use details::{Details, Figure, Kind, Ranges};
+pub(crate) use messages::{MessageStats, lengths, message_stats, out_of_queue, rates_of};
 pub(crate) use stages::{NAMES as STAGE_NAMES, Stages};
 pub(crate) use store::{History, Store};
 
