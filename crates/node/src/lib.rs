@@ -56,7 +56,7 @@ pub use quarantined_member::QuarantinedMember;
 pub use queue_member::QueueMember;
 pub use reader::Reader;
 pub use repair::{ASIDE_FOLDER, RepairReport, Uncounted, next_aside, repair};
-pub use shard::{Edge, Member, Now, Partition, Shard};
+pub use shard::{Edge, Member, Now, Partition, Progress, Shard};
 pub use share::{Share, ShareLimits};
 pub use standing::MemberStanding;
 pub use steward::MembersView;

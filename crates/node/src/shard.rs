@@ -17,6 +17,19 @@ use broker::queue::KeyMeter;
 use broker::{NodeNumber, PartitionId, QueueId};
 use partition::{Command, Effect, Outlets, PartitionFigures, QueueFigures, QueuePartition, TransientQueues};
 
+/// How far a group has come that a shard leads, in indexes of its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What commands became is there or before.
+    pub last: u64,
+    /// Up to here this node has written it.
+    pub written: u64,
+    /// Up to here it is on this node's disk.
+    pub synced: u64,
+    /// Up to here a majority has it on disk.
+    pub committed: u64,
+}
+
 /// What time it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
@@ -424,6 +437,16 @@ impl<M: Proposer> Shard<M> {
         let member = self.queue_members().find(|member| member.partition().id() == partition)?;
         let status = member.partition().replica().group().status();
         (status.role == consensus::Role::Leader).then_some(status.commit.0)
+    }
+
+    /// How far a group has come, if this shard leads it.
+    pub fn progress(&self, partition: PartitionId) -> Option<Progress> {
+        let member = self.queue_members().find(|member| member.partition().id() == partition)?;
+        let partition = member.partition();
+        let status = partition.replica().group().status();
+        let written = partition.replica().own_written().0.max(status.persisted.0);
+        let (last, synced, committed) = (partition.last_index().0, status.persisted.0, status.commit.0);
+        (status.role == consensus::Role::Leader).then_some(Progress { last, written, synced, committed })
     }
 
     fn queue_members(&self) -> impl Iterator<Item = &QueueMember> {

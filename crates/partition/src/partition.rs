@@ -129,6 +129,12 @@ impl QueuePartition {
         self.replica.group().status().term
     }
 
+    /// The index of the last entry that was made here, which may wait for the log to take it.
+    pub fn last_index(&self) -> LogIndex {
+        let held = self.leader.as_ref().map_or(0, |leader| leader.held.len() as u64);
+        LogIndex(self.replica.group().status().last.index.0 + held)
+    }
+
     /// The replicated state.
     pub fn queues(&self) -> &Queues {
         &self.queues

@@ -254,6 +254,12 @@ impl Replica {
         *entry = (*entry).max(index);
     }
 
+    /// The index up to which this leader has written its own log; 0 where nobody waited for that.
+    pub fn own_written(&self) -> LogIndex {
+        let is_of_now = self.written_term == self.group.status().term;
+        self.written.get(&self.node).copied().filter(|_| is_of_now).unwrap_or_default()
+    }
+
     /// The index up to which enough members have written this leader's log for a majority.
     /// Volatile.
     ///

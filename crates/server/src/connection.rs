@@ -612,6 +612,9 @@ impl Inner {
 
     /// Lets consumers go on that were passed over, once half of the window is free.
     fn feed_starved(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
+        if self.session.has_unwritten_spans() {
+            self.session.spans_written(self.amqp.output().written_bytes(), &Turn { local, client });
+        }
         if self.amqp.output().len() <= local.window() / 2 {
             let host = &Turn { local, client };
             self.session.drained(host);
@@ -787,6 +790,7 @@ impl Inner {
             self.take_turn(client, local, now);
         }
         self.input = BytesMut::new();
+        self.session.spans_of_connection_end(&Turn { local, client });
         self.session.count_unfinished(0, &mut Cx { client: &mut self.amqp, host: &Turn { local, client } });
     }
 }

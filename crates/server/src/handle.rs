@@ -16,6 +16,7 @@ use crate::patterns;
 use crate::random;
 pub use crate::shard::ShardStatistics;
 use crate::shard::{Arrival, Look, Outsider, Parcel};
+use crate::spans::{SpanFigures, Spans};
 use crate::topology_log::Answer;
 use broker::topology::{
     Actor, Checked, Command, CommandReply, HashAlgorithm, Name, NodeStanding, PasswordHash, QueueDeclare,
@@ -105,6 +106,8 @@ pub struct NodeFigures {
     pub log_times: (Durations, Durations),
     /// Bytes free on the disk of the data folder.
     pub disk_free_bytes: Option<u64>,
+    /// What became of the spans of traced messages.
+    pub spans: SpanFigures,
 }
 
 /// Why a change was not made.
@@ -429,6 +432,7 @@ impl Handle {
         figures.queues_created = shared.queues_created.load(Ordering::Relaxed);
         figures.queues_deleted = shared.queues_deleted.load(Ordering::Relaxed);
         figures.waiting_bytes = shared.sessions.sums.waiting.load(Ordering::Relaxed);
+        figures.spans = shared.spans.as_ref().map(Spans::figures).unwrap_or_default();
         for gauge in &shared.gauges {
             figures.transient_bytes += gauge.memory_bytes.load(Ordering::Relaxed);
             figures.unwritten_bytes += gauge.unwritten_bytes.load(Ordering::Relaxed);

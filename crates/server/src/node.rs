@@ -21,6 +21,7 @@ use crate::engine::{Decided, ShardDisk};
 use crate::listener::{self, Door};
 use crate::shard::thread::{self, Parts};
 use crate::shard::{Mailbox, Parcel};
+use crate::spans::Spans;
 use crate::tls::{self, TlsError, TlsFiles};
 use crate::tokens::{Tokens, WrongKeyFile};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
@@ -32,7 +33,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use switch::EVENT_EXCHANGE;
 
 /// How long clients have to answer `connection.close` when the node drains.
@@ -161,7 +162,9 @@ impl Node {
         }
         let shards = config.shards;
         let tokens = config.tokens.clone().map(Tokens::start).transpose()?;
-        let shared = Arc::new(Shared::new(config, topology, tokens));
+        let start = Instant::now();
+        let spans = config.traces.clone().map(|traces| Spans::start(traces, &config.node_name, start)).transpose()?;
+        let shared = Arc::new(Shared::new(config, topology, (tokens, spans), start));
         let (log, make_partitions) = make(Wiring { shared: shared.clone() });
         shared.set_log(log);
         let node = Node { shared, addresses, listeners: Mutex::new(listeners), threads: Mutex::new(Vec::new()) };
@@ -289,6 +292,9 @@ impl Node {
             if thread.join().is_err() {
                 tracing::error!("a shard thread panicked");
             }
+        }
+        if let Some(spans) = &self.shared.spans {
+            spans.stop();
         }
         // A peer's kernel may need a moment to take what was written last; closing sockets do not
         // lose it.

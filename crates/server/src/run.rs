@@ -159,6 +159,7 @@ pub fn run<G>(
         anonymous_user: config.anonymous_login_user.clone(),
         takes_passwords: config.takes_passwords(),
         tokens: config.token_settings(),
+        traces: config.trace_settings(),
         connections_max: config.connections_max,
         transient_bytes_max: config.transient_bytes_max,
         user_bytes_max: config.user_bytes_max,

@@ -15,6 +15,7 @@ use rustls::{RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
+use ureq::tls::{Certificate, RootCerts};
 use x509_cert::der::{Decode, asn1::PrintableStringRef, asn1::Utf8StringRef};
 
 /// Whether clients show a certificate.
@@ -73,6 +74,21 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
         Ok(found) => Ok(found),
         Err(error) => Err(wrong(file, error)),
     }
+}
+
+/// Whom we believe about another side: the authorities in a file of PEM, or those that this machine
+/// knows. Errors: nobody; `setting` names such a file.
+pub(crate) fn believed(file: Option<&Path>, setting: &str) -> Result<RootCerts, String> {
+    let found = match file {
+        Some(file) => certificates(file).map_err(|error| error.to_string())?,
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    if found.is_empty() {
+        return Err(format!("this machine knows no authorities: name a file with those to believe by {setting}"));
+    }
+    let found: Vec<Certificate<'static>> =
+        found.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
+    Ok(RootCerts::new_with_certs(&found))
 }
 
 /// The first certificate out of a file of PEM, as its bytes.

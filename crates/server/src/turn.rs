@@ -9,6 +9,7 @@ use crate::engine::wall_ms;
 use crate::random;
 use crate::shard::Parcel;
 use crate::shard::thread::{Here, Local};
+use crate::spans::Spans;
 use crate::topology_log::Answer;
 use ::node::Stage;
 use amqp::{Millis, Table};
@@ -16,7 +17,7 @@ use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
 use broker::{ChannelKey, PartitionId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
-use session::{Admitted, Asker, Common, Count, DeleteQueue, Deletion, Host, PasswordCheck, Verdict};
+use session::{Admitted, Asker, Common, Count, DeleteQueue, Deletion, Host, PasswordCheck, Sampler, Span, Verdict};
 use std::ops::Deref;
 use std::rc::Rc;
 use switch::Emission;
@@ -110,6 +111,26 @@ impl Host for Turn<'_> {
 
     fn traces(&self, vhost: VhostId) -> bool {
         self.local.shared.traced.contains(vhost)
+    }
+
+    fn sampler(&self) -> Option<Sampler> {
+        self.local.shared.spans.as_ref().map(Spans::sampler)
+    }
+
+    fn end_span(&self, span: Box<Span>) {
+        if let Some(spans) = &self.local.shared.spans {
+            spans.end(span);
+        }
+    }
+
+    fn drop_span(&self) {
+        self.local.shared.spans.iter().for_each(Spans::drop_one);
+    }
+
+    fn watch(&self, partition: PartitionId, span: Box<Span>) {
+        if self.local.switch.leads(partition) {
+            self.local.watch(partition, span);
+        }
     }
 
     fn check_memory(&self) {

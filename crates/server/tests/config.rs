@@ -120,7 +120,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or
 /// a flag.
-const OTHERS: [(Key, &str, &str); 80] = [
+const OTHERS: [(Key, &str, &str); 86] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -205,6 +205,12 @@ const OTHERS: [(Key, &str, &str); 80] = [
     (Key::unwritten_bytes_max, "1_048_576", "1MiB"),
     (Key::log, r#""warn,server=debug""#, "warn,server=debug"),
     (Key::log_format, r#""json""#, "json"),
+    (Key::otel_endpoint, r#"["http://collector"]"#, "http://collector"),
+    (Key::otel_sample_ratio, "0.5", "0.50"),
+    (Key::otel_headers, r#"["a=b"]"#, "a=b"),
+    (Key::otel_service_name, r#""orders""#, "orders"),
+    (Key::otel_resource_attributes, r#"["zone=a", "k=v"]"#, "zone=a,k=v"),
+    (Key::otel_ca, r#""collector.pem""#, "collector.pem"),
 ];
 
 #[test]
@@ -224,6 +230,7 @@ fn every_setting_can_be_given_in_the_file_the_environment_and_as_a_flag() {
                 (Key::oauth2_resource_server_id, "needed"),
                 (Key::oauth2_jwks_url, "https://needed"),
             ],
+            Some(("otel", _)) => vec![(Key::otel_endpoint, "http://needed")],
             _ => files(&[Key::tls_certificate, Key::tls_key, Key::tls_ca, Key::management_tls_ca]),
         };
         let needed: Vec<_> = needed.into_iter().filter(|(needed, _)| *needed != key).collect();

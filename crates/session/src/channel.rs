@@ -329,6 +329,11 @@ impl Channel {
         self.awaited.insert(publish_seq, Awaited { left, refused: false });
     }
 
+    /// Whether a partition that a publish went to has not spoken yet, where it went to several.
+    pub(super) fn awaits(&self, publish_seq: u64) -> bool {
+        self.awaited.contains_key(&publish_seq)
+    }
+
     /// A partition's word about `count` publishes from `first`. One refusal refuses the publish,
     /// once all have spoken. Returns how many are confirmed with that.
     #[inline]

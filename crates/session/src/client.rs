@@ -73,6 +73,8 @@ client! {
         fn last_delivery_tag(channel: ChannelId) -> u64;
         /// How many deliveries of a channel are not settled.
         fn unsettled_count(channel: ChannelId) -> u64;
+        /// Bytes that were said to the client since it came, those that wait for its socket included.
+        fn output_end() -> u64;
         /// How often bytes came from the client: what it says was among them by then.
         fn input_count() -> u64;
         /// Whether a channel waits for the answer to a request.

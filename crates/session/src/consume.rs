@@ -8,6 +8,7 @@
 use super::asking::Found;
 use super::channel::{Consumer, Pending, RequestKind, State};
 use super::refusal::channel_error;
+use super::span::Operation;
 use super::timeouts::Aging;
 use super::{Client, Cx, Host, Session, names, traits};
 use crate::ledger::QueueTraffic;
@@ -263,8 +264,10 @@ impl Session {
         message_count: u32,
         cx: &mut Cx<'_, impl Host>,
     ) {
+        let mut span = None;
         if cx.host.is_tracing() {
             self.trace_delivery(at, Some(queue), delivery, cx);
+            span = self.begin_delivery_span(Operation::Get, Some(queue), delivery, cx);
         }
         let channel = &mut self.channels[at];
         let holder = channel.holder_of_got(queue, partition, cx.host.ledger());
@@ -302,7 +305,11 @@ impl Session {
         let traffic = QueueTraffic { got: with_ack, got_no_ack: without, redelivered, ..QueueTraffic::default() };
         consumer.is_quorum = is_quorum;
         channel.counts.pass(queue, is_quorum, &traffic, cx.host.ledger());
-        let _tag = cx.client.get_ok(channel.id, &got);
+        let tag = cx.client.get_ok(channel.id, &got);
+        if let Some(span) = span {
+            let holder = (!no_ack).then_some((channel.key, got.consumer, delivery.seq));
+            self.delivery_span_encoded(span, tag, holder, cx);
+        }
     }
 }
 

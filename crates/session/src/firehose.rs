@@ -1,8 +1,8 @@
 //! The firehose: of every message of a traced virtual host, a copy as it comes in and one for each
 //! time it goes out, to the exchange `amq.rabbitmq.trace`.
 //!
-//! Invariant: what the firehose says is not told again. Where nothing is traced, a message costs a
-//! look at one flag. Source: RabbitMQ's guide on the firehose tracer; names and types of the
+//! Invariant: what the firehose says is not told again. Where nothing is traced, by this or by spans, a
+//! message costs a look at one flag. Source: RabbitMQ's guide on the firehose tracer; names and types of the
 //! headers are RabbitMQ's.
 
 use super::traits::{self, Copies};
@@ -61,7 +61,8 @@ fn properties_table(properties: &[u8]) -> Table {
 }
 
 impl Session {
-    /// Tells of a message that a client published, and of the queues that it goes to.
+    /// Tells of a message that a client published where that is traced, and of the queues that it goes
+    /// to.
     #[cold]
     pub(super) fn trace_publish(
         &self,
@@ -70,7 +71,7 @@ impl Session {
         queues: &[QueueId],
         cx: &Cx<'_, impl Host>,
     ) {
-        if publish.exchange == TRACE_EXCHANGE || !cx.host.traces(self.vhost) {
+        if publish.exchange == TRACE_EXCHANGE {
             return;
         }
         let names = {
@@ -86,7 +87,6 @@ impl Session {
     }
 
     /// Tells of a message that goes out to the channel at `at`, from `queue`.
-    #[cold]
     pub(super) fn trace_delivery(
         &self,
         at: usize,
@@ -94,8 +94,11 @@ impl Session {
         delivery: &Delivery,
         cx: &Cx<'_, impl Host>,
     ) {
+        if !cx.host.traces(self.vhost) {
+            return;
+        }
         let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");
-        if view.exchange() == TRACE_EXCHANGE.as_bytes() || !cx.host.traces(self.vhost) {
+        if view.exchange() == TRACE_EXCHANGE.as_bytes() {
             return;
         }
         let name = {

@@ -9,7 +9,9 @@ use crate::histories::Histories;
 use crate::ledger::Ledger;
 use crate::logins::{Logins, Try};
 use crate::occupancy::Occupancy;
+use crate::span::Span;
 use crate::tally::Count;
+use crate::trace_context::Sampler;
 use crate::unfinished::Sums;
 use amqp::{Millis, Table};
 use broker::topology::{Applied, BrokerEvent, Command as Change, Name, PasswordHash, Topology};
@@ -183,11 +185,25 @@ pub trait Host {
     /// The partition that answers a sync for the whole node.
     fn sync_partition(&self) -> PartitionId;
 
-    /// Whether some virtual host is traced.
+    /// Whether messages are looked at on their way: the firehose tells of some virtual host, or spans are
+    /// made. The rest is asked where this is true.
     fn is_tracing(&self) -> bool;
 
-    /// Whether this virtual host is traced.
+    /// Whether the firehose tells of this virtual host.
     fn traces(&self, vhost: VhostId) -> bool;
+
+    /// Of which messages spans are made that bring no trace along; `None` where no spans are made.
+    fn sampler(&self) -> Option<Sampler>;
+
+    /// A span has ended.
+    fn end_span(&self, span: Box<Span>);
+
+    /// A span was given up for want of room.
+    fn drop_span(&self);
+
+    /// A traced publish was just pushed to a partition. Where that is led on this shard, `span` ends once
+    /// it has the message safe; where it is led elsewhere, it is looked at there.
+    fn watch(&self, partition: PartitionId, span: Box<Span>);
 
     /// Has the sums compared with the budget of the memory: they moved.
     fn check_memory(&self);

@@ -14,7 +14,8 @@
 //! (`declare`, `consume`, and how partitions are asked for them in `asking`), a channel-wide
 //! prefetch (`credit`), direct reply-to (`reply_to`), transactions (`transaction`), consumers that
 //! hold a message for too long (`timeouts`), what the broker writes into messages (`stamps`) and
-//! tells of them (`firehose`), what is told of all this (`report`), of what waits for too long
+//! tells of them (`firehose`), which of them are traced (`trace_context`) and what is told of those
+//! (`span`, `spans`), what is told of all this (`report`), of what waits for too long
 //! (`waiting`), and of who changed what or was refused (`audit`).
 //!
 //! What the sessions of a node have in common stands beside them: who is let in (`logins`, by a
@@ -49,10 +50,13 @@ mod reply_to;
 pub mod report;
 mod routes;
 mod session;
+mod span;
+mod spans;
 mod stamps;
 mod tally;
 mod timeouts;
 mod token;
+mod trace_context;
 mod traits;
 mod transaction;
 mod unfinished;
@@ -70,9 +74,11 @@ pub use logins::{LoginLimits, LoginOver, Logins, Try, network};
 pub use occupancy::{Occupancy, Taken};
 pub use publish::SYNC_EXCHANGE;
 pub use session::{Cx, Peer, Session};
+pub use span::{MessageFacts, Moment, Operation, Span};
 pub use stamps::{Stamp, Stamps};
 pub use tally::{Count, MessageSizes, Published, Tally, Traffic};
 pub use token::is_token;
+pub use trace_context::{Sampler, TraceContext, publish_span_id};
 pub use unfinished::{Limits, Sums};
 
 pub(crate) use session::NEVER;

@@ -9,6 +9,8 @@ use super::channel::{RequestKind, State};
 use super::facts::PublishedFacts;
 use super::refusal::publish_error;
 use super::routes::{Group, Needs, Route};
+use super::span::Operation;
+use super::spans;
 use super::traits::{self, Copies};
 use super::waiting::CONFIRMS_LOOK_MS;
 use super::{Client, Cx, Host, Session};
@@ -112,11 +114,17 @@ impl Session {
             // From here on nobody sees them, also not whom the message comes back to.
             publish.properties = without_blind_copies(&publish.properties);
         }
+        let mut span = None;
         if cx.host.is_tracing() {
-            let route = self.channels[at].routes.get(place);
-            let targets = route.groups.iter().flat_map(|group| &group.targets);
-            let queues: SmallVec<[QueueId; 4]> = targets.map(|target| target.queue).collect();
-            self.trace_publish(&publish, copies, &queues, cx);
+            if cx.host.traces(self.vhost) {
+                let route = self.channels[at].routes.get(place);
+                let targets = route.groups.iter().flat_map(|group| &group.targets);
+                let queues: SmallVec<[QueueId; 4]> = targets.map(|target| target.queue).collect();
+                self.trace_publish(&publish, copies, &queues, cx);
+            }
+            if let Some(sampler) = cx.host.sampler() {
+                span = self.begin_publish_span(sampler, self.channels[at].key, &mut publish, cx);
+            }
         }
         let channel = &mut self.channels[at];
         let route = channel.routes.get(place);
@@ -129,6 +137,10 @@ impl Session {
         cx.host.count_size(publish.body.len());
         if route.groups.is_empty() {
             let (is_sync, is_away) = (route.is_sync, route.away > 0);
+            if let Some(span) = span {
+                let error = if is_away { Some("refused") } else { publish.mandatory.then_some("no_route") };
+                spans::end(span, error, cx.host);
+            }
             return match is_away {
                 true => self.refuse_publish(at, &publish, cx),
                 false => self.publish_nowhere(at, &publish, is_sync, cx),
@@ -140,6 +152,9 @@ impl Session {
         self.published |= route.shards;
         let (partitions, away) = (route.groups.len() + route.away, route.away);
         if let Err(error) = send(route, channel.key, &publish, cx) {
+            if let Some(span) = span {
+                spans::end(span, Some("precondition_failed"), cx.host);
+            }
             return self.fail(at, error, cx);
         }
         if begin_us != 0 {
@@ -154,7 +169,13 @@ impl Session {
                 channel.confirm(publish.publish_seq, 1, true, cx.client);
             }
         }
+        if let Some(span) = span {
+            let to: SmallVec<[_; 4]> = channel.routes.get(place).groups.iter().map(|group| group.partition).collect();
+            let publish = (channel.key, publish.publish_seq);
+            self.publish_span_routed(span, publish, &to, away > 0, cx.host);
+        }
         if is_new && self.route_targets > ROUTE_TARGETS_MAX {
+            let channel = &mut self.channels[at];
             self.route_targets -=
                 channel.routes.get(place).groups.iter().map(|group| group.targets.len()).sum::<usize>();
             channel.counts.take_route(channel.routes.get(place), self.vhost, cx.host.ledger());
@@ -296,6 +317,9 @@ impl Session {
         outcome: Disposition,
         cx: &mut Cx<'_, impl Host>,
     ) {
+        if self.spans.is_some() {
+            self.spans_settled(at, deliveries, outcome, cx.host);
+        }
         let channel = &mut self.channels[at];
         for run in deliveries {
             let found = channel.consumer_at(run.consumer).expect("a consumer is known while it holds messages");
@@ -323,9 +347,11 @@ impl Session {
     /// Encodes a message for its consumer.
     #[inline]
     pub(super) fn deliver(&mut self, at: usize, delivery: &Delivery, cx: &mut Cx<'_, impl Host>) {
+        let mut span = None;
         if cx.host.is_tracing() {
-            let consumer = self.channels[at].consumer(delivery.consumer.number);
-            self.trace_delivery(at, consumer.map(|consumer| consumer.queue), delivery, cx);
+            let queue = self.channels[at].consumer(delivery.consumer.number).map(|consumer| consumer.queue);
+            self.trace_delivery(at, queue, delivery, cx);
+            span = self.begin_delivery_span(Operation::Deliver, queue, delivery, cx);
         }
         let channel = &mut self.channels[at];
         let ConsumerKey { channel: key, number } = delivery.consumer;
@@ -368,18 +394,21 @@ impl Session {
                 _ => self.from_remote.push((key, partition, bytes)),
             }
         }
-        if sent.is_none() || !delivery.needs_ack {
-            return;
-        }
-        consumer.unacked += 1;
-        if let Some(credit) = &mut channel.credit {
-            if consumer.granted_only {
-                consumer.granted = consumer.granted.saturating_sub(1);
-                credit.spend();
-            } else {
-                credit.count();
+        if sent.is_some() && delivery.needs_ack {
+            consumer.unacked += 1;
+            if let Some(credit) = &mut channel.credit {
+                if consumer.granted_only {
+                    consumer.granted = consumer.granted.saturating_sub(1);
+                    credit.spend();
+                } else {
+                    credit.count();
+                }
+                channel.note_use(cx.host);
             }
-            channel.note_use(cx.host);
+        }
+        if let Some(span) = span {
+            let holder = delivery.needs_ack.then_some((key, number, delivery.seq));
+            self.delivery_span_encoded(span, sent, holder, cx);
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::occupancy::Place;
 use crate::probe::Probe;
 use crate::refusal;
 use crate::report::ConnectionNumber;
+use crate::spans::Spans;
 use crate::tally::Count;
 use crate::token::{self, is_token};
 use crate::transaction::Commit;
@@ -91,6 +92,10 @@ pub struct Session {
     pub(crate) work: Work,
     /// How long publishes take.
     pub(crate) probe: Probe,
+    /// When this turn began, in microseconds since the node started, where messages are traced.
+    pub(crate) turn_us: u64,
+    /// Traced messages on their way; absent until there is one.
+    pub(crate) spans: Option<Box<Spans>>,
     /// A login whose password is looked at elsewhere.
     login: Option<Box<Login>>,
     /// A commit that goes on with the next turn.
@@ -169,6 +174,8 @@ impl Session {
             route_targets: 0,
             work: Work::default(),
             probe: Probe::default(),
+            turn_us: 0,
+            spans: None,
             login: None,
             committing: None,
             replays: VecDeque::new(),
@@ -278,6 +285,9 @@ impl Session {
     pub fn begin_turn(&mut self, cx: &mut Cx<'_, impl Host>) {
         self.work = Work::default();
         self.probe.begin_turn();
+        if cx.host.is_tracing() {
+            self.turn_us = cx.host.elapsed_us();
+        }
         self.go_on_committing(cx);
         if !self.replays.is_empty() {
             self.go_on_replaying(cx);
@@ -345,10 +355,16 @@ impl Session {
                 if let Some(begin_us) = self.probe.answered(key, first, count) {
                     cx.host.note_confirmed(begin_us);
                 }
+                if self.spans.is_some() {
+                    self.publish_spans_answered(at, first, count, false, cx.host);
+                }
             }
             Effect::Refuse { first, count, .. } => {
                 self.probe.answered(key, first, count);
                 self.channels[at].confirm(first, count, true, cx.client);
+                if self.spans.is_some() {
+                    self.publish_spans_answered(at, first, count, true, cx.host);
+                }
             }
             Effect::Reply { request, reply, .. } => self.handle_reply(at, request, reply, cx),
             Effect::Cancelled { consumer, .. } => self.cancelled(at, consumer.number, cx),
@@ -446,6 +462,7 @@ impl Session {
         let mut gone = self.channels.remove(self.at(channel));
         gone.take_counts(self.vhost, host.ledger());
         self.probe.forget(gone.key);
+        self.spans_of_channel_end(gone.key, host);
         host.ledger().make_room(|| host.topology());
         self.route_targets -= gone.routes.targets();
         self.transaction_bytes -= gone.transaction.as_ref().map_or(0, |transaction| transaction.bytes());

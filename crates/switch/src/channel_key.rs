@@ -52,6 +52,11 @@ impl ChannelKeys {
     }
 }
 
+/// Whether a key is that of a shard, of whatever node.
+pub(crate) fn is_of_shard(key: ChannelKey) -> bool {
+    key.number() & ((1 << COUNTER_BITS) - 1) == 0
+}
+
 /// The shard that a channel's number names.
 #[inline]
 pub(crate) fn shard_of_number(number: u64) -> usize {
@@ -71,6 +76,7 @@ mod tests {
         assert_eq!((x.life(), a.shard_of(x)), (life(1, 5), Some(3)));
         assert_eq!(ChannelKeys::new(life(1, 5), 0).shard_of(y), Some(3));
         assert_eq!(a.shard_of(a.own()), Some(3));
+        assert!(is_of_shard(a.own()) && !is_of_shard(x));
         for other in [life(1, 6), life(2, 5)] {
             let same_channel = ChannelKeys::new(other, 3).next_key();
             assert_eq!((same_channel.number(), a.shard_of(same_channel)), (x.number(), None));

@@ -5,8 +5,8 @@
 use crate::follow::Tell;
 use crate::parcel::Parcel;
 use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, Topology};
-use broker::{ChannelKey, ConsumerKey, VhostId};
-use partition::{Effect, Reply, RequestId};
+use broker::{ChannelKey, ConsumerKey, PartitionId, VhostId};
+use partition::{Command, Effect, Reply, RequestId};
 use std::ops::Deref;
 
 /// Somebody who is no channel and waits for an answer.
@@ -73,6 +73,9 @@ pub trait Surroundings {
         request: RequestId,
         outcome: Result<CommandReply, Refusal>,
     );
+
+    /// A command of a channel of another shard or another node goes to a partition of this shard.
+    fn passes(&self, partition: PartitionId, command: &Command);
 
     /// Whether this shard has as much to write as it may: other nodes send it no more then.
     fn is_loaded(&self) -> bool;

@@ -158,6 +158,17 @@ impl<C, O> Switch<C, O> {
         is_elsewhere || self.leaders.has_peers() && !partition.is_in_memory()
     }
 
+    /// Whether a partition is led on this shard, as far as this node has heard.
+    pub fn leads(&self, partition: PartitionId) -> bool {
+        let is_here = self.directory.find(partition).is_some_and(|(shard, _)| shard == self.index);
+        is_here && (partition.is_in_memory() || self.leaders.leader(partition) == Some(self.leaders.own()))
+    }
+
+    /// Whether a key is that of a shard itself, of this node or another one, and no channel's.
+    pub fn is_of_shard(channel: ChannelKey) -> bool {
+        crate::channel_key::is_of_shard(channel)
+    }
+
     /// Who leads what, as far as this node has heard.
     pub fn leaders(&self) -> &Leaders {
         &self.leaders
@@ -237,6 +248,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 if let Command::Detach { channel } = &command {
                     self.remote.borrow_mut().forget(*channel);
                 }
+                env.passes(partition, &command);
                 // Whoever sent it here knows why.
                 self.inbox.borrow_mut().push_here(partition, command);
             }
@@ -434,7 +446,9 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     if let Command::Detach { channel } = &command {
                         self.remote.borrow_mut().forget(*channel);
                     }
-                    inbox.push_here(partition, command);
+                    drop(inbox);
+                    env.passes(partition, &command);
+                    self.inbox.borrow_mut().push_here(partition, command);
                 }
                 Forward::Effect(effect) => {
                     if road.answered(partition, &effect) {

@@ -206,6 +206,11 @@ impl Connection {
         &mut self.output
     }
 
+    /// Bytes of output since the connection began: those that were written, and those that wait.
+    pub fn output_end(&self) -> u64 {
+        self.output.written_bytes() + self.output.len() as u64
+    }
+
     /// Whether the socket is to be read. `false` while a bounded place is full, and when nothing
     /// counts any more.
     ///

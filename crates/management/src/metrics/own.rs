@@ -153,6 +153,9 @@ impl Scrape {
         let help = "Messages set aside since the start, because their bytes are damaged on the disk";
         out.one(counter("messages_set_aside", help), figures.messages_set_aside)?;
         out.one(counter("log_written_bytes", "Bytes written to the log"), figures.log_bytes)?;
+        out.one(counter("spans_sent", "Spans of traced messages that a collector has taken"), figures.spans.sent)?;
+        let help = "Spans of traced messages that were dropped, as the collector did not take them in time";
+        out.one(counter("spans_dropped", help), figures.spans.dropped)?;
         self.stages(out)?;
         if let Some(times) = &figures.sync_times {
             let syncs = Counted { sum: times.total_s, buckets: &times.buckets };

@@ -2,7 +2,8 @@
 //!
 //! Invariant: every variable with our prefix is a setting, `LEVERET_CONFIG`, `LEVERET_RABBITMQ_CONFIG`, `LEVERET_BIN` of our
 //! own tests, or one that an orchestrator makes for a service of our name; anything else is an
-//! error, because a variable that nobody reads is a setting that somebody believes in.
+//! error, because a variable that nobody reads is a setting that somebody believes in. Variables of
+//! OpenTelemetry are set for all programs of a machine, so they give way to everything else.
 
 use std::ffi::OsString;
 
@@ -24,6 +25,36 @@ pub(super) const RABBITMQ_CONFIG_VARIABLE: &str = "LEVERET_RABBITMQ_CONFIG";
 /// The environment variable of a setting.
 pub fn variable_name(setting: &Setting) -> String {
     format!("{PREFIX}{}", setting.name.to_ascii_uppercase())
+}
+
+/// What a variable that is not ours says of a setting.
+pub(super) struct Standard {
+    /// The setting.
+    pub(super) key: Key,
+    /// Its value, or its items.
+    pub(super) items: Vec<String>,
+}
+
+/// What OpenTelemetry's variables say; sentences about what of it is left out.
+pub(super) fn read_standard(
+    variables: &[(OsString, OsString)],
+    said: &mut Vec<(Key, Value, Origin)>,
+    left_out: &mut Vec<String>,
+) {
+    let (standard, mut sentences) = super::traces::standard(variables);
+    left_out.append(&mut sentences);
+    for Standard { key, items } in standard {
+        let setting = key.setting();
+        let given = if setting.is_list() { Given::List(items) } else { Given::Text(items.concat()) };
+        match Value::check(setting.kind, &given) {
+            Some(value) => said.push((key, value, Origin::Environment)),
+            None => left_out.push(format!(
+                "what OpenTelemetry's variables say of {} is left out: {} is expected",
+                setting.name,
+                setting.kind.allowed()
+            )),
+        }
+    }
 }
 
 /// All settings among these variables, in the order given.

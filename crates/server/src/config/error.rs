@@ -8,6 +8,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::setting::Setting;
+use super::settings::Key;
+use super::traces::SECRET;
 
 /// A quoted value is cut to this many characters, so that an error stays one readable line.
 const QUOTED_CHARS_MAX: usize = 60;
@@ -132,6 +134,7 @@ pub enum ConfigError {
 
 impl ConfigError {
     pub(super) fn value(setting: &Setting, origin: &Origin, found: String) -> ConfigError {
+        let found = if setting.key == Key::otel_headers { SECRET.to_owned() } else { found };
         ConfigError::Value { spelled: origin.spelled(setting), found, allowed: setting.kind.allowed() }
     }
 

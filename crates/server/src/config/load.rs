@@ -1,7 +1,7 @@
 //! From file, environment and flags to one configuration.
 //!
 //! Invariant: a flag goes before the environment, the environment before the file, the file before
-//! the default; and a wrong value is an error also where another source would have gone before it,
+//! OpenTelemetry's variables, those before the default; and a wrong value is an error also where another source would have gone before it,
 //! because it says something that somebody believes.
 
 use std::ffi::OsString;
@@ -34,7 +34,7 @@ pub struct Sources {
 
 /// Makes the configuration.
 ///
-/// - Precedence: flag, environment, file, RabbitMQ's file, default.
+/// - Precedence: flag, environment, file, RabbitMQ's file, OpenTelemetry's variables, default.
 /// - Errors: all that are wrong, file first, each of them one line; never empty. Settings that
 ///   contradict each other are only looked for when each is right by itself.
 /// - Cost: reads one small file.
@@ -42,11 +42,12 @@ pub fn load(sources: &Sources, machine: &Machine) -> Result<Config, Vec<ConfigEr
     let mut said = Vec::new();
     let mut errors = Vec::new();
     let mut left_out = Vec::new();
+    environment::read_standard(&sources.environment, &mut said, &mut left_out);
     if let Some(path) = named(sources, &sources.rabbitmq_config, RABBITMQ_CONFIG_VARIABLE) {
         let read = rabbitmq::read(&path, machine);
         said.extend(read.said);
         errors.extend(read.errors);
-        left_out = read.left_out;
+        left_out.extend(read.left_out);
     }
     if let Some(path) = named(sources, &sources.config_file, CONFIG_VARIABLE) {
         file::read(&path, &mut said, &mut errors);

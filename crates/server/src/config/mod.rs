@@ -9,6 +9,7 @@
 //! Absent on purpose: command-line parsing (the binary builds its flags from [`SETTINGS`]) and what
 //! a setting does (the rooms that use it).
 
+mod access;
 mod data_folder;
 mod document;
 mod environment;
@@ -20,10 +21,12 @@ mod machine;
 mod rabbitmq;
 mod rabbitmq_left_out;
 mod rabbitmq_oauth2;
+mod ratio;
 mod setting;
 mod settings;
 mod suggest;
 mod tokens;
+mod traces;
 mod value;
 
 pub use data_folder::open_data_folder;
@@ -34,8 +37,10 @@ pub use file::CONFIG_FILE_BYTES_MAX;
 pub use levels::{LOG_TARGETS_MAX, Level, LogFormat, LogLevels};
 pub use load::{Sources, load};
 pub use machine::Machine;
+pub use ratio::Ratio;
 pub use setting::{DefaultValue, Kind, Section, Setting, Unit};
 pub use settings::{Config, DESCRIPTORS_RESERVED, Key, SETTINGS};
 pub use suggest::{nearest, nearest_setting};
 pub use tokens::{KeySource, TokenSettings};
+pub use traces::TraceSettings;
 pub use value::Value;

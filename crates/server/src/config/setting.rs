@@ -67,12 +67,21 @@ pub enum Section {
     Memory,
     /// What operators read.
     Log,
+    /// What is told of traced messages, and to whom.
+    Traces,
 }
 
 impl Section {
     /// All of them, in order.
-    pub const ALL: [Section; 6] =
-        [Section::Node, Section::Connections, Section::Management, Section::Storage, Section::Memory, Section::Log];
+    pub const ALL: [Section; 7] = [
+        Section::Node,
+        Section::Connections,
+        Section::Management,
+        Section::Storage,
+        Section::Memory,
+        Section::Log,
+        Section::Traces,
+    ];
 
     /// The heading.
     pub fn title(self) -> &'static str {
@@ -83,6 +92,7 @@ impl Section {
             Section::Storage => "Storage",
             Section::Memory => "Memory",
             Section::Log => "Log",
+            Section::Traces => "Traces",
         }
     }
 }
@@ -146,6 +156,8 @@ pub enum Kind {
     Version,
     /// A level, perhaps with levels of single targets.
     Levels,
+    /// A part of a whole, from 0 to 1.
+    Ratio,
     /// One of a few words.
     Choice(&'static [&'static str]),
 }
@@ -195,6 +207,7 @@ impl Kind {
             Kind::Text { .. } => "TEXT".to_owned(),
             Kind::Version => "VERSION".to_owned(),
             Kind::Levels => "LEVEL".to_owned(),
+            Kind::Ratio => "RATIO".to_owned(),
             Kind::Choice(words) => words.join("|"),
         }
     }
@@ -235,6 +248,7 @@ impl Kind {
             Kind::Levels => {
                 "error, warn, info, debug, trace or off, then levels of single parts, as info,server=debug".to_owned()
             }
+            Kind::Ratio => "a number from 0 to 1 with at most 9 digits behind the point, as 0.01".to_owned(),
             Kind::Choice(words) => words.join(" or "),
         }
     }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use super::error::{ConfigError, Origin};
 use super::levels::{LogFormat, LogLevels};
 use super::machine::Machine;
+use super::ratio::Ratio;
 use super::setting::{DefaultValue, Kind, Section, Setting, bytes_text};
 use super::value::{Field, Given, Value};
 use crate::cluster::LinkFiles;
@@ -81,7 +82,7 @@ macro_rules! settings {
         pub struct Config {
             $(#[doc = $help] pub $name: $field,)*
             origins: [Origin; SETTING_COUNT],
-            /// Sentences about lines of RabbitMQ's file that are no settings here.
+            /// Sentences about lines of RabbitMQ's file, and variables of OpenTelemetry, that say nothing here.
             pub left_out: Vec<String>,
         }
 
@@ -603,6 +604,40 @@ settings! {
         "Form of a log line: `text` for people, `json` for programs.",
         elsewhere ["log.console.formatter", "log_formatter", "log.format"]
     }
+    otel_endpoint: Vec<String> {
+        Traces, Kind::Names { count_max: 1, bytes_max: 1024 }, Fixed("none"),
+        "The http or https address that spans of traced messages are sent to, by OTLP over HTTP in JSON, as http://127.0.0.1:4318/v1/traces; without \
+         it no message is traced. Where no setting names one, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT does, or OTEL_EXPORTER_OTLP_ENDPOINT with /v1/traces \
+         behind it.",
+        elsewhere ["otlp_endpoint", "traces_endpoint"]
+    }
+    otel_sample_ratio: Ratio {
+        Traces, Kind::Ratio, Fixed("0"),
+        "Which part of the messages that bring no trace along begins one here; the header traceparent is written into those. A message that brings \
+         one is traced if its publisher traces it.",
+        elsewhere ["otel_traces_sampler_arg"]
+    }
+    otel_headers: Vec<String> {
+        Traces, Kind::Names { count_max: 16, bytes_max: 4096 }, Fixed("none"),
+        "Headers of the requests that bring spans, each as NAME=VALUE. Their values are told nowhere. OTEL_EXPORTER_OTLP_HEADERS stands for it where \
+         no setting does.",
+        elsewhere ["otlp_headers"]
+    }
+    otel_service_name: String {
+        Traces, Kind::Text { bytes_max: 255 }, Fixed("leveret"),
+        "What spans call this broker (service.name). OTEL_SERVICE_NAME stands for it where no setting does.",
+        elsewhere ["service_name"]
+    }
+    otel_resource_attributes: Vec<String> {
+        Traces, Kind::Names { count_max: 64, bytes_max: 1024 }, Fixed("none"),
+        "What else spans say of this broker, each as NAME=VALUE. OTEL_RESOURCE_ATTRIBUTES stands for it where no setting does.",
+        elsewhere ["resource_attributes"]
+    }
+    otel_ca: Option<PathBuf> {
+        Traces, Kind::File, Fixed("none"),
+        "Certificates in PEM of the authorities that are believed about otel_endpoint; those of this machine without it.",
+        elsewhere ["otel_exporter_otlp_certificate"]
+    }
 }
 
 impl Key {
@@ -635,9 +670,10 @@ impl Config {
         *self.origin(key) == Origin::Default
     }
 
-    /// Every setting with its value and who said so, the default included.
+    /// Every setting with its value and who said so, the default included; for people, so without what
+    /// is secret.
     pub fn all(&self) -> impl Iterator<Item = (&'static Setting, Value, &Origin)> {
-        SETTINGS.iter().zip(&self.origins).map(|(setting, origin)| (setting, self.value(setting.key), origin))
+        SETTINGS.iter().zip(&self.origins).map(|(setting, origin)| (setting, self.told(setting.key), origin))
     }
 
     /// The settings that somebody has said, for the log of a start.
@@ -646,7 +682,7 @@ impl Config {
             .iter()
             .zip(&self.origins)
             .filter(|(_, origin)| **origin != Origin::Default)
-            .map(|(setting, origin)| (setting, self.value(setting.key), origin))
+            .map(|(setting, origin)| (setting, self.told(setting.key), origin))
     }
 
     /// Replaces single values. Relations between settings are not looked at: see
@@ -708,6 +744,7 @@ impl Config {
         errors.extend(self.cluster_contradictions());
         errors.extend(self.access_contradictions());
         errors.extend(self.token_contradictions());
+        errors.extend(self.trace_contradictions());
         let free_bytes_needed = self.wal_file_bytes * SPARE_WAL_FILES;
         if self.disk_free_min_bytes < free_bytes_needed {
             errors.push(self.contradiction([
@@ -728,75 +765,6 @@ impl Config {
                     ),
                 ),
             ]));
-        }
-        errors
-    }
-
-    /// Likewise, of those about other nodes.
-    fn cluster_contradictions(&self) -> Vec<ConfigError> {
-        let files = [
-            (Key::cluster_tls_ca, &self.cluster_tls_ca),
-            (Key::cluster_tls_certificate, &self.cluster_tls_certificate),
-            (Key::cluster_tls_key, &self.cluster_tls_key),
-        ];
-        let missing = files.iter().find(|(_, file)| file.is_none()).map(|(key, _)| key.setting().name);
-        let found = files.iter().find(|(_, file)| file.is_some()).map(|(key, _)| *key);
-        let (Some(missing), Some(key)) = (missing, found) else { return Vec::new() };
-        let setting = key.setting();
-        let rule = format!("it needs {missing}, which is not set: nodes encrypt with all three or none");
-        vec![ConfigError::relation(setting, self.origin(key), self.value(key).shown(setting.kind), rule)]
-    }
-
-    /// Likewise, of those about who comes in.
-    fn access_contradictions(&self) -> Vec<ConfigError> {
-        let wrong = |key: Key, rule: String| {
-            let setting = key.setting();
-            ConfigError::relation(setting, self.origin(key), self.value(key).shown(setting.kind), rule)
-        };
-        let mut errors = Vec::new();
-        for (key, file) in [(Key::tls_certificate, &self.tls_certificate), (Key::tls_key, &self.tls_key)] {
-            if !self.amqps.is_empty() && file.is_none() {
-                errors.push(wrong(Key::amqps, format!("it needs {}, which is not set", key.setting().name)));
-            }
-        }
-        if self.tls_verify != VerifyClients::Never && self.tls_ca.is_none() {
-            errors.push(wrong(Key::tls_verify, "it needs tls_ca, which is not set".to_owned()));
-        }
-        if !self.management_tls.is_empty() && self.management_tls_files().is_none() {
-            let rule = "it needs management_tls_certificate and management_tls_key, or tls_certificate and tls_key";
-            errors.push(wrong(Key::management_tls, rule.to_owned()));
-        }
-        if self.management_tls_verify != VerifyClients::Never && self.management_tls_ca.is_none() {
-            errors.push(wrong(Key::management_tls_verify, "it needs management_tls_ca, which is not set".to_owned()));
-        }
-        let both = self.management_tls.iter().find(|address| self.management.contains(address) && address.port() != 0);
-        if let Some(twice) = both {
-            let rule = format!("{twice} is in management already; one port speaks one of the two");
-            errors.push(wrong(Key::management_tls, rule));
-        }
-        if let Some(twice) = self.amqps.iter().find(|address| self.amqp.contains(address) && address.port() != 0) {
-            errors.push(wrong(Key::amqps, format!("{twice} is in amqp already; one port speaks one of the two")));
-        }
-        if let Some(other) = self.proxy_protocol.iter().find(|a| !self.amqp.contains(a) && !self.amqps.contains(a)) {
-            errors.push(wrong(Key::proxy_protocol, format!("{other} is in neither amqp nor amqps")));
-        }
-        if self.amqp.is_empty() && self.amqps.is_empty() {
-            errors.push(wrong(Key::amqp, "without it amqps needs an address".to_owned()));
-        }
-        let known = amqp::ConnectionConfig::CAPABILITIES;
-        if self.capabilities.iter().any(|name| !known.contains(&name.as_str())) {
-            errors.push(wrong(Key::capabilities, format!("some of {} are expected", known.join(", "))));
-        }
-        let unknown = self.auth_mechanisms.iter().find(|name| mechanism(name).is_none());
-        if unknown.is_some() || self.auth_mechanisms.is_empty() {
-            errors.push(wrong(
-                Key::auth_mechanisms,
-                "one or more of PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS and RABBIT-CR-DEMO are expected".to_owned(),
-            ));
-        }
-        if self.auth_mechanisms.iter().any(|name| name == "EXTERNAL") && self.tls_verify == VerifyClients::Never {
-            let rule = "EXTERNAL needs tls_verify to be optional or required".to_owned();
-            errors.push(wrong(Key::auth_mechanisms, rule));
         }
         errors
     }
@@ -842,7 +810,7 @@ impl Config {
     }
 }
 
-fn mechanism(name: &str) -> Option<amqp::Mechanism> {
+pub(super) fn mechanism(name: &str) -> Option<amqp::Mechanism> {
     use amqp::Mechanism::{AmqPlain, Anonymous, CrDemo, External, Plain};
     [Plain, AmqPlain, External, Anonymous, CrDemo].into_iter().find(|mechanism| mechanism.name() == name)
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use super::error::{one_line, quoted};
 use super::levels::{LogFormat, LogLevels};
+use super::ratio::Ratio;
 use super::setting::{Kind, Unit, bytes_text};
 use crate::tls::{LoginFrom, VerifyClients};
 use broker::topology::{HashAlgorithm, Redeclaration};
@@ -65,6 +66,8 @@ pub enum Value {
     Text(String),
     /// Of [`Kind::Levels`].
     Levels(LogLevels),
+    /// Of [`Kind::Ratio`].
+    Ratio(Ratio),
     /// Of [`Kind::Choice`]: which word.
     Choice(usize),
 }
@@ -131,6 +134,13 @@ impl Value {
                 (parts.len() == 3 && parts.iter().all(is_number)).then(|| Value::Text(text.to_owned()))
             }
             Kind::Levels => given.single()?.parse().ok().map(Value::Levels),
+            Kind::Ratio => match given {
+                // Numbers of a file that are not whole are kept as they are written.
+                Given::Plain(text) | Given::Text(text) | Given::Other(text) => text.parse().ok(),
+                Given::Integer(number) => number.to_string().parse().ok(),
+                Given::List(_) | Given::Truth(_) => None,
+            }
+            .map(Value::Ratio),
             Kind::Choice(words) => {
                 let truth = |truth: bool| if truth { "true" } else { "false" };
                 let text = match given {
@@ -153,6 +163,7 @@ impl Value {
             Value::Names(names) => toml_list(names.iter().cloned()),
             Value::Text(text) => toml_text(text),
             Value::Levels(levels) => toml_text(&levels.to_string()),
+            Value::Ratio(ratio) => ratio.to_string(),
             Value::Choice(index) => match kind {
                 Kind::Choice(words) => toml_text(words[*index]),
                 _ => unreachable!("only a choice has a value that is one of its words"),
@@ -285,7 +296,8 @@ plain_field!(
     Addresses(Vec<SocketAddr>),
     Names(Vec<String>),
     Text(String),
-    Levels(LogLevels)
+    Levels(LogLevels),
+    Ratio(Ratio)
 );
 
 impl Field for LogFormat {

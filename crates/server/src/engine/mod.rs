@@ -42,7 +42,7 @@ pub(crate) use metadata::Decided;
 pub use node::{
     ASIDE_FOLDER, BOUNDS_US, Durations, OpenError, RepairReport, Stage, SyncTimes, Uncounted, needs_of, next_aside,
 };
-pub(crate) use shard_disk::{ShardDisk, wall_ms};
+pub(crate) use shard_disk::{ShardDisk, wall_ms, wall_us};
 use wal_thread::WalHandle;
 
 /// What the durable half of a node is made of.

@@ -21,6 +21,11 @@ pub(crate) fn wall_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
 }
 
+/// The same in microseconds.
+pub(crate) fn wall_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64)
+}
+
 /// See the module. Lives on the shard's thread.
 pub(crate) struct ShardDisk {
     pub(crate) wal: WalHandle,

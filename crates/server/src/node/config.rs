@@ -1,6 +1,7 @@
 //! What a node is made of, and why one does not start.
 
-use crate::config::TokenSettings;
+use crate::config::{TokenSettings, TraceSettings};
+use crate::spans::WrongCollector;
 use crate::tls::LoginFrom;
 use crate::tokens::WrongKeyFile;
 use amqp::{ConnectionConfig, Millis};
@@ -58,6 +59,8 @@ pub struct NodeConfig {
     pub takes_passwords: bool,
     /// What is asked of tokens, and where the keys are that sign them; `None` takes none.
     pub tokens: Option<TokenSettings>,
+    /// Where spans of traced messages go; `None` traces none.
+    pub traces: Option<TraceSettings>,
     /// Client connections at most; further ones are closed as soon as they are accepted.
     pub connections_max: usize,
     /// Bytes that messages of transient queues may pin before publishers are blocked.
@@ -103,6 +106,7 @@ impl NodeConfig {
             anonymous_user: "guest".to_owned(),
             takes_passwords: true,
             tokens: None,
+            traces: None,
             connections_max: 100_000,
             transient_bytes_max: 256 << 20,
             user_bytes_max: 128 << 20,
@@ -157,6 +161,9 @@ pub enum StartError {
     /// A key that signs tokens cannot be read, or nobody can be asked for them.
     #[error("oauth2: {0}")]
     Tokens(#[from] WrongKeyFile),
+    /// Nobody can be sent spans.
+    #[error(transparent)]
+    Traces(#[from] WrongCollector),
     /// A thread cannot be started.
     #[error("cannot start a shard thread: {source}")]
     Thread {

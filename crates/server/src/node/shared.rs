@@ -11,6 +11,7 @@ use super::traced::Traced;
 use crate::cluster::Links;
 use crate::passwords::Passwords;
 use crate::shard::{Mailbox, Outsider, Parcel};
+use crate::spans::Spans;
 use crate::tokens::Tokens;
 use crate::topology_log::{Answer, TopologyLog};
 use amqp::Millis;
@@ -74,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) passwords: Passwords,
     /// Where tokens are looked at, if any are taken.
     pub(crate) tokens: Option<Tokens>,
+    /// Where spans of traced messages go, if any are made.
+    pub(crate) spans: Option<Spans>,
     log: OnceLock<Arc<dyn TopologyLog>>,
     /// Held by the one change under way whose patterns were weighed, until it is decided.
     pub(crate) pattern_turn: tokio::sync::Mutex<()>,
@@ -87,7 +90,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(config: NodeConfig, topology: Topology, tokens: Option<Tokens>) -> Shared {
+    pub(super) fn new(
+        config: NodeConfig,
+        topology: Topology,
+        (tokens, spans): (Option<Tokens>, Option<Spans>),
+        start: Instant,
+    ) -> Shared {
         let own = NodeNumber(config.life.node);
         let mut directory = Directory::new(config.shards, &config.placement);
         let mut topology = topology;
@@ -125,7 +133,7 @@ impl Shared {
             offers: Offers::new(&config.amqp),
             certificates: Certificates::default(),
             management_certificates: Certificates::default(),
-            traced: Traced::default(),
+            traced: Traced::new(spans.is_some()),
             mailboxes: (0..config.shards).map(|_| Mailbox::default()).collect(),
             gauges: (0..config.shards).map(|_| Gauge::default()).collect(),
             sessions: Common { settings, logins, occupancy: Arc::default(), histories, sums },
@@ -134,13 +142,14 @@ impl Shared {
             directory,
             passwords: Passwords::new(config.shards, Duration::from_secs(config.known_passwords_s), config.on_quiet),
             tokens,
+            spans,
             log: OnceLock::new(),
             pattern_turn: tokio::sync::Mutex::new(()),
             queues_created: AtomicU64::new(0),
             queues_deleted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             door_closes: Notify::new(),
-            start: Instant::now(),
+            start,
             config,
         }
     }

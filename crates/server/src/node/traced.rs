@@ -6,7 +6,7 @@
 use broker::VhostId;
 use broker::topology::Topology;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 /// What was said last about one.
@@ -17,24 +17,43 @@ pub(crate) struct Said {
     pub(crate) on: bool,
 }
 
-/// See the module. That none is traced is known without a lock.
+/// The firehose tells of some virtual host.
+const FIREHOSE: u8 = 1;
+/// Spans are made.
+const SPANS: u8 = 2;
+
+/// See the module. That none is traced is known without a lock; and whether spans are made of messages
+/// stands beside it, so that a message which nobody looks at costs one look for both.
 #[derive(Debug, Default)]
 pub(crate) struct Traced {
-    is_any: AtomicBool,
+    flags: AtomicU8,
     vhosts: RwLock<BTreeMap<VhostId, Said>>,
 }
 
 impl Traced {
-    /// Whether some virtual host is.
+    /// None is, whether spans are made or not.
+    pub(crate) fn new(makes_spans: bool) -> Traced {
+        Traced { flags: AtomicU8::new(if makes_spans { SPANS } else { 0 }), ..Traced::default() }
+    }
+
+    /// Whether some virtual host is, or spans are made.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
-        self.is_any.load(Ordering::Relaxed)
+        self.flags.load(Ordering::Relaxed) != 0
+    }
+
+    fn set_firehose(&self, is_on: bool) {
+        match is_on {
+            true => self.flags.fetch_or(FIREHOSE, Ordering::Relaxed),
+            false => self.flags.fetch_and(!FIREHOSE, Ordering::Relaxed),
+        };
     }
 
     /// Whether this one is.
     pub(crate) fn contains(&self, vhost: VhostId) -> bool {
         let is_on = |said: &Said| said.on;
-        self.is_any() && self.vhosts.read().unwrap_or_else(PoisonError::into_inner).get(&vhost).is_some_and(is_on)
+        let is_some = self.flags.load(Ordering::Relaxed) & FIREHOSE != 0;
+        is_some && self.vhosts.read().unwrap_or_else(PoisonError::into_inner).get(&vhost).is_some_and(is_on)
     }
 
     /// Begins or ends to trace one, at this time; gives what is to be told. Those that are gone are
@@ -46,7 +65,7 @@ impl Traced {
         let stamp = vhosts.get(&vhost).map_or(now, |known| now.max(known.stamp + 1));
         let said = Said { stamp, on };
         vhosts.insert(vhost, said);
-        self.is_any.store(vhosts.values().any(|said| said.on), Ordering::Relaxed);
+        self.set_firehose(vhosts.values().any(|said| said.on));
         said
     }
 
@@ -57,7 +76,7 @@ impl Traced {
         if vhosts.get(&vhost).is_none_or(is_newer) {
             vhosts.insert(vhost, said);
         }
-        self.is_any.store(vhosts.values().any(|said| said.on), Ordering::Relaxed);
+        self.set_firehose(vhosts.values().any(|said| said.on));
     }
 
     /// All that was said.
@@ -83,6 +102,10 @@ mod tests {
         let traced = Traced::default();
         traced.note(vhost, on);
         assert!(traced.contains(vhost));
+        let spans = Traced::new(true);
+        assert!(spans.is_any() && !spans.contains(vhost));
+        [on, off].into_iter().for_each(|said| spans.note(vhost, said));
+        assert!(spans.is_any() && !spans.contains(vhost), "the end of the one is not that of the other");
         assert_eq!(traced.all(), [(vhost, on)]);
     }
 }

@@ -30,8 +30,10 @@
 
 mod mailbox;
 pub(crate) mod thread;
+mod watch;
 mod wheel;
 
 pub use mailbox::ShardStatistics;
 pub(crate) use mailbox::{Arrival, Look, Mailbox, Outsider, Parcel};
+pub(crate) use watch::Watch;
 pub(crate) use wheel::{Seat, Wheel};

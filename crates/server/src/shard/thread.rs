@@ -5,7 +5,7 @@
 //! task waits, and a connection is borrowed by at most one of: its own task, the step task's
 //! timers, the step task's effects.
 
-use super::{Arrival, Look, Outsider, Parcel, Seat, ShardStatistics, Wheel};
+use super::{Arrival, Look, Outsider, Parcel, Seat, ShardStatistics, Watch, Wheel};
 use crate::cluster::LinkOut;
 use crate::connection::{Client, ConnectionTask};
 use crate::drain::Drain;
@@ -19,8 +19,8 @@ use amqp::Millis;
 use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, Topology};
 use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, VhostId};
 use node::{Now, Shard, Share, Stage, StageClock};
-use partition::{Effect, RequestId};
-use session::{Ledger, Peer, Tally};
+use partition::{Command, Effect, RequestId};
+use session::{Ledger, Peer, Span, Tally};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -74,6 +74,8 @@ pub(crate) struct Local {
     pub(crate) stages: StageClock,
     /// When a publish that is measured was handed over; 0 if none was since the last step.
     pub(crate) queued_us: Cell<u64>,
+    /// Traced publishes in the hands of the partitions of this shard.
+    watch: Watch,
     /// The links to other nodes whose sockets this shard has.
     links: Rc<RefCell<Vec<Rc<LinkOut>>>>,
 }
@@ -87,6 +89,13 @@ impl Local {
     /// Bytes that may be queued towards each socket of this shard.
     pub(crate) fn window(&self) -> usize {
         self.window.get()
+    }
+
+    /// A traced publish was handed to a partition of this shard: `span` ends once it is safe there.
+    pub(crate) fn watch(&self, partition: PartitionId, span: Box<Span>) {
+        if let (Some(spans), Some(_)) = (&self.shared.spans, self.watch.push(partition, span)) {
+            spans.drop_one();
+        }
     }
 
     /// Has the step task run once, after the tasks that are ready now.
@@ -292,6 +301,20 @@ impl Surroundings for Here<'_> {
     ) {
         client.handle_decided(channel, request, outcome, self.0);
         self.0.flush_later(client);
+    }
+
+    #[inline]
+    fn passes(&self, partition: PartitionId, command: &Command) {
+        if self.0.shared.spans.is_none() {
+            return;
+        }
+        let Command::Publish(publish) = command else { return };
+        // What the shards themselves publish is no client's, and nobody's publish span.
+        let is_of_shard = publish.publish_seq != 0 && Switch::<Rc<Client>, Outsider>::is_of_shard(publish.channel);
+        if let Some(span) = Span::of_stored(publish, random::dice, self.0.shared.elapsed_us()).filter(|_| !is_of_shard)
+        {
+            self.0.watch(partition, span);
+        }
     }
 
     fn is_loaded(&self) -> bool {
@@ -522,6 +545,15 @@ impl StepTask {
         }
     }
 
+    /// Ends the spans of traced publishes that are safe now.
+    #[cold]
+    fn look_at_traced(&self) {
+        let StepTask { local, shard, .. } = self;
+        let Some(spans) = &local.shared.spans else { return };
+        let progress = |partition| shard.progress(partition);
+        local.watch.end_step(progress, |span| spans.end(span));
+    }
+
     /// Tells the other threads how much this shard holds.
     fn publish_gauges(&mut self) {
         let (local, shared) = (&self.local, &self.local.shared);
@@ -593,6 +625,9 @@ impl Future for StepTask {
         this.handle_timers(now);
         this.local.switch.resume_roads(&Here(&this.local));
         this.local.switch.send_dead_letters(&Here(&this.local));
+        if !this.local.watch.is_empty() {
+            this.local.watch.begin_step(this.local.shared.elapsed_us());
+        }
         let StepTask { local, shard, drain, .. } = &mut *this;
         let time = drain.time(Now { ms: now, wall_ms: wall_ms() });
         shard.share().are_keys_full = local.shared.memory.are_keys_full();
@@ -601,6 +636,9 @@ impl Future for StepTask {
         }
         let has_peers = local.shared.leaders.has_peers();
         this.note_proposed();
+        if !this.local.watch.is_empty() {
+            this.look_at_traced();
+        }
         let StepTask { local, shard, disk, .. } = &mut *this;
         if has_peers {
             local.send_to_nodes(shard.share());
@@ -688,6 +726,7 @@ pub(crate) fn run(parts: Parts) {
             ledger: Ledger::default(),
             stages: StageClock::default(),
             queued_us: Cell::new(0),
+            watch: Watch::default(),
             links: Rc::default(),
             shared: shared.clone(),
         });

@@ -13,7 +13,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use tokens::Keys;
 use ureq::Agent;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::tls::{RootCerts, TlsConfig};
 
 /// How long an answer may take, from the name's look-up on.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -55,6 +55,10 @@ impl Fetch {
         }
     }
 
+    fn roots(&self) -> Result<RootCerts, String> {
+        tls::believed(self.authorities.as_deref(), "oauth2_ca")
+    }
+
     fn fetch(&self) -> Result<Found, String> {
         // Made anew each time: authorities may be others by now.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -80,23 +84,6 @@ impl Fetch {
         };
         let keys = Keys::published(&get(&agent, &url)?).ok_or_else(|| format!("{url}: no JSON web key set"))?;
         Ok(Found { keys, issuer })
-    }
-
-    fn roots(&self) -> Result<RootCerts, String> {
-        let found: Vec<Certificate<'static>> = match &self.authorities {
-            Some(file) => {
-                let found = tls::certificates(file).map_err(|error| error.what)?;
-                found.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect()
-            }
-            None => {
-                let found = rustls_native_certs::load_native_certs().certs;
-                found.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect()
-            }
-        };
-        match found.is_empty() {
-            true => Err("this machine knows no authorities: name a file with those to believe by oauth2_ca".to_owned()),
-            false => Ok(RootCerts::new_with_certs(&found)),
-        }
     }
 }
 

@@ -6,5 +6,6 @@ mod limits;
 mod old_knowledge;
 mod requests;
 mod script;
+mod spans;
 mod tokens;
 mod transactions;

@@ -25,7 +25,7 @@ use partition::{Command, Effect, Message, Reply, RequestId};
 use session::report::ConnectionNumber;
 use session::{
     Admitted, Client, Common, Count, Cx, DeleteQueue, Histories, Host, Ledger, Limits, LoginLimits, Logins,
-    PasswordCheck, Peer, Session, Settings, Sums, Verdict,
+    PasswordCheck, Peer, Sampler, Session, Settings, Span, Sums, Verdict,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,6 +72,15 @@ pub(crate) struct Node {
     pub(crate) ledger: Ledger,
     /// Whether there is room for one more token to look at.
     pub(crate) takes_tokens: Cell<bool>,
+    /// Of which messages spans are made.
+    pub(crate) sampler: Cell<Option<Sampler>>,
+    pub(crate) spans: RefCell<Vec<Span>>,
+    /// Spans of what partitions were given, which nothing ends here.
+    pub(crate) watched: RefCell<Vec<(PartitionId, Span)>>,
+    pub(crate) dropped_spans: Cell<u32>,
+    /// What partitions were given.
+    pub(crate) published: RefCell<Vec<partition::Publish>>,
+    dice: Cell<u64>,
 }
 
 impl Node {
@@ -127,7 +136,8 @@ impl Host for Node {
     }
 
     fn dice(&self) -> u64 {
-        4
+        self.dice.set(self.dice.get() + 1);
+        self.dice.get()
     }
 
     fn shard(&self) -> usize {
@@ -151,11 +161,27 @@ impl Host for Node {
     }
 
     fn is_tracing(&self) -> bool {
-        false
+        self.sampler.get().is_some()
     }
 
     fn traces(&self, _: VhostId) -> bool {
         false
+    }
+
+    fn sampler(&self) -> Option<Sampler> {
+        self.sampler.get()
+    }
+
+    fn end_span(&self, span: Box<Span>) {
+        self.spans.borrow_mut().push(*span);
+    }
+
+    fn drop_span(&self) {
+        self.dropped_spans.set(self.dropped_spans.get() + 1);
+    }
+
+    fn watch(&self, partition: PartitionId, span: Box<Span>) {
+        self.watched.borrow_mut().push((partition, *span));
     }
 
     fn check_memory(&self) {}
@@ -163,6 +189,7 @@ impl Host for Node {
     fn push(&self, partition: PartitionId, command: Command) {
         let what = match &command {
             Command::Publish(publish) => {
+                self.published.borrow_mut().push(publish.clone());
                 let Message { properties, body, .. } = &publish.message;
                 let reply_to = Properties::parse(properties).ok().and_then(|parsed| parsed.reply_to).map(text);
                 let reply_to = reply_to.map(|name| format!(" reply to {name}")).unwrap_or_default();
@@ -286,6 +313,8 @@ pub(crate) struct Machine {
     unacked: BTreeMap<(ChannelId, u32), BTreeSet<u64>>,
     last_tag: u64,
     inputs: u64,
+    /// Messages that it wrote for the client, which count as a byte each.
+    written: u64,
     pub(crate) knows_cancel: bool,
     pub(crate) is_closing: bool,
 }
@@ -297,6 +326,7 @@ impl Machine {
 
     fn tag(&mut self, channel: ChannelId, consumer: u32, no_ack: bool) -> Option<u64> {
         self.last_tag += 1;
+        self.written += 1;
         if !no_ack {
             self.unacked.entry((channel, consumer)).or_default().insert(self.last_tag);
         }
@@ -399,6 +429,10 @@ impl Client for Machine {
 
     fn unsettled_count(&self, _: ChannelId) -> u64 {
         self.unacked.values().map(|tags| tags.len() as u64).sum()
+    }
+
+    fn output_end(&self) -> u64 {
+        self.written
     }
 
     fn input_count(&self) -> u64 {
@@ -508,6 +542,12 @@ impl Script {
             term: Cell::new(1),
             ledger: Ledger::default(),
             takes_tokens: Cell::new(true),
+            sampler: Cell::default(),
+            spans: RefCell::default(),
+            watched: RefCell::default(),
+            dropped_spans: Cell::default(),
+            published: RefCell::default(),
+            dice: Cell::new(3),
         };
         let machine = Machine { log, knows_cancel: true, ..Machine::default() };
         Script { session: Session::new(peer, ConnectionNumber(1_000)), machine, node, openings: BTreeMap::new() }
@@ -585,6 +625,10 @@ impl Script {
         let channel = self.id(number);
         self.machine.waiting.remove(&channel);
         self.event(Event::ChannelClosed { channel, unsettled: Deliveries::new(), error: None });
+    }
+
+    pub(crate) fn channel(&self, number: u16) -> ChannelId {
+        self.id(number)
     }
 
     fn id(&self, number: u16) -> ChannelId {
@@ -693,6 +737,16 @@ impl Script {
         let channel = self.key(1);
         let delivery = delivery(ConsumerKey { channel, number: consumer }, seq, body);
         self.effect(channel, Effect::Deliver(delivery));
+    }
+
+    /// The socket takes what was written for the client up to its `messages`-th message.
+    pub(crate) fn write(&mut self, messages: u64) {
+        self.session.spans_written(messages, &self.node);
+    }
+
+    /// The socket is gone.
+    pub(crate) fn lose_socket(&mut self) {
+        self.session.spans_of_connection_end(&self.node);
     }
 
     /// The topology's log decides about all that was proposed.

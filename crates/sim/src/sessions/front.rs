@@ -17,7 +17,7 @@ use partition::peer::forward::Forward;
 use partition::{Command, Effect, Reply, RequestId};
 use session::{
     Admitted, Asker, Common, Count, DeleteQueue, Deletion, Histories, Host, Ledger, Limits, LoginLimits, Logins,
-    PasswordCheck, Settings, Sums, Verdict,
+    PasswordCheck, Sampler, Settings, Span, Sums, Verdict,
 };
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -320,6 +320,8 @@ impl Surroundings for Desk<'_> {
         self.front.send(Sent::HearDecided(*connection, channel, request, outcome));
     }
 
+    fn passes(&self, _: PartitionId, _: &Command) {}
+
     fn is_loaded(&self) -> bool {
         false
     }
@@ -408,6 +410,16 @@ impl Host for Desk<'_> {
     fn traces(&self, _: VhostId) -> bool {
         false
     }
+
+    fn sampler(&self) -> Option<Sampler> {
+        None
+    }
+
+    fn end_span(&self, _: Box<Span>) {}
+
+    fn drop_span(&self) {}
+
+    fn watch(&self, _: PartitionId, _: Box<Span>) {}
 
     fn check_memory(&self) {}
 
