@@ -70,6 +70,11 @@ impl Disk {
         Disk { counters: counters.unwrap_or_default().into_iter().collect() }
     }
 
+    /// Whose counters stand in these files, in the kernel's form of a block device's.
+    pub fn counted_in(counters: Vec<PathBuf>) -> Disk {
+        Disk { counters }
+    }
+
     /// Whether a device is known.
     pub fn is_known(&self) -> bool {
         !self.counters.is_empty()

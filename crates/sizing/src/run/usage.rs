@@ -119,13 +119,26 @@ mod tests {
     #[test]
     fn what_was_written_is_never_more_than_went_to_the_device() {
         let pgid = u32::try_from(rustix::process::getpgrp().as_raw_pid()).unwrap();
-        let folder = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
-        let _open = std::fs::File::create(folder.path().join("data")).unwrap();
-        let before = Usage::of_group(pgid, Boxed::default()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let counters = folder.path().join("stat");
+        // The seventh number of a device is sectors of 512 bytes that were written.
+        let device = |sectors: u64| std::fs::write(&counters, format!("1 0 8 0 1 0 {sectors} 0 0 0 0")).unwrap();
+        let mut before = Usage::of_group(pgid, Boxed::default()).unwrap();
+        device(1000);
+        before.disk = Disk::counted_in(vec![counters.clone()]);
+        before.used.write_bytes = Some(0);
+        before.written = before.disk.read(before.used.write_bytes);
+        let mut after = Usage { at: before.at + Duration::from_secs(1), ..before.clone() };
+        device(1000 + (2 << 20) / 512);
         // As after a large folio: /proc says a terabyte more than the disk has seen.
-        let mut after = Usage::of_group(pgid, Boxed::default()).unwrap();
-        after.used.write_bytes = after.used.write_bytes.map(|bytes| bytes + (1 << 40));
-        after.at = before.at + std::time::Duration::from_secs(1);
-        assert!(after.since(&before).disk_mib_s.is_none_or(|mib| mib < 500_000.0), "{:?}", after.since(&before));
+        after.used.write_bytes = Some(1 << 40);
+        assert_eq!(after.since(&before).disk_mib_s, Some(2.0));
+        // Somebody else wrote too.
+        after.used.write_bytes = Some(1 << 20);
+        assert_eq!(after.since(&before).disk_mib_s, Some(1.0));
+        after.disk = Disk::default();
+        before.disk = Disk::default();
+        before.written = before.disk.read(Some(0));
+        assert_eq!(after.since(&before).disk_mib_s, None, "what no second counter confirms is left out");
     }
 }
