@@ -11,6 +11,9 @@ use crate::recommend::{Candidate, Recommendation, of_standing};
 use crate::requirement::Requirement;
 use page::figures::{exact, three};
 
+/// Those that held the rate and fail something else, and are named.
+const NAMED_MAX: usize = 3;
+
 /// How far the measurements go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -176,13 +179,20 @@ impl Question<'_> {
             },
             ([], None) => format!("Nothing was measured that could say anything of {rate} msg/s."),
             (holding, _) => {
-                let example = holding[0];
+                let fails = |outcome: &&Outcome| {
+                    let fails = of_standing(outcome, self.requirement, Shown::No);
+                    format!("{} fails {}", outcome.configuration.name(), fails.join(" and "))
+                };
+                let named: Vec<String> = holding.iter().take(NAMED_MAX).map(fails).collect();
+                let others = match holding.len() - named.len() {
+                    0 => String::new(),
+                    others => format!("; and {others} more fail something"),
+                };
                 format!(
-                    "Nothing that was measured holds all that is asked for: {} of {} held {rate} msg/s, and each fails something else, {}: {}.",
+                    "Nothing that was measured holds all that is asked for: {} of {} held {rate} msg/s, but {}{others}.",
                     holding.len(),
                     self.all.len(),
-                    example.configuration.name(),
-                    of_standing(example, self.requirement, Shown::No).join("; ")
+                    named.join("; ")
                 )
             }
         };

@@ -35,8 +35,8 @@ impl Kind {
         match self {
             Kind::Matched => "matched target".to_owned(),
             Kind::TopRate => "top rate".to_owned(),
-            Kind::CostAtTop => "cost per 1000 msg/s a month at top rate".to_owned(),
-            Kind::CostAtTarget => format!("cost per 1000 msg/s a month at {} msg/s", exact(target)),
+            Kind::CostAtTop => "cost per 1,000 msg/s a month at top rate".to_owned(),
+            Kind::CostAtTarget => format!("cost per 1,000 msg/s a month at {} msg/s", exact(target)),
         }
     }
 

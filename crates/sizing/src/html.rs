@@ -4,23 +4,22 @@
 //! pictures of a page: its volume's where there are several volumes (clusters then differ by their
 //! strokes and names), else its own.
 
-use page::bars::{self, Group};
+use page::bars::{self, Bar, Group};
 use page::chart::{self, Chart, Scale, Series, Stroke};
 use page::escape;
 use page::figures::{exact, three};
 use page::hue::{Hue, of_brokers};
 use page::table::folded;
-use page::tile::{self, Line, Tile, Tone};
+use page::tile::{self, Tile, Tone};
 
 use crate::answer::Extent;
-use crate::report::{Report, check_verdict};
+use crate::board::{Board, Row};
+use crate::outcome::Shown;
+use crate::report::{Line, Report, check_verdict};
 use crate::results::{Step, Test};
 
 /// Tests in which something goes wrong.
 const ADVERSE: [Test; 3] = [Test::LoseBroker, Test::SlowConsumers, Test::PublisherPeak];
-
-/// Rows of a leaderboard that are looked at; the others are folded.
-const BOARD_ROWS: usize = 5;
 
 /// The answer at the top of a page: a line, what belongs to it, figures, and sentences under a word
 /// of their own.
@@ -36,7 +35,13 @@ pub(crate) fn card(
     if !tiles.is_empty() {
         let tile = |(name, value, more): &(&str, String, String)| Tile {
             name: (*name).to_owned(),
-            lines: vec![Line { of: None, value: value.clone(), more: more.clone(), is_best: false, tone: Tone::Plain }],
+            lines: vec![tile::Line {
+                of: None,
+                value: value.clone(),
+                more: more.clone(),
+                is_best: false,
+                tone: Tone::Plain,
+            }],
             curves: Vec::new(),
         };
         text.push_str(&tile::tiles(&tiles.iter().map(tile).collect::<Vec<_>>()));
@@ -78,20 +83,29 @@ impl Report {
     fn answer_card(&self) -> String {
         let answer = &self.answer;
         let mut tiles = Vec::new();
-        if let Some(name) = &answer.configuration {
-            let take = if answer.extent == Extent::Shown { "take" } else { "nearest" };
-            let shown = match answer.extent {
-                Extent::Shown => "everything asked for was shown",
-                Extent::Partly | Extent::Nothing => "not everything asked for was shown",
+        // Where nothing holds all of it the one that held most is what comes nearest.
+        let is_it = |line: &&Line| Some(line.outcome.configuration.name()) == answer.configuration;
+        let mut whole = self.configurations.iter().filter(|line| line.outcome.broken_promises == 0);
+        let line = match answer.extent {
+            Extent::Nothing => whole.find(|line| answer.held.is_some() && line.outcome.held == answer.held),
+            Extent::Shown | Extent::Partly => self.configurations.iter().find(is_it),
+        };
+        if let Some(line) = line {
+            let (word, shown) = match answer.extent {
+                Extent::Shown => ("take", "everything asked for was shown".to_owned()),
+                Extent::Partly => ("nearest", "not everything asked for was shown".to_owned()),
+                Extent::Nothing => {
+                    let fails = self.standing(line).into_iter().filter(|(_, shown)| *shown == Shown::No);
+                    ("nearest", format!("fails {}", fails.map(|(what, _)| what).collect::<Vec<_>>().join("; ")))
+                }
             };
-            tiles.push((take, name.clone(), shown.to_owned()));
+            tiles.push((word, line.outcome.configuration.name(), shown));
         }
-        let line =
-            self.configurations.iter().find(|line| Some(line.outcome.configuration.name()) == answer.configuration);
+        let month = answer.month.or(line.and_then(|line| line.month));
         let each = line
             .and_then(|line| line.cost_at_target)
             .map(|cost| format!("{} for 1,000 msg/s at {}", self.money(cost), exact(self.requirement.rate)));
-        tiles.extend(answer.month.map(|month| ("costs a month", self.money(month), each.unwrap_or_default())));
+        tiles.extend(month.map(|month| ("costs a month", self.money(month), each.unwrap_or_default())));
         let room = |room: f64| {
             let room = if room > 0.0 { format!("{:.0} % room", 100.0 * room) } else { "no room shown".to_owned() };
             format!("{} asked for: {room}", exact(self.requirement.rate))
@@ -99,7 +113,9 @@ impl Report {
         tiles.extend(
             answer.held.map(|held| ("held", format!("{} msg/s", exact(held)), answer.room.map_or(String::new(), room))),
         );
-        tiles.extend(answer.p99_ms.map(|p99| {
+        let found =
+            line.and_then(|line| line.outcome.latency.as_ref()?.percentiles.iter().find(|(name, _)| *name == "p99"));
+        tiles.extend(answer.p99_ms.or(found.map(|(_, ms)| *ms)).map(|p99| {
             let why = line.and_then(|line| line.outcome.latency_reason.clone()).unwrap_or_default();
             ("p99 end to end", format!("{} ms", three(p99)), why)
         }));
@@ -134,8 +150,7 @@ impl Report {
         let mut boards = String::from("<div class=\"columns\">\n");
         for board in self.boards.iter().filter(|board| !board.rows.is_empty()) {
             let title = escape(&self.title(board.kind, board.volume.as_deref()));
-            boards
-                .push_str(&format!("<div><h3>{title}</h3>{}</div>\n", self.board_table(board).html_first(BOARD_ROWS)));
+            boards.push_str(&format!("<div><h3>{title}</h3>{}</div>\n", self.board_bars(board)));
         }
         body.push_str("<h2>Leaderboards</h2>\n");
         body.push_str(&boards);
@@ -156,6 +171,10 @@ impl Report {
                 let title = format!("{scope}: {}", made.kind.title(check.target));
                 body.push_str(&folded(&title, &self.three_roads(made, &check.findings).html(), false));
             }
+        }
+        if !self.doubts.is_empty() {
+            let items: String = self.doubts.iter().map(|doubt| format!("<li>{}</li>\n", escape(doubt))).collect();
+            body.push_str(&format!("<h2>To be read with care</h2>\n<ul>\n{items}</ul>\n"));
         }
         let skipped = self
             .skipped
@@ -208,10 +227,10 @@ impl Report {
             let mut target = 0.0;
             for (line, (hue, _)) in self.configurations.iter().zip(self.looks()) {
                 let name = line.outcome.configuration.name();
-                let is_its = |step: &&Step| step.test == test && format!("{}/{}", step.cluster, step.volume) == name;
+                let is_its = |step: &&Step| step.test == test && line.outcome.configuration.is_of(step);
                 for step in self.steps.iter().filter(is_its) {
                     target = step.target;
-                    bars.extend(step.p99_ms.map(|p99| (name.clone(), hue, p99)));
+                    bars.extend(step.p99_ms.map(|p99| Bar::of(name.clone(), hue, p99)));
                 }
             }
             let drawn = bars::html(&[Group { name: format!("{test} at {} msg/s", exact(target)), bars }], None);
@@ -232,7 +251,7 @@ impl Report {
     }
 
     fn has_volumes(&self) -> bool {
-        let volume = |line: &crate::report::Line| line.outcome.configuration.volume.clone();
+        let volume = |line: &Line| line.outcome.configuration.volume.clone();
         self.configurations.iter().any(|line| volume(line) != volume(&self.configurations[0]))
     }
 
@@ -277,11 +296,34 @@ impl Report {
         }
         for (line, (hue, stroke)) in self.configurations.iter().zip(self.looks()) {
             let name = line.outcome.configuration.name();
-            let is_its = |step: &&Step| step.test == test && format!("{}/{}", step.cluster, step.volume) == name;
+            let is_its = |step: &&Step| step.test == test && line.outcome.configuration.is_of(step);
             let points = self.steps.iter().filter(is_its).filter_map(|step| Some((step.target, Some(value(step)?))));
             chart.push(Series::new(name.clone(), hue, points).stroke(stroke));
         }
         chart
+    }
+
+    /// A leaderboard, each in the colour of its configuration.
+    fn board_bars(&self, board: &Board) -> String {
+        let bar = |(at, row): (usize, &Row)| {
+            let is_it = |line: &&Line| {
+                let known = &line.outcome.configuration;
+                (&known.cluster, &known.volume) == (&row.cluster, &row.volume)
+            };
+            let hue =
+                self.configurations.iter().zip(self.looks()).find(|(line, _)| is_it(line)).map(|(_, (hue, _))| hue);
+            let name = match (&board.volume, row.cost) {
+                (Some(_), None) => row.cluster.clone(),
+                (None, None) => format!("{}/{}", row.cluster, row.volume),
+                (Some(_), Some(_)) => format!("{} ({} msg/s)", row.cluster, exact(row.rate)),
+                (None, Some(_)) => format!("{}/{} ({} msg/s)", row.cluster, row.volume, exact(row.rate)),
+            };
+            let told = row.cost.map_or_else(|| exact(row.rate), |cost| self.money(cost));
+            let name = format!("{}. {name}", at + 1);
+            Bar { told, ..Bar::of(name, hue.unwrap_or(Hue::nth(0)), row.cost.unwrap_or(row.rate)) }
+        };
+        let bars = board.rows.iter().enumerate().map(bar).collect();
+        bars::html(&[Group { bars, ..Group::default() }], None)
     }
 
     /// A bar for each configuration, in groups of clusters.
@@ -289,7 +331,7 @@ impl Report {
         let mut groups: Vec<Group> = Vec::new();
         for (line, (hue, _)) in self.configurations.iter().zip(self.looks()) {
             let known = &line.outcome.configuration;
-            let bar = (known.volume.clone(), hue, line.outcome.top_rate);
+            let bar = Bar::of(known.volume.clone(), hue, line.outcome.top_rate);
             match groups.iter_mut().find(|group| group.name == known.cluster) {
                 Some(group) => group.bars.push(bar),
                 None => groups.push(Group { name: known.cluster.clone(), bars: vec![bar] }),
@@ -303,7 +345,7 @@ impl Report {
         for line in &self.configurations {
             let Some(month) = line.month else { continue };
             let known = &line.outcome.configuration;
-            let fails = self.standing(line).iter().any(|(_, shown)| *shown == crate::outcome::Shown::No);
+            let fails = self.standing(line).iter().any(|(_, shown)| *shown == Shown::No);
             let word = format!("{}{}", known.cluster, if fails { " (fails)" } else { "" });
             let group = if self.has_volumes() { known.volume.clone() } else { known.name() };
             add_point(&mut groups, &group, (line.outcome.top_rate, month, word));

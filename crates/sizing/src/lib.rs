@@ -10,6 +10,7 @@
 pub mod answer;
 pub mod board;
 pub mod check;
+mod doubt;
 pub mod html;
 pub use page::figures;
 pub mod input;

@@ -14,6 +14,9 @@ const CPU_FULL: f64 = 0.85;
 /// From this part of its cores on a machine has none to spare, whoever uses them.
 const MACHINE_FULL: f64 = 0.9;
 
+/// From this part of the time on, consumers are what messages wait for.
+const CONSUMERS_FULL: f64 = 0.9;
+
 /// From this part of the time on, waiting for a share of the CPU is what a tail is made of.
 const THROTTLED: f64 = 0.05;
 
@@ -61,6 +64,9 @@ fn why(step: &Step, known: &Configuration, cpu: Option<f64>, p99: f64) -> String
     }
     if let Some(part) = step.disk_busy_percent.filter(|percent| *percent >= 100.0 * DISK_FULL) {
         busy.push(format!("the disk's syncs (it had something to do {part:.0} % of the time)"));
+    }
+    if let Some(part) = step.consumers_busy_percent.filter(|percent| *percent >= 100.0 * CONSUMERS_FULL) {
+        busy.push(format!("the consumers' own work (they were busy {part:.0} % of the time)"));
     }
     let busy = match busy.as_slice() {
         [] => {
@@ -114,6 +120,8 @@ mod tests {
         assert!(told.ends_with("its share of the CPU (work waited for it 31 % of the time)"), "{told}");
         let told = of("", ",\"machine_cpu_percent\":97.2").expect("others were");
         assert!(told.ends_with("the machine's cores (97 % in use, by the load and others too)"), "{told}");
+        let told = of("", ",\"consumers_busy_percent\":96.2").expect("the load's own were");
+        assert!(told.ends_with("the consumers' own work (they were busy 96 % of the time)"), "{told}");
         let told = of("", ",\"disk_busy_percent\":20").expect("nothing was busy");
         assert_eq!(told, "37.0 ms at 27 % CPU: neither its CPU nor its disk, busy 20 % of the time, was short");
         let told = of("", ",\"disk_busy_percent\":80,\"confirm_p99_ms\":5").expect("it was confirmed early");

@@ -57,6 +57,8 @@ pub struct Report {
     pub check: Option<Check>,
     /// What to take; absent without prices.
     pub recommendation: Option<Recommendation>,
+    /// Measurements that look odd, each with what may be behind it.
+    pub doubts: Vec<String>,
     /// What a reader must know.
     pub notes: Vec<String>,
 }
@@ -130,6 +132,7 @@ pub fn report(
         skipped: results.skipped.clone(),
         check,
         recommendation,
+        doubts: crate::doubt::doubts(results),
         notes,
     })
 }
@@ -169,6 +172,10 @@ impl Report {
             for line in self.recommendation_lines(recommendation) {
                 writeln!(text, "  {line}").expect(WRITES);
             }
+        }
+        if !self.doubts.is_empty() {
+            text.push_str("\nTo be read with care\n");
+            self.doubts.iter().for_each(|doubt| writeln!(text, "  {doubt}").expect(WRITES));
         }
         if !self.skipped.is_empty() {
             text.push_str("\nNot measured\n");
@@ -270,11 +277,10 @@ impl Report {
         ]);
         for step in &self.steps {
             let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), three);
-            let name = format!("{}/{}", step.cluster, step.volume);
             let known = self.configurations.iter().map(|line| &line.outcome.configuration);
-            let known = known.into_iter().find(|known| known.name() == name);
+            let known = known.into_iter().find(|known| known.is_of(step));
             table.row(vec![
-                name,
+                format!("{}/{}", step.cluster, step.volume),
                 step.test.to_string(),
                 exact(step.target),
                 three(step.consumed),

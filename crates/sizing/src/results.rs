@@ -98,6 +98,11 @@ impl Configuration {
     pub fn name(&self) -> String {
         format!("{}/{}", self.cluster, self.volume)
     }
+
+    /// Whether a measurement is of it.
+    pub fn is_of(&self, step: &Step) -> bool {
+        (&step.cluster, &step.volume) == (&self.cluster, &self.volume)
+    }
 }
 
 /// One measurement. Rates are messages a second in all, latencies end to end in milliseconds,
@@ -163,6 +168,9 @@ pub struct Step {
     /// all the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttled_percent: Option<f64>,
+    /// Work of the consumers themselves; 100 is all of them all the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consumers_busy_percent: Option<f64>,
     /// Line of the results file.
     #[serde(skip)]
     pub line: usize,
@@ -524,6 +532,7 @@ impl Record {
             machine_cpu_percent: fields.maybe_number("machine_cpu_percent")?,
             disk_busy_percent: fields.maybe_number("disk_busy_percent")?,
             throttled_percent: fields.maybe_number("throttled_percent")?,
+            consumers_busy_percent: fields.maybe_number("consumers_busy_percent")?,
             line: fields.line(),
         };
         let latencies = [

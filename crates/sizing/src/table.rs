@@ -4,7 +4,6 @@
 //! on the terminal.
 
 use page::escape;
-use page::table::folded;
 
 /// How the cells of a column stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,26 +83,12 @@ impl Table {
 
     /// The table as HTML; it scrolls within itself where it is wider than the page.
     pub fn html(&self) -> String {
-        self.html_of(&self.rows)
-    }
-
-    /// The first rows as HTML, and the others behind a fold.
-    pub fn html_first(&self, first: usize) -> String {
-        match self.rows.split_at_checked(first) {
-            Some((shown, rest @ [_, _, ..])) => {
-                self.html_of(shown) + &folded(&format!("{} more", rest.len()), &self.html_of(rest), false)
-            }
-            _ => self.html(),
-        }
-    }
-
-    fn html_of(&self, rows: &[Vec<String>]) -> String {
         let mut text = String::from("<div class=\"wide\"><table>\n<tr>");
         for (name, align) in &self.columns {
             text.push_str(&format!("<th{}>{}</th>", class(*align), escape(name)));
         }
         text.push_str("</tr>\n");
-        for row in rows {
+        for row in &self.rows {
             text.push_str("<tr>");
             for (cell, (_, align)) in row.iter().zip(&self.columns) {
                 let class = match cell.chars().count() > LONG_CHARS {
@@ -128,7 +113,6 @@ fn class(align: Align) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -136,15 +120,6 @@ mod tests {
         let mut table = Table::new(&[("who", Align::Left), ("rate", Align::Right)]);
         table.row(vec!["a".to_owned(), "65,000".to_owned()]);
         table.row(vec!["long one".to_owned(), "3,000".to_owned()]);
-        assert!(!table.html_first(1).contains("<details>"), "one row more takes no more room than its fold");
-        table.row(vec!["c".to_owned(), "9".to_owned()]);
-        let (shown, rest) = table
-            .html_first(1)
-            .split_once("<details><summary>2 more</summary>")
-            .map(|(a, b)| (a.to_owned(), b.to_owned()))
-            .unwrap();
-        assert!(shown.contains(">a<") && !shown.contains(">c<") && rest.contains(">c<"));
-        table.rows.pop();
         table.columns.push(("why".to_owned(), Align::Left));
         table.rows.iter_mut().for_each(|row| row.push("-".to_owned()));
         table.leave_out_if_unknown("rate");

@@ -346,8 +346,8 @@ fn the_studys_tests_are_the_default() {
     let trials = trials(&plan);
     assert_eq!(trials.len(), 15 + 3 + 3);
     assert_eq!((trials[0].target, trials[1].target, trials[14].target), (1000.0, 5000.0, 70_000.0));
-    // 10 ms of work: one consumer does 100 a second, and a fifth more are there.
-    assert_eq!((trials[14].consumers, trials[0].consumers), (840, 200));
+    // 10 ms of work: one consumer does 100 a second, a queue has 700, and a fifth more is there.
+    assert_eq!((trials[14].consumers, trials[0].consumers), (100 * 9, 200));
     let slow = &trials[15];
     assert_eq!((slow.target, slow.consumers, slow.seconds()), (10_000.0, 200, 6000.0));
     assert_eq!(slow.work_us.iter().map(|(work, _)| *work).fold(0.0, f64::max), 30_000.0);
@@ -369,7 +369,7 @@ fn the_words_of_a_trial_are_perftests() {
         line(&all[0]),
         "--uris amqp://a,amqp://b --time 10 --flag persistent --qos 1000 --confirm 1000 --confirm-timeout -1 --connection-recovery-interval 0.2 --auto-delete false \
          --size 1024 --queue-pattern sizing-rising-1000-%d --queue-pattern-from 1 --queue-pattern-to 10 --queue-args x-queue-type=quorum \
-         --producers 4 --consumers 8 --rate 250 --consumer-latency 1000"
+         --producers 4 --consumers 10 --rate 250 --consumer-latency 1000"
     );
     let slow = all.iter().find(|trial| trial.test == Test::SlowConsumers).unwrap();
     assert!(line(slow).contains("--variable-latency 1000:300 --variable-latency 1100:120"), "{}", line(slow));

@@ -217,8 +217,7 @@ impl Course<'_> {
         let series = self.plan.series.iter().find(|series| series.test == trial.test)?;
         let limit = series.stop_after_short.filter(|_| trial.test == Test::Rising)?;
         let known = &self.plan.candidates[trial.candidate].configuration;
-        let of_it =
-            |step: &&Step| step.cluster == known.cluster && step.volume == known.volume && step.test == Test::Rising;
+        let of_it = |step: &&Step| known.is_of(step) && step.test == Test::Rising;
         let missed = journal.results.steps.iter().rev().filter(of_it).take_while(|step| !is_matched(step)).count();
         (missed as u64 >= limit).then(|| format!("it fell short of {missed} targets in a row before"))
     }
@@ -293,6 +292,9 @@ fn step(known: &Configuration, trial: &Trial, measured: &Measured, used: Option<
         machine_cpu_percent: used.and_then(|used| used.machine_cpu_percent).map(tidy),
         disk_busy_percent: used.and_then(|used| used.disk_busy_percent).map(tidy),
         throttled_percent: used.and_then(|used| used.throttled_percent).map(tidy),
+        consumers_busy_percent: trial
+            .work()
+            .map(|work| tidy(100.0 * measured.consumed * work / 1e6 / trial.consumers as f64)),
         line: 0,
     }
 }

@@ -53,6 +53,14 @@ impl Trial {
         self.rate.iter().map(|(_, seconds)| seconds).sum()
     }
 
+    /// Microseconds of work a message, where it is the same all the time.
+    pub fn work(&self) -> Option<f64> {
+        match self.work_us[..] {
+            [(work, _)] => Some(work),
+            _ => None,
+        }
+    }
+
     /// The intended rate, averaged over the trial.
     pub fn intended(&self) -> f64 {
         self.rate.iter().map(|(rate, seconds)| rate * seconds).sum::<f64>() / self.seconds()
@@ -96,7 +104,11 @@ fn trial(plan: &Plan, candidate: usize, series: &Series, at: usize, target: f64)
         // Slow consumers must fall behind, or there is no backlog: enough for their normal work and
         // no more.
         Test::SlowConsumers | Test::PublisherPeak => target * work / 1e6 * CONSUMER_HEADROOM,
-        Test::Rising | Test::LoseBroker => highest * work / 1e6 * CONSUMER_HEADROOM,
+        // As many for each queue, because a message waits for those of its own queue while others idle.
+        Test::Rising | Test::LoseBroker => {
+            let queues = workload.queues as f64;
+            queues * (highest / queues * work / 1e6 * CONSUMER_HEADROOM).ceil()
+        }
     };
     let consumers = series.consumers.get(at).copied().unwrap_or(workload.consumers.max(needed.ceil() as u64));
     let lose_at = (series.test == Test::LoseBroker).then_some(series.seconds * series.lose_after);
