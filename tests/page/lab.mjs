@@ -1,4 +1,4 @@
-// Looks at pages in a headless Chromium as a reader would: at three widths, in light and dark.
+// Looks at pages in a headless Chromium as a reader would: at four widths, in light and dark; and on paper.
 //
 //   node lab.mjs PAGES GOLDEN [SHOTS]      compare with the goldens, pictures into SHOTS if it is named
 //   UPDATE=1 node lab.mjs PAGES GOLDEN     write the goldens anew
@@ -12,7 +12,7 @@ import { pathToFileURL } from "node:url";
 import puppeteer from "puppeteer-core";
 
 const [pages, golden, shots] = process.argv.slice(2).map((folder) => resolve(folder));
-const WIDTHS = [400, 1300, 2560];
+const WIDTHS = [400, 1300, 2560, 3840];
 const THEMES = ["light", "dark"];
 const wrong = [];
 
@@ -22,7 +22,7 @@ function look() {
   const isHidden = (element) => element.closest("details:not([open])") !== null;
   const charts = [...document.querySelectorAll("figure.chart")].filter((figure) => !isHidden(figure)).map((figure) => {
     const canvas = figure.querySelector("canvas");
-    const title = figure.querySelector("figcaption").textContent;
+    const title = figure.querySelector("figcaption > b").textContent;
     if (!canvas) return { title, colours: 0 };
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     const colours = new Set();
@@ -89,7 +89,7 @@ for (const name of names) {
       if ((theme === "dark") !== (seen.background === "rgb(13, 17, 23)")) wrong.push(`${at}: the page is ${seen.background}`);
       const least = await page.evaluate(contrast);
       if (least.ratio < 4.5) wrong.push(`${at}: contrast ${least.ratio.toFixed(1)} of "${least.text}", 4.5 is needed to read it`);
-      if (shots) {
+      if (shots && width < 3840) {
         mkdirSync(shots, { recursive: true });
         const high = await page.evaluate(() => document.documentElement.scrollHeight);
         // A picture has its limits; who wants to see more of a long page scrolls.
@@ -98,6 +98,21 @@ for (const name of names) {
       }
     }
   }
+  // On paper everything is unfolded, and nothing is wider than the sheet.
+  await page.setViewport({ width: 794, height: 1123 });
+  await page.emulateMediaFeatures([]);
+  await page.emulateMediaType("print");
+  const printed = await page.evaluate(async () => {
+    dispatchEvent(new Event("beforeprint"));
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    const wide = [...document.querySelectorAll("canvas, pre, .tile, .answer, p")].filter((element) => element.getBoundingClientRect().right > innerWidth + 1).map((element) => element.className || element.tagName);
+    const folded = document.querySelectorAll("details:not([open])").length, undrawn = [...document.querySelectorAll("figure.chart")].filter((figure) => !figure.querySelector("canvas")).length;
+    dispatchEvent(new Event("afterprint"));
+    return { wide, folded, undrawn };
+  });
+  if (printed.wide.length + printed.folded + printed.undrawn > 0) wrong.push(`${name} on paper: ${JSON.stringify(printed).slice(0, 300)}`);
+  if (shots) await page.pdf({ path: join(shots, `${basename(name, ".html")}.pdf`), format: "A4", printBackground: true });
+  await page.emulateMediaType("screen");
   // A crosshair over one chart shows values in the legends of all that move with it; a drag looks at a part, a double click goes back.
   await page.setViewport({ width: 1300, height: 1200 });
   const over = await page.$("figure.chart .u-over");
@@ -105,13 +120,23 @@ for (const name of names) {
     await over.scrollIntoView();
     const box = await over.boundingBox();
     await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
-    const values = await page.$eval("figure.chart .u-legend", (legend) => legend.textContent);
+    const values = await page.evaluate(() => (document.querySelector("figure.chart .uplot.pointed .u-legend") || {}).textContent || "");
     if (!/[0-9]/.test(values)) wrong.push(`${name}: no value under the pointer: ${values}`);
+    // Each chart can be taken along as a picture and as figures.
+    const saved = await page.evaluate(async () => {
+      const made = [], create = URL.createObjectURL;
+      URL.createObjectURL = (blob) => { made.push(blob); return create(blob); };
+      HTMLAnchorElement.prototype.click = function () {};
+      document.querySelectorAll("figure.chart")[0].querySelectorAll(".tools button").forEach((button) => button.click());
+      for (let wait = 0; made.length < 2 && wait < 100; wait++) await new Promise((done) => setTimeout(done, 20));
+      return Promise.all(made.sort((a, b) => (a.type < b.type ? -1 : 1)).map(async (blob) => [blob.type, blob.size, blob.type === "text/csv" ? await blob.text() : ""]));
+    });
+    if (saved.length !== 2 || saved[0][0] !== "image/png" || saved[0][1] < 2000 || !/^[^\n]+,[^\n]+\n[-0-9.e]+,/.test(saved[1][2])) wrong.push(`${name}: a chart is not saved: ${JSON.stringify(saved).slice(0, 200)}`);
   }
   said.forEach((line) => wrong.push(`${name}: ${line}`));
   const text = await page.evaluate(() => {
     document.querySelectorAll("details").forEach((fold) => { fold.open = true; });
-    document.querySelectorAll(".u-legend, script, style").forEach((legend) => legend.remove());
+    document.querySelectorAll(".u-legend, .tools, script, style").forEach((legend) => legend.remove());
     return document.body.innerText.replace(/[ \t]+\n/g, "\n").replace(/\n{3,}/g, "\n\n").trim() + "\n";
   });
   const file = join(golden, name.replace(/\.html$/, ".txt"));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The pages of `leveret bench` and `leveret sizing`, made from the measurements of measurements.py and looked at in a headless Chromium: at 400,
-# 1300 and 2560 px, light and dark, none scrolls sideways, asks anybody for anything or complains, each chart is drawn, all text can
+# 1300, 2560 and 3840 px, light and dark, none scrolls sideways, asks anybody for anything or complains, each chart is drawn, all text can
 # be read on what is behind it, and each says what its golden says. A quarter of a minute.
 #
 #   tests/page/lab.sh                 compare

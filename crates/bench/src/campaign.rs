@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use page::escape;
 use page::figures::{self, duration_ms};
+use page::table::folded;
 
 use crate::Error;
 use crate::command::Ended;
@@ -41,6 +42,9 @@ const AROUND_A_RUN_S: f64 = 4.0;
 
 /// Seconds that a command takes to start a broker, and another one to stop it.
 const AROUND_A_START_S: f64 = 11.0;
+
+/// Seconds after which the page of a campaign that runs is looked at again by the browser.
+const REFRESH_S: u32 = 20;
 
 /// Runs what a file says, or what of it is not done.
 pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
@@ -104,6 +108,9 @@ pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
         let rest = time(seconds(&left[at..]) * slower);
         say(&format!("\n==== {} of {all}, {rest} left: {}", done + at + 1, run.title()));
         one(&campaign, run, &mut standing, &out, context)?;
+        if at + 1 < left.len() {
+            Gathered::of(&planned, &out, Builds::These)?.write(&campaign, &out, false)?;
+        }
     }
     drop(standing);
     finish(&campaign, &planned, &out, context, Builds::These)
@@ -171,6 +178,49 @@ fn one<'a>(
     results::keep(out, run, failed, &unfinished, &unsaid)
 }
 
+/// What is there of a campaign.
+struct Gathered {
+    book: Book,
+    /// Runs that could not be made, with the reason.
+    failed: Vec<String>,
+    /// Runs that are not there.
+    absent: Vec<String>,
+}
+
+impl Gathered {
+    fn of(planned: &[Planned], out: &Path, builds: Builds) -> Result<Gathered, Error> {
+        let mut all = Gathered { book: Book::default(), failed: Vec::new(), absent: Vec::new() };
+        // What is compared is compared with the file's first broker, whichever ran first.
+        let mut shown: Vec<&Planned> = planned.iter().collect();
+        shown.sort_by_key(|run| (run.cell, run.broker));
+        for run in shown {
+            let Some((made, read)) = results::read(out, run, builds)? else {
+                all.absent.push(run.title());
+                continue;
+            };
+            all.failed.extend(made.failed.map(|why| format!("{}: {why}", run.title())));
+            all.book.runs.extend(read.runs);
+            all.book.figures.extend(read.figures);
+        }
+        Ok(all)
+    }
+
+    /// Makes the page anew. While the campaign runs, whoever looks at it sees it grow.
+    fn write(&self, campaign: &Campaign, out: &Path, is_over: bool) -> Result<Option<PathBuf>, Error> {
+        if self.book.runs.is_empty() {
+            return Ok(None);
+        }
+        let page = out.join("index.html");
+        let mut text = report::html(&campaign.title, &self.book, &foreword(campaign, &self.failed, &self.absent));
+        if !is_over {
+            text =
+                text.replacen("<title>", &format!("<meta http-equiv=\"refresh\" content=\"{REFRESH_S}\">\n<title>"), 1);
+        }
+        results::write_whole(&page, text.as_bytes())?;
+        Ok(Some(page))
+    }
+}
+
 /// The page, and how it ended.
 fn finish(
     campaign: &Campaign,
@@ -179,27 +229,13 @@ fn finish(
     context: &Context,
     builds: Builds,
 ) -> Result<Ended, Error> {
-    let (mut book, mut failed, mut absent) = (Book::default(), Vec::new(), Vec::new());
-    // What is compared is compared with the file's first broker, whichever ran first.
-    let mut shown: Vec<&Planned> = planned.iter().collect();
-    shown.sort_by_key(|run| (run.cell, run.broker));
-    for run in shown {
-        let Some((made, read)) = results::read(out, run, builds)? else {
-            absent.push(run.title());
-            continue;
-        };
-        failed.extend(made.failed.map(|why| format!("{}: {why}", run.title())));
-        book.runs.extend(read.runs);
-        book.figures.extend(read.figures);
-    }
+    let all = Gathered::of(planned, out, builds)?;
+    let Gathered { book, failed, absent } = &all;
     if builds == Builds::Any && book.runs.is_empty() {
         return Err(Error::usage(format!("there is no run of this campaign in {}", out.display())));
     }
     let ended = Ended::of(book.runs.iter().map(|recorded| recorded.run.verdict()));
-    if !book.runs.is_empty() {
-        let page = out.join("index.html");
-        let text = report::html(&campaign.title, &book, &foreword(campaign, &failed, &absent));
-        results::write_whole(&page, text.as_bytes())?;
+    if let Some(page) = all.write(campaign, out, true)? {
         let runs = figures::counted(book.runs.len(), "run");
         say(&format!("\n{}: {runs}; the page is {}", campaign.title, page.display()));
     }
@@ -215,27 +251,9 @@ fn finish(
     })
 }
 
-/// What stands behind the answer: the method, the brokers, and what is not there.
+/// What stands behind the answer: what is not there, and the method, with the brokers.
 fn foreword(campaign: &Campaign, failed: &[String], absent: &[String]) -> String {
-    let mut html = format!("<h2>What was measured, and how</h2>\n<p>{}</p>\n", escape(&campaign.about));
-    let started = match campaign.restart {
-        Restart::Run => "each run on one that was started for it",
-        Restart::Part => {
-            "each started once for all values of a part and anew behind a run that did not pass \
-             (this program's own for each run)"
-        }
-    };
-    html.push_str(&format!(
-        "<p>The brokers ran in turn, one at a time, {started}, and another one was first each time, so that what the \
-         machine does beside it meets all of them alike.</p>\n<ul>\n",
-    ));
-    for broker in &campaign.brokers {
-        html.push_str(&format!("<li>{}: <code>{}</code></li>\n", escape(&broker.name), escape(&broker.told())));
-    }
-    for part in &campaign.parts {
-        html.push_str(&format!("<li><b>{}</b>: {}</li>\n", escape(&part.name), escape(&part.about)));
-    }
-    html.push_str("</ul>\n");
+    let mut html = String::new();
     if !absent.is_empty() {
         let (runs, titles) = (figures::counted(absent.len(), "run"), escape(&absent.join("; ")));
         html.push_str(&format!("<p class=\"bad\">Not measured yet, {runs}: {titles}.</p>\n"));
@@ -243,7 +261,31 @@ fn foreword(campaign: &Campaign, failed: &[String], absent: &[String]) -> String
     for why in failed {
         html.push_str(&format!("<p class=\"bad\">Could not be measured: {}</p>\n", escape(why)));
     }
-    html
+    let started = match campaign.restart {
+        Restart::Run => "each run on one that was started for it",
+        Restart::Part => {
+            "each started once for all values of a part and anew behind a run that did not pass \
+             (this program's own for each run)"
+        }
+    };
+    let mut method = format!(
+        "<p>{}</p>\n<p>The brokers ran in turn, one at a time, {started}, and another one was first each time, so that what \
+         the machine does beside it meets all of them alike.</p>\n<ul>\n",
+        escape(&campaign.about)
+    );
+    for broker in &campaign.brokers {
+        // Commands of a shell stand as they are typed: what is a line of its own there is one here.
+        let command = broker.told();
+        let (name, command) = (escape(&broker.name), escape(command.trim()));
+        method.push_str(&match command.contains('\n') {
+            true => format!("<li>{name}:\n<pre>{command}</pre></li>\n"),
+            false => format!("<li>{name}: <code>{command}</code></li>\n"),
+        });
+    }
+    for part in &campaign.parts {
+        method.push_str(&format!("<li><b>{}</b>: {}</li>\n", escape(&part.name), escape(&part.about)));
+    }
+    html + &folded("What was measured, and how", &(method + "</ul>\n"), false)
 }
 
 fn time(seconds: f64) -> String {

@@ -580,7 +580,7 @@ fn drawn(asked: &Asked, measured: Vec<Measured>, absent: Vec<String>) -> Figure 
     let notes = absent.into_iter().chain(not_held).collect();
     let curve = |curve: Measured| Curve { name: curve.name, held_per_s: curve.held, latency: curve.latency };
     let title = format!("Figure {}: {}", asked.number, asked.title);
-    Figure { title, notes, curves: measured.into_iter().map(curve).collect(), shown: None }
+    Figure { title, notes, curves: measured.into_iter().map(curve).collect(), ..Figure::default() }
 }
 
 #[cfg(test)]

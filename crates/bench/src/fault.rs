@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::run::Context;
 
+/// What was done to a broker that was killed, for a mark in charts.
+pub const KILLED: &str = "a broker killed";
+
 /// How often is looked whether it is time.
 const LOOK: Duration = Duration::from_millis(10);
 

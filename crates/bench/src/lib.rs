@@ -26,6 +26,7 @@ pub mod command;
 pub mod disk;
 pub mod durability;
 pub mod fault;
+mod fill;
 pub mod load;
 pub mod outputs;
 pub mod plan;

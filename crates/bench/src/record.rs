@@ -263,6 +263,10 @@ pub struct Run {
     pub stages: Vec<(String, Latency)>,
     /// End to end for each size of a body that had its time.
     pub by_size: Vec<(u64, Figures)>,
+    /// End to end for each rate that was asked for, messages a second in all; empty where there was
+    /// one, or so many that they are a ramp.
+    #[serde(default)]
+    pub by_rate: Vec<(f64, Figures)>,
     /// Seconds that connections were blocked, summed.
     pub blocked_s: f64,
     /// How long the broker held publishers back, how often and why; absent when it did not.
@@ -270,6 +274,9 @@ pub struct Run {
     pub held_back: Option<HeldBack>,
     /// Connections lost.
     pub connections_lost: u64,
+    /// What was done to the broker on purpose, and how many seconds after the start.
+    #[serde(default)]
+    pub faults: Vec<(f64, String)>,
     /// What became of the messages.
     pub correctness: Correctness,
     /// What it cost.
@@ -378,6 +385,9 @@ pub struct Curve {
 /// What several runs say together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
+    /// Whose it is; empty where the page is about one broker only.
+    #[serde(default)]
+    pub who: String,
     /// Its heading.
     pub title: String,
     /// What was measured, in the order in which it is shown.
@@ -409,6 +419,9 @@ pub struct Recorded {
     pub run: Run,
     /// Its parts.
     pub intervals: Vec<Interval>,
+    /// It was made for a figure, and is compared with nothing by itself. One of them may have been a
+    /// rate that was tried and not held.
+    pub is_of_figure: bool,
 }
 
 /// What a file of lines, or several, say.
@@ -420,14 +433,25 @@ pub struct Book {
     pub figures: Vec<Figure>,
 }
 
+impl Book {
+    /// Adds a figure: it is of the runs so far.
+    pub fn enter_figure(&mut self, figure: Figure) {
+        self.runs.iter_mut().for_each(|recorded| recorded.is_of_figure = true);
+        self.figures.push(figure);
+    }
+}
+
 /// Reads a file of lines; an error names the line.
 pub fn read_lines(name: &str, text: &str) -> Result<Book, crate::Error> {
-    let (mut runs, mut figures, mut intervals) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut book, mut intervals) = (Book::default(), Vec::new());
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         match serde_json::from_str(line) {
             Ok(Line::Interval(interval)) => intervals.push(*interval),
-            Ok(Line::Run(run)) => runs.push(Recorded { run: *run, intervals: std::mem::take(&mut intervals) }),
-            Ok(Line::Figure(figure)) => figures.push(*figure),
+            Ok(Line::Run(run)) => {
+                let intervals = std::mem::take(&mut intervals);
+                book.runs.push(Recorded { run: *run, intervals, ..Recorded::default() });
+            }
+            Ok(Line::Figure(figure)) => book.enter_figure(*figure),
             Ok(Line::Made(_)) => {}
             Err(why) => return Err(crate::Error::usage(format!("{name}, line {}: {why}", at + 1))),
         }
@@ -438,10 +462,10 @@ pub fn read_lines(name: &str, text: &str) -> Result<Book, crate::Error> {
             "{name}: the run ends after {seconds} s without its summary: it was cut off"
         )));
     }
-    if runs.is_empty() {
+    if book.runs.is_empty() {
         return Err(crate::Error::usage(format!("{name}: there is no run in it")));
     }
-    Ok(Book { runs, figures })
+    Ok(book)
 }
 
 #[cfg(test)]
@@ -470,8 +494,9 @@ mod tests {
         let run = Line::Run(Box::new(Run { label: "x".into(), ..Run::default() }));
         let text = |lines: &[&Line]| lines.iter().map(|l| serde_json::to_string(l).unwrap() + "\n").collect::<String>();
         let figure = Line::Figure(Box::new(Figure { title: "1".into(), ..Figure::default() }));
-        let book = read_lines("f", &text(&[&interval, &run, &interval, &interval, &run, &figure])).unwrap();
-        assert_eq!(book.runs.iter().map(|r| r.intervals.len()).collect::<Vec<_>>(), [1, 2]);
+        let book = read_lines("f", &text(&[&interval, &run, &figure, &interval, &interval, &run])).unwrap();
+        let told = |r: &Recorded| (r.intervals.len(), r.is_of_figure);
+        assert_eq!(book.runs.iter().map(told).collect::<Vec<_>>(), [(1, true), (2, false)]);
         assert_eq!(book.figures.iter().map(|figure| figure.title.as_str()).collect::<Vec<_>>(), ["1"]);
         let cut = read_lines("f", &text(&[&interval])).unwrap_err().to_string();
         assert!(cut.contains("cut off"), "{cut}");

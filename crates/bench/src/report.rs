@@ -10,91 +10,140 @@ mod figure;
 mod glance;
 mod rows;
 
+use page::figures::numbers_apart;
 use page::table::folded;
 use page::{chart, escape, table, tile};
 
 use crate::record::{Book, Recorded};
 
+use figure::Figures;
 use glance::Glance;
 pub use rows::rows;
 use rows::{are_comparable, compared, compared_rows, overview};
 
 /// The report as one file. `foreword` is HTML that stands behind the answer.
 pub fn html(title: &str, book: &Book, foreword: &str) -> String {
-    let runs = &to_compare(&book.runs)[..];
+    let (runs, behind) = parted(&book.runs);
+    let (runs, behind) = (&runs[..], &behind[..]);
     let groups = compared(runs);
     let is_one_group = groups.is_none() && are_comparable(runs);
     let glance = groups.as_deref().and_then(Glance::of);
-    let (tone, verdict) = answer::sentence(runs, is_one_group);
+    let figures = Figures::of(&book.figures);
+    let all = [runs, behind].concat();
+    let (tone, verdict) = match behind {
+        [] => answer::sentence(runs, is_one_group),
+        _ => (answer::tone(&all), format!("{}.", answer::passed_of(&all))),
+    };
     let mut sentences = glance.as_ref().map(Glance::sentences).unwrap_or_default();
+    sentences.extend(figures.sentences());
     sentences.push(verdict);
     let mut more = sentences.split_off(1);
     if is_one_group || glance.is_some() {
         more.extend(answer::differences(runs, is_one_group));
     }
-    more.extend(answer::beside(runs, groups.is_some()));
+    more.extend(answer::beside(&all, groups.is_some()));
     let mut body = tile::answer(tone, &sentences[0], &more);
-    body.push_str(&tile::tiles(&answer::tiles(runs, is_one_group)));
+    body.push_str(&tile::tiles(&match &glance {
+        Some(glance) => glance.tiles(runs),
+        None if runs.is_empty() => figures.tiles(behind),
+        None => answer::tiles(runs, is_one_group),
+    }));
     body.push_str(foreword);
-    match (&glance, &groups) {
-        (Some(glance), _) => body.push_str(&glance.html()),
-        (None, Some(groups)) if groups.len() > 2 => body.push_str(&glance::contents(groups)),
-        _ => {}
+    let mut parts = figures.parts();
+    if let (None, Some(groups)) = (&glance, &groups) {
+        parts.extend(groups.iter().enumerate().map(|(at, (name, _))| (format!("part-{at}"), name.clone())));
     }
-    book.figures.iter().for_each(|figure| body.push_str(&figure::html(figure)));
-    if runs.len() > 2 && glance.is_none() {
-        body.push_str("<h2>All runs</h2>\n");
-        body.push_str(&overview_table(runs));
+    if parts.len() > 2 {
+        body.push_str(&glance::contents(&parts));
     }
+    if let Some(glance) = &glance {
+        body.push_str(&glance.html());
+    }
+    body.push_str(&figures.html());
+    let is_overviewed = runs.len() > 2 && glance.is_none();
     match &groups {
-        None => body.push_str(&section(runs, "all")),
-        Some(groups) => groups.iter().enumerate().for_each(|(at, (scenario, runs))| {
-            body.push_str(&glance.as_ref().map_or(String::new(), |glance| glance.pictures(at)));
-            body.push_str(&format!("<h2 id=\"part-{at}\">{}</h2>\n", escape(scenario)));
-            let explained = answer::explained(runs);
-            if runs.len() > 1 || !explained.is_empty() {
-                let (tone, sentence) = answer::sentence(runs, true);
-                let more = [answer::differences(runs, true), explained].concat();
-                body.push_str(&tile::answer(tone, &sentence, &more));
+        None => {
+            let (drawn, figures) = section(runs, "all");
+            let all = if is_overviewed { overview_table(runs, "All runs", true) } else { String::new() };
+            body.push_str(&(drawn + &all + &figures));
+        }
+        Some(groups) => {
+            if is_overviewed {
+                body.push_str(&overview_table(runs, "All runs", true));
             }
-            if runs.len() > 1 {
-                body.push_str(&tile::tiles(&answer::tiles(runs, true)));
-            }
-            body.push_str(&section(runs, scenario));
-        }),
+            groups.iter().enumerate().for_each(|(at, (scenario, runs))| {
+                body.push_str(&glance.as_ref().map_or(String::new(), |glance| glance.pictures(at)));
+                body.push_str(&format!("<h2 id=\"part-{at}\">{}</h2>\n", escape(scenario)));
+                let explained = answer::explained(runs);
+                if runs.len() > 1 || !explained.is_empty() {
+                    let (tone, sentence) = answer::sentence(runs, true);
+                    let more = [answer::differences(runs, true), explained].concat();
+                    body.push_str(&tile::answer(tone, &sentence, &more));
+                }
+                if runs.len() > 1 {
+                    body.push_str(&tile::tiles(&answer::tiles(runs, true)));
+                }
+                let (drawn, figures) = section(runs, scenario);
+                body.push_str(&(drawn + &figures));
+            });
+        }
     }
-    body.push_str(&folded("How it was measured", &appendix(runs), false));
+    if !behind.is_empty() {
+        body.push_str(&overview_table(behind, "The runs behind the figures, tries among them", false));
+    }
+    body.push_str(&folded("How it was measured", &appendix(&all), false));
     page::page(title, &body)
 }
 
 /// Figures and tables in Markdown.
 pub fn markdown(book: &Book) -> String {
     let figures: String = book.figures.iter().map(figure::markdown).collect();
-    figures + &rows::markdown(&to_compare(&book.runs))
+    let (runs, behind) = parted(&book.runs);
+    let behind = if behind.is_empty() { String::new() } else { rows::overview_markdown(&behind) };
+    figures + &rows::markdown(&runs) + &behind
 }
 
-/// The runs without those that only prepared another one; all of them where there is nothing else.
-fn to_compare(runs: &[Recorded]) -> Vec<Recorded> {
-    let compared: Vec<Recorded> = runs.iter().filter(|recorded| !recorded.run.is_preparation).cloned().collect();
-    if compared.is_empty() { runs.to_vec() } else { compared }
+/// The runs that are shown, and those that figures were made of. Runs that only prepared another one
+/// are neither, where there is anything else.
+fn parted(runs: &[Recorded]) -> (Vec<Recorded>, Vec<Recorded>) {
+    let shown =
+        |recorded: &&Recorded| !recorded.run.is_preparation || runs.iter().all(|other| other.run.is_preparation);
+    let runs = runs.iter().filter(shown).cloned().map(readable);
+    runs.partition(|recorded| !recorded.is_of_figure)
+}
+
+/// A run whose workload is named with numbers as everywhere on a page.
+fn readable(mut recorded: Recorded) -> Recorded {
+    let run = &mut recorded.run;
+    let step = run.scenario.split_once(": ").map_or(run.scenario.as_str(), |(_, step)| step);
+    if let Some(name) = run.label.strip_suffix(step) {
+        run.label = format!("{name}{}", numbers_apart(step));
+    }
+    run.scenario = numbers_apart(&run.scenario);
+    recorded
 }
 
 /// The charts and the table of runs that are compared with each other. `group` is what moves
 /// together.
-fn section(runs: &[Recorded], group: &str) -> String {
+fn section(runs: &[Recorded], group: &str) -> (String, String) {
+    if runs.is_empty() {
+        return (String::new(), String::new());
+    }
     let are_comparable = are_comparable(runs);
     let (heads, rows) = compared_rows(runs, are_comparable);
-    chart::grid(&charts::charts(runs, group)) + &folded("All figures", &table::html(&heads, &rows), are_comparable)
+    let table = folded("All figures", &table::html(&heads, &rows), are_comparable);
+    (chart::grid(&charts::charts(runs, group)), table)
 }
 
-fn overview_table(runs: &[Recorded]) -> String {
+/// A table with a row for each run, behind a fold.
+fn overview_table(runs: &[Recorded], title: &str, is_open: bool) -> String {
     let mut rows = overview(runs).into_iter();
     let heads = rows.next().unwrap_or_default();
     let row = |mut cells: Vec<String>| {
         let name = cells.remove(0);
         table::Row::of(name, cells.into_iter().map(|cell| (cell, false)).collect())
     };
-    table::html(&heads, &rows.map(row).collect::<Vec<_>>())
+    folded(title, &table::html(&heads, &rows.map(row).collect::<Vec<_>>()), is_open)
 }
 
 fn appendix(runs: &[Recorded]) -> String {
@@ -181,7 +230,7 @@ mod tests {
             by_size: vec![(10, figures.clone()), (1000, figures.clone())],
             ..Run::default()
         };
-        Recorded { run, intervals: (1..5).map(interval).collect() }
+        Recorded { run, intervals: (1..5).map(interval).collect(), is_of_figure: false }
     }
 
     fn page_of(runs: &[Recorded]) -> String {
@@ -284,14 +333,11 @@ mod tests {
             assert!(row.starts_with(name), "{row:?} is not named {name:?}");
         }
         let page = page_of(&[run.clone()]);
-        let headings = page.split("<h3>").skip(1).chain(page.split("<figcaption>").skip(1));
+        let headings = page.split("<h3>").skip(1).chain(page.split("<figcaption><b>").skip(1));
         let headings: Vec<&str> = headings.filter_map(|part| part.split('<').next()).collect();
-        for name in [
-            "p99 end to end",
-            "End to end over time ",
-            "Publish to confirm over time ",
-            "End to end by size of the body ",
-        ] {
+        for name in
+            ["p99 end to end", "End to end over time", "Publish to confirm over time", "End to end by size of the body"]
+        {
             assert!(headings.contains(&name), "{name} is not among {headings:?}");
         }
         let groups: Vec<&str> = page.split("class=\"group\" colspan=\"2\">").skip(1).collect();

@@ -137,7 +137,7 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
         ));
     }
     run.not_asked = verdict::not_asked(options);
-    let recorded = Recorded { run, intervals: merge.intervals };
+    let recorded = Recorded { run, intervals: merge.intervals, is_of_figure: false };
     observers.iter_mut().for_each(|observer| observer.finished(&recorded));
     Ok(recorded)
 }

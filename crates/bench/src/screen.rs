@@ -131,13 +131,12 @@ pub fn summary(run: &Run) -> String {
     for (name, latency) in &run.stages {
         row(name, percentiles(latency));
     }
-    if run.by_size.len() > 1 {
-        for (size, figures) in &run.by_size {
-            row(
-                &format!("end to end, {size} B"),
-                percentiles(&Latency { figures: figures.clone(), curve: Vec::new() }),
-            );
-        }
+    let of_step = |figures: &Figures| percentiles(&Latency { figures: figures.clone(), curve: Vec::new() });
+    for (size, figures) in run.by_size.iter().filter(|_| run.by_size.len() > 1) {
+        row(&format!("end to end, {size} B"), of_step(figures));
+    }
+    for (rate, figures) in &run.by_rate {
+        row(&format!("at {}/s", three(*rate)), of_step(figures));
     }
     let c = &run.correctness;
     let optional = |known: Option<u64>| known.map_or("not known".to_owned(), count);

@@ -124,11 +124,9 @@ impl<'a> Series<'a> {
     /// Adds a figure of the runs so far.
     pub fn figure(&mut self, mut figure: Figure) {
         self.write_down();
-        if !self.name.is_empty() {
-            figure.title = format!("{}: {}", self.name, figure.title);
-        }
+        figure.who.clone_from(&self.name);
         self.files.figure(&figure);
-        self.book.figures.push(figure);
+        self.book.enter_figure(figure);
     }
 
     fn write_down(&mut self) {

@@ -181,7 +181,7 @@
     const axis = { stroke: ink, font: AXIS, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1, size: 5 } };
     const xAxis = Object.assign({ label: data.x.name, labelFont: AXIS, labelSize: 18, size: 32, space: 60, values: (u, at) => at.map(tick) }, axis);
     if (isPercentile) {
-      const within = PERCENTILES.filter(([tens]) => tens >= joined[0][0] - 0.01);
+      const within = PERCENTILES.filter(([tens]) => tens >= joined[0][0] - 0.01 && tens <= joined[0][joined[0].length - 1] + 0.01);
       xAxis.splits = () => within.map(([tens]) => tens);
       xAxis.values = (u, at) => {
         // Where there is little room the ends of the tail are what one looks for.
@@ -258,12 +258,13 @@
           dash: DASHES[one.stroke],
           paths: one.stroke === "dots" ? () => null : undefined,
           points: { show: few || one.x.length < 16 || one.stroke === "dots", size: one.stroke === "dots" ? 9 : 5, fill: one.stroke === "dots" ? colour("--c" + one.hue) : undefined },
-          value: (u, value, series, at) => three(value) + (value != null && one.labels ? " " + (one.labels[one.x.indexOf(u.data[0][at])] || "") : ""),
+          value: (u, value, series, at) => at == null ? (data.x.scale === "time" ? span(u, series) : "") : three(value) + (value != null && one.labels ? " " + (one.labels[one.x.indexOf(u.data[0][at])] || "") : ""),
         })),
       ],
       hooks: {
         // Values stand in the legend while something points at them, here or in a chart that moves with this one.
         setCursor: [(u) => u.root.classList.toggle("pointed", u.cursor.idx != null)],
+        setScale: [(u, key) => { if (key === "x" && u.cursor.idx == null && u.legend) u.setLegend({ idx: null }, false); }],
         draw: [
           (u) => drawMarks(u, data.marks || [], rows),
           (u) => data.level && drawLevel(u, data.level),
@@ -272,6 +273,85 @@
       },
     }, joined, figure.querySelector(".plot"));
     figure.chart = chart;
+  }
+
+  // Least, most and mean of what of a curve over time is in view, for while nothing points at it.
+  function span(u, series) {
+    const { min, max } = u.scales.x;
+    const isIn = (x) => min == null || (x >= min && x <= max);
+    const seen = u.data[series].filter((value, at) => value != null && isIn(u.data[0][at]));
+    if (!seen.length) return "";
+    const mean = seen.reduce((sum, value) => sum + value, 0) / seen.length;
+    return `${three(Math.min(...seen))} to ${three(Math.max(...seen))}, mean ${three(mean)}`;
+  }
+
+  // A chart for a presentation, with its title and its legend; and its figures for a spreadsheet.
+  const titleOf = (figure) => figure.querySelector("figcaption > b").textContent;
+  const shownOf = (figure) => figure.chart.series.map((series, at) => ({ series, at })).filter(({ series, at }) => at === 0 || series.show);
+  function save(figure, end, blob) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = titleOf(figure).replace(/[^\w.]+/g, "-") + end;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+  function savePicture(figure) {
+    const ratio = devicePixelRatio || 1, pad = 14 * ratio, row = 20 * ratio;
+    const drawn = figure.chart.ctx.canvas, out = document.createElement("canvas"), ctx = out.getContext("2d");
+    const small = `${12 * ratio}px system-ui, sans-serif`;
+    ctx.font = small;
+    let x = pad, y = 0;
+    const words = shownOf(figure).slice(1).map(({ series }) => {
+      const wide = ctx.measureText(series.label).width + 40 * ratio;
+      if (x > pad && x + wide > drawn.width + pad) (x = pad), (y += row);
+      const place = { series, x, y };
+      x += wide;
+      return place;
+    });
+    const top = 2.2 * row;
+    Object.assign(out, { width: drawn.width + 2 * pad, height: top + drawn.height + y + 2 * row });
+    ctx.fillStyle = colour("--paper");
+    ctx.fillRect(0, 0, out.width, out.height);
+    ctx.fillStyle = colour("--ink");
+    ctx.font = `600 ${15 * ratio}px system-ui, sans-serif`;
+    ctx.fillText(figure.querySelector("figcaption").dataset.whole, pad, 1.4 * row, drawn.width);
+    ctx.drawImage(drawn, pad, top);
+    ctx.font = small;
+    for (const { series, x, y } of words) {
+      const at = top + drawn.height + y + row;
+      ctx.strokeStyle = series.stroke();
+      ctx.lineWidth = 2.5 * ratio;
+      ctx.setLineDash((series.dash || []).map((dash) => dash * ratio));
+      ctx.beginPath();
+      ctx.moveTo(x, at - 4 * ratio);
+      ctx.lineTo(x + 22 * ratio, at - 4 * ratio);
+      ctx.stroke();
+      ctx.fillText(series.label, x + 27 * ratio, at);
+    }
+    out.toBlob((blob) => save(figure, ".png", blob));
+  }
+  function saveFigures(figure) {
+    const shown = shownOf(figure), cell = (text) => (/[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
+    const isPercentile = figure.data.x.scale === "percentile";
+    const lines = [shown.map(({ series }) => cell(series.label)).join(",")];
+    figure.chart.data[0].forEach((x, row) => {
+      const first = isPercentile ? Number((100 * (1 - 10 ** -x)).toPrecision(8)) : x;
+      lines.push([first, ...shown.slice(1).map(({ at }) => figure.chart.data[at][row] ?? "")].join(","));
+    });
+    save(figure, ".csv", new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
+  }
+  function addTools(figure) {
+    const caption = figure.querySelector("figcaption");
+    caption.dataset.whole = caption.textContent;
+    const tools = document.createElement("span");
+    tools.className = "tools";
+    for (const [word, told, act] of [["picture", "save this chart as a picture", savePicture], ["figures", "save its figures as a table (CSV)", saveFigures]]) {
+      const button = document.createElement("button");
+      Object.assign(button, { type: "button", textContent: word, title: told });
+      button.addEventListener("click", () => { if (!figure.chart) draw(figure, room(figure)); act(figure); });
+      tools.append(button);
+    }
+    caption.append(tools);
   }
 
   function redraw(figure, width) {
@@ -294,6 +374,7 @@
     }
   });
   for (const figure of figures) {
+    addTools(figure);
     seen.observe(figure);
     sized.observe(figure.querySelector(".plot"));
   }

@@ -181,7 +181,7 @@ impl Chart {
         let data =
             serde_json::to_string(self).expect("finite numbers and text are always JSON").replace('<', "\\u003c");
         format!(
-            "<figure class=\"chart\"><figcaption>{} <span class=\"faint\">{}</span></figcaption>\n<div class=\"plot\"></div>\
+            "<figure class=\"chart\"><figcaption><b>{}</b> <span class=\"faint\">{}</span></figcaption>\n<div class=\"plot\"></div>\
              <script type=\"application/json\">{data}</script></figure>\n",
             escape(&self.title),
             escape(&self.y.name)

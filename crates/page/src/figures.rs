@@ -59,6 +59,17 @@ pub fn ratio(value: f64) -> String {
     if value > 0.0 && value < SMALL_RATIO { format!("1/{}", three(1.0 / value)) } else { format!("{}×", three(value)) }
 }
 
+/// A text whose whole numbers stand as they do everywhere on a page: `1000 B` is `1,000 B`. What has
+/// anything else before or behind it is a name.
+pub fn numbers_apart(text: &str) -> String {
+    let word = |word: &str| {
+        let bare = word.trim_end_matches([',', ';', ':', '.', ')']);
+        let is_number = bare.len() > 3 && !bare.starts_with('0') && bare.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number { apart(bare) + &word[bare.len()..] } else { word.to_owned() }
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     let fits = units.iter().rev().find(|(unit, _)| value.abs() >= unit * 0.9995).or(units.first());
     let (unit, name) = fits.copied().unwrap_or((1.0, ""));

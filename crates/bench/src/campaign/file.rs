@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::Made;
 use crate::Error;
+use crate::fill::{Values, filled, names, text_of};
 use crate::options::{Asked, NODES_MAX, parse};
 
 /// What a file says.
@@ -89,8 +90,11 @@ pub(super) struct Part {
     /// What it shows.
     #[serde(default)]
     pub(super) about: String,
-    /// What stands behind `leveret bench`, with {name} for each name of `with`.
+    /// What stands behind `leveret bench`, with {names} and {sums} of the values.
     pub(super) bench: String,
+    /// What tells its runs apart on the page, with {names} and {sums} too; without it, the name and
+    /// the value of what differs.
+    pub(super) label: Option<String>,
     /// Values by name. Every one is run with every one of the others.
     #[serde(default)]
     pub(super) with: BTreeMap<String, Vec<toml::Value>>,
@@ -250,39 +254,39 @@ impl Part {
         names.iter().map(number).collect()
     }
 
-    /// Every value with every one of the others, as text by name.
-    fn cells(&self) -> Result<Vec<Vec<(&str, String)>>, String> {
-        let mut cells = vec![Vec::new()];
+    /// Every value with every one of the others.
+    fn cells(&self) -> Result<Vec<Values>, String> {
+        let used = names(&self.bench);
+        let mut cells = vec![Values::new()];
         for (name, values) in &self.with {
-            if !self.bench.contains(&format!("{{{name}}}")) {
+            if !used.contains(name) {
                 return Err(format!("part {}: {{{name}}} stands nowhere in its line", self.name));
             }
-            let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let mut more = Vec::new();
-            for cell in &cells {
-                more.extend(values.iter().map(|value| [&cell[..], &[(name.as_str(), text(value))]].concat()));
-            }
-            cells = more;
+            let with = |cell: &Values| {
+                let one = |value| cell.clone().into_iter().chain([(name.clone(), text_of(value))]).collect();
+                values.iter().map(one).collect::<Vec<Values>>()
+            };
+            cells = cells.iter().flat_map(with).collect();
         }
         Ok(cells)
     }
 
     fn run(
         &self,
-        values: &[(&str, String)],
+        values: &Values,
         (seconds, stretch): (Option<u64>, f64),
         (cell, number, broker): (usize, usize, &Broker),
         (version, tool): (&str, &str),
     ) -> Result<Planned, String> {
-        let filled = |line: String, (name, value): &(&str, String)| line.replace(&format!("{{{name}}}"), value);
-        let mut bench = values.iter().fold(self.bench.clone(), filled);
-        if !self.with.contains_key("seconds") && bench.contains("{seconds}") {
-            let seconds = seconds.ok_or(format!(
-                "part {}: {{seconds}} stands in its line: write `seconds = 30` at the top of the file",
-                self.name
-            ))?;
-            bench = bench.replace("{seconds}", &seconds.to_string());
+        let of_part = |why: String| format!("part {}: {why}", self.name);
+        let mut values = values.clone();
+        if !values.contains_key("seconds") && names(&self.bench).contains(&"seconds".to_owned()) {
+            let seconds = seconds.ok_or_else(|| {
+                of_part("{seconds} stands in its line: write `seconds = 30` at the top of the file".to_owned())
+            })?;
+            values.insert("seconds".to_owned(), seconds.to_string());
         }
+        let bench = filled(&self.bench, &values).map_err(of_part)?;
         let words: Vec<String> = bench.split_whitespace().map(str::to_owned).collect();
         let wrong = |why: String| format!("part {}: {why} in: {bench}", self.name);
         let takes_s = match words.first().map(String::as_str) {
@@ -297,8 +301,13 @@ impl Part {
             wrong("give `takes_s`, about how many seconds it takes, because nothing says so".to_owned())
         })?;
         // A part that names one value of each has no need to be told apart.
-        let told = values.iter().filter(|(name, _)| self.with[*name].len() > 1);
-        let told: Vec<String> = told.map(|(name, value)| format!("{name} {value}")).collect();
+        let told: Vec<String> = match &self.label {
+            Some(label) => vec![filled(label, &values).map_err(of_part)?],
+            None => {
+                let several = self.with.iter().filter(|(_, all)| all.len() > 1);
+                several.map(|(name, _)| format!("{name} {}", values[name])).collect()
+            }
+        };
         let scenario = [std::slice::from_ref(&self.name), &told[..]].concat().join(", ");
         let made = Made {
             bench: bench.clone(),
@@ -410,6 +419,21 @@ mod tests {
         assert_eq!((runs[0].bench.as_str(), runs[4].takes_s), ("--size 10 --rate 1k --time 3", 6.0));
         assert!(of(TEXT, Some(3)).unwrap_err().contains("it has no `seconds`"));
         assert!(of(&text.replace("seconds = 30", ""), None).unwrap_err().contains("write `seconds = 30`"));
+    }
+
+    #[test]
+    fn a_label_and_a_line_are_filled_with_values_and_with_sums_of_them() {
+        let text = TEXT
+            .replace("{size} --rate {rate}", "{size*8} --rate {rate}")
+            .replace("\"long\"", "\"long\"\nlabel = \"all\"");
+        let runs = planned(&text.replace("\"fast\"", "\"fast\"\nlabel = \"{size*8} B\"")).unwrap();
+        assert_eq!(
+            (runs[0].title().as_str(), runs[0].bench.as_str()),
+            ("fast, 80 B, Leveret", "--size 80 --rate 1k --time 5")
+        );
+        assert_eq!((runs[0].file.as_str(), runs[4].title().as_str()), ("fast-80-b-leveret.jsonl", "long, all, Rabbit"));
+        let wrong = planned(&text.replace("{size*8}", "{size*sides}")).unwrap_err();
+        assert!(wrong.starts_with("part fast: {sides} is no name of it: "), "{wrong}");
     }
 
     #[test]

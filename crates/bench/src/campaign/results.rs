@@ -67,7 +67,13 @@ pub(super) fn read(out: &Path, run: &Planned, builds: Builds) -> Result<Option<(
         return Ok(Some((made, Book::default())));
     }
     let mut book = read_lines(&path.display().to_string(), lines)?;
-    for recorded in &mut book.runs {
+    for figure in &mut book.figures {
+        let own = figure.title.strip_prefix(&format!("{}: ", run.made.broker)).map(str::to_owned);
+        figure.title = own.unwrap_or(std::mem::take(&mut figure.title));
+        figure.who.clone_from(&run.made.broker);
+    }
+    // What was made for a figure keeps its own name.
+    for recorded in book.runs.iter_mut().filter(|recorded| !recorded.is_of_figure) {
         let step = recorded.run.scenario.split_once(": ").map(|(_, step)| step);
         recorded.run.scenario = match step {
             Some(step) => format!("{}: {step}", run.scenario),

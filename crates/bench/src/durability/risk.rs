@@ -17,7 +17,7 @@ use amqp::Value;
 use super::{Lab, Stage, VALUE, VALUE_HEADER, declare, delete, durable};
 use crate::Error;
 use crate::broker::Broker;
-use crate::fault::Fault;
+use crate::fault::{Fault, KILLED};
 use crate::record::Figure;
 use crate::screen::say;
 use crate::series::Series;
@@ -84,13 +84,20 @@ pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Res
     let lost = recorded.run.correctness.lost.unwrap_or(0) * VALUE;
     let (count, largest) = (largest.len(), largest.into_iter().max().unwrap_or(0));
     let holds = largest <= cap && lost <= cap && count > 0 && is_killed;
+    let apart = page::figures::count;
     let told = format!(
-        "The gauge was asked {asked} times and read {count} times; the most it showed was {largest} of a cap of {cap}. The broker was killed with \
-         SIGKILL after {} s and started again: of {} confirmed messages (value {VALUE} each) messages worth {lost} were gone",
+        "The gauge was asked {asked} times and read {count} times; the most it showed was {} of a cap of {}. The broker was killed with \
+         SIGKILL after {} s and started again: of {} confirmed messages (value {VALUE} each) messages worth {} were gone",
+        apart(largest),
+        apart(cap),
         lab.seconds.div_ceil(2),
-        recorded.run.correctness.confirmed
+        apart(recorded.run.correctness.confirmed),
+        apart(lost)
     );
     say(&format!("\nValue at risk: {told}: {}", if holds { "the cap held" } else { "THE CAP DID NOT HOLD" }));
+    if is_killed {
+        series.last().run.faults.push((lab.seconds.div_ceil(2) as f64, KILLED.to_owned()));
+    }
     if !holds {
         series.last().run.missed.push(format!("value at risk {largest}, lost {lost}, cap {cap}"));
     }

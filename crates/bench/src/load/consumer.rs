@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 
 use super::connection::Link;
 use super::content::{Announced, Content};
-use super::tally::{Books, Sample};
+use super::tally::{Books, Sample, StepsAt};
 use crate::clock::SECOND;
 use crate::message::{self, Filling};
 use crate::options::Options;
@@ -51,6 +51,9 @@ pub struct ConsumerSettings {
     pub filling: Filling,
     /// Sizes of bodies whose latencies are told apart; none where there is one size only.
     pub sizes: Vec<usize>,
+    /// Rates whose latencies are told apart, each once, and when each is asked for; none where there is
+    /// one rate only.
+    pub rates: Option<(Vec<f64>, Steps)>,
 }
 
 impl ConsumerSettings {
@@ -71,14 +74,19 @@ impl ConsumerSettings {
             backlog_at_start,
             filling: Filling::new(options.producing.size.values().map(|size| size as usize)),
             sizes: sizes_told_apart(options),
+            rates: options.producing.rate.clone().map(|steps| (rates_told_apart(options), steps)),
         }
     }
 
-    /// The place of a body of so many bytes among the sizes. Its own length says in which step it
-    /// was sent, however late it comes.
+    /// In which steps a message was sent, however late it comes: the size is told by its own length,
+    /// the rate by the time at which it was due, `due_ns` after the start.
     #[inline]
-    fn size_at(&self, bytes: usize) -> Option<usize> {
-        self.sizes.iter().position(|size| *size == bytes)
+    fn steps_at(&self, bytes: usize, due_ns: u64) -> StepsAt {
+        let rate = self.rates.as_ref().filter(|(rates, _)| !rates.is_empty());
+        StepsAt {
+            size: self.sizes.iter().position(|size| *size == bytes),
+            rate: rate.and_then(|(rates, steps)| rates.iter().position(|rate| *rate == steps.at(due_ns).0)),
+        }
     }
 
     /// Whether a message takes time.
@@ -100,14 +108,28 @@ pub fn sizes_told_apart(options: &Options) -> Vec<usize> {
     if sizes.len() > 1 { sizes } else { Vec::new() }
 }
 
+/// Rates that are told apart at the most: each is a histogram a second.
+const RATES_MAX: usize = 12;
+
+/// The rates of a publisher that last, each once; none where there is only one, or there are many: a
+/// ramp has its curve over time.
+pub fn rates_told_apart(options: &Options) -> Vec<f64> {
+    let mut rates: Vec<f64> = Vec::new();
+    for value in options.producing.rate.iter().flat_map(Steps::values).filter(|value| *value > 0.0) {
+        if !rates.contains(&value) {
+            rates.push(value);
+        }
+    }
+    if (2..=RATES_MAX).contains(&rates.len()) { rates } else { Vec::new() }
+}
+
 /// A message that waits for its work.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     tag: u64,
     /// When it was due; 0 when its latency does not count.
     due_ns: u64,
-    /// The place of its size among those that are told apart.
-    size_at: Option<usize>,
+    steps_at: StepsAt,
 }
 
 /// One consuming channel.
@@ -195,16 +217,16 @@ impl Consumer {
     ) -> Option<u64> {
         self.received += 1;
         let due_ns = self.check(&announced, body, books, now);
-        let size_at = self.settings.size_at(body.len());
+        let steps_at = self.settings.steps_at(body.len(), due_ns.saturating_sub(self.start_ns));
         if !self.settings.takes_time() {
             sample.received += 1;
             if due_ns != 0 {
-                sample.enter_end_to_end(now.saturating_sub(due_ns).max(1), size_at);
+                sample.enter_end_to_end(now.saturating_sub(due_ns).max(1), steps_at);
             }
             self.settle(announced.tag, link);
             return self.settings.polling_ns.map(|pause| now + pause);
         }
-        self.waiting.push_back(Waiting { tag: announced.tag, due_ns, size_at });
+        self.waiting.push_back(Waiting { tag: announced.tag, due_ns, steps_at });
         if self.busy_until.is_none() {
             return self.begin_work(sample, now);
         }
@@ -247,7 +269,7 @@ impl Consumer {
         // that cannot keep up would look as if it did.
         sample.received += 1;
         if first.due_ns != 0 {
-            sample.enter_end_to_end(now.saturating_sub(first.due_ns).max(1), first.size_at);
+            sample.enter_end_to_end(now.saturating_sub(first.due_ns).max(1), first.steps_at);
         }
         let work_us = self.settings.work_us.as_ref().map_or(0.0, |work| work.at(now.saturating_sub(self.start_ns)).0);
         let until = now + ((work_us * 1000.0) as u64).max(self.settings.pause_ns);

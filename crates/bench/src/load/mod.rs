@@ -19,7 +19,7 @@ use bytes::Bytes;
 use crate::client::{Limits, Stream};
 use crate::plan::ConnectionPlan;
 
-pub use consumer::{ConsumerSettings, sizes_told_apart};
+pub use consumer::{ConsumerSettings, rates_told_apart, sizes_told_apart};
 pub use producer::{ProducerSettings, PublishForm};
 pub use tally::{Books, Final, PublisherFinal, Sample, Side};
 pub use worker::{Worker, WorkerSettings};

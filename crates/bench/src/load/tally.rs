@@ -60,25 +60,38 @@ pub struct Sample {
     /// The same for each size of a body, where there is more than one; in the order of
     /// [`crate::pace::Steps::values`].
     pub by_size: Vec<Histogram<u64>>,
+    /// The same for each rate that is asked for, where they are told apart.
+    pub by_rate: Vec<Histogram<u64>>,
     /// From the due time until the socket took it; only when asked for.
     pub handed: Option<Histogram<u64>>,
     /// From the due time to the confirm, for each publisher; only when asked for.
     pub stages: Vec<Histogram<u64>>,
 }
 
+/// The places of a message's size and rate among those that are told apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepsAt {
+    /// In `by_size`.
+    pub size: Option<usize>,
+    /// In `by_rate`.
+    pub rate: Option<usize>,
+}
+
 impl Sample {
-    /// A message came so late; `size_at` is the place of its size in `by_size`, if sizes are told
-    /// apart.
+    /// A message came so late.
     #[inline]
-    pub fn enter_end_to_end(&mut self, late_ns: u64, size_at: Option<usize>) {
+    pub fn enter_end_to_end(&mut self, late_ns: u64, steps_at: StepsAt) {
         self.end_to_end.saturating_record(late_ns);
-        if let Some(of_size) = size_at.and_then(|at| self.by_size.get_mut(at)) {
+        if let Some(of_size) = steps_at.size.and_then(|at| self.by_size.get_mut(at)) {
             of_size.saturating_record(late_ns);
+        }
+        if let Some(of_rate) = steps_at.rate.and_then(|at| self.by_rate.get_mut(at)) {
+            of_rate.saturating_record(late_ns);
         }
     }
 
     /// An empty one.
-    pub fn new(index: u64, side: Side, stages: usize, sizes: usize) -> Sample {
+    pub fn new(index: u64, side: Side, stages: usize, (sizes, rates): (usize, usize)) -> Sample {
         Sample {
             index,
             side,
@@ -98,6 +111,7 @@ impl Sample {
             confirm: latency::histogram(),
             end_to_end: latency::histogram(),
             by_size: (0..sizes).map(|_| latency::histogram()).collect(),
+            by_rate: (0..rates).map(|_| latency::histogram()).collect(),
             handed: (stages > 0).then(latency::histogram),
             stages: (0..stages).map(|_| latency::histogram()).collect(),
         }

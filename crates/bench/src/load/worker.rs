@@ -138,7 +138,7 @@ impl Worker {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map_err(machine)?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER_TOKEN), epoll::EventFlags::IN).map_err(machine)?;
-        let sample = Sample::new(0, settings.side, settings.stages, sizes_of(&settings));
+        let sample = Sample::new(0, settings.side, settings.stages, steps_of(&settings));
         let mut worker = Worker {
             control,
             gauges,
@@ -544,7 +544,7 @@ impl Worker {
         let index = now.saturating_sub(self.settings.start_ns) / self.settings.interval_ns;
         if index > self.sample.index {
             self.enter_held_back((self.settings.start_ns + index * self.settings.interval_ns).min(now));
-            let next = Sample::new(index, self.settings.side, self.settings.stages, sizes_of(&self.settings));
+            let next = Sample::new(index, self.settings.side, self.settings.stages, steps_of(&self.settings));
             let mut done = std::mem::replace(&mut self.sample, next);
             done.cpu_ns = thread_cpu_ns();
             let (published, confirmed, received) = self.before;
@@ -595,7 +595,7 @@ impl Worker {
     fn finish(mut self) -> Final {
         self.ack_rest();
         self.enter_held_back(self.settings.clock.now());
-        let mut sample = std::mem::replace(&mut self.sample, Sample::new(u64::MAX, self.settings.side, 0, 0));
+        let mut sample = std::mem::replace(&mut self.sample, Sample::new(u64::MAX, self.settings.side, 0, (0, 0)));
         sample.cpu_ns = thread_cpu_ns();
         let _ = self.samples.send((self.settings.thread, Box::new(sample)));
         let mut finals = Final { publishers: Vec::new(), books: self.books };
@@ -604,7 +604,7 @@ impl Worker {
                 let text = Bytes::from_static(b"done");
                 let close = Method::ConnectionClose { reply_code: 200, reply_text: text, class_id: 0, method_id: 0 };
                 close.write(&mut link.output, 0);
-                let mut unseen = Sample::new(u64::MAX, self.settings.side, 0, 0);
+                let mut unseen = Sample::new(u64::MAX, self.settings.side, 0, (0, 0));
                 let _ = link.flush(&mut unseen, || 0);
                 link.stream.end();
             }
@@ -650,11 +650,12 @@ fn pause((low, high): (f64, f64), salt: u64) -> u64 {
     ((low + (high - low) * share) * SECOND as f64) as u64
 }
 
-/// How many sizes of bodies the samples of this thread tell apart.
-fn sizes_of(settings: &WorkerSettings) -> usize {
+/// How many sizes of bodies, and rates, the samples of this thread tell apart.
+fn steps_of(settings: &WorkerSettings) -> (usize, usize) {
+    let consumer = &settings.consumer;
     match settings.side {
-        Side::Producing => 0,
-        Side::Consuming => settings.consumer.sizes.len(),
+        Side::Producing => (0, 0),
+        Side::Consuming => (consumer.sizes.len(), consumer.rates.as_ref().map_or(0, |(rates, _)| rates.len())),
     }
 }
 

@@ -11,6 +11,9 @@ use page::tile::{Line, Tile, Tone};
 use super::charts::hues;
 use crate::record::{Latency, Recorded, Run, Verdict};
 
+/// The tile of what became of the messages.
+pub(super) const FAULTS: &str = "lost / reordered / corrupt";
+
 /// More runs than this do not each have their line on a tile.
 const LINES_MAX: usize = 4;
 
@@ -48,25 +51,30 @@ pub(super) fn of_passed(runs: &[Recorded], value: impl Fn(&Run) -> Option<f64>) 
     runs.iter().map(|recorded| passed(&recorded.run)).collect()
 }
 
-fn p99(run: &Run) -> Option<f64> {
+pub(super) fn p99(run: &Run) -> Option<f64> {
     latency(run).map(|(latency, _)| latency.figures.p99_ms)
 }
 
 /// The verdict on a report's runs; `are_comparable` where they differ in who was measured and not
 /// in what.
 pub(super) fn sentence(runs: &[Recorded], are_comparable: bool) -> (Tone, String) {
-    let passed = runs.iter().filter(|recorded| recorded.run.verdict() == Verdict::Passed).count();
-    let tone = if passed == runs.len() { Tone::Good } else { Tone::Bad };
     let sentence = match runs {
         [] => "Nothing was run.".to_owned(),
         [one] => of_one(&one.run),
         _ if are_comparable => of_several(runs),
-        _ => format!("{}.", passed_of(runs)),
+        _ => of_many(runs),
     };
-    (tone, sentence)
+    (tone(runs), sentence)
 }
 
-fn passed_of(runs: &[Recorded]) -> String {
+/// Whether all of them passed.
+pub(super) fn tone(runs: &[Recorded]) -> Tone {
+    let all = runs.iter().all(|recorded| recorded.run.verdict() == Verdict::Passed);
+    if all { Tone::Good } else { Tone::Bad }
+}
+
+/// How many of these passed, and which did not.
+pub(super) fn passed_of(runs: &[Recorded]) -> String {
     let failed: Vec<&Run> =
         runs.iter().map(|recorded| &recorded.run).filter(|run| run.verdict() != Verdict::Passed).collect();
     let all = figures::counted(runs.len(), "run");
@@ -111,6 +119,33 @@ fn of_one(run: &Run) -> String {
     let wait = latency(run)
         .map_or(String::new(), |(latency, of)| format!(", p99 {} {of}", duration_ms(latency.figures.p99_ms)));
     format!("{who} {rate}{wait}; {}.", run.checked())
+}
+
+/// The sentence on runs that are not compared: how far they reach.
+fn of_many(runs: &[Recorded]) -> String {
+    let passed: Vec<&Run> =
+        runs.iter().map(|recorded| &recorded.run).filter(|run| run.verdict() == Verdict::Passed).collect();
+    let range = |value: &dyn Fn(&Run) -> Option<f64>, text: fn(f64) -> String| {
+        let values: Vec<f64> = passed.iter().filter_map(|run| value(run)).collect();
+        let (low, high) = values.iter().fold((f64::MAX, 0.0_f64), |(low, high), v| (low.min(*v), high.max(*v)));
+        (!values.is_empty()).then(|| if low < high { format!("{} to {}", text(low), text(high)) } else { text(low) })
+    };
+    let rates = range(&|run| Some(rate(run)), three).map(|rates| format!("{rates} msg/s"));
+    let waits = range(&p99, duration_ms).map(|waits| format!("p99 {waits}"));
+    let told: Vec<String> = [rates, waits].into_iter().flatten().collect();
+    if told.is_empty() {
+        return format!("{}.", passed_of(runs));
+    }
+    let unknown = passed.iter().filter(|run| run.correctness.lost.is_none()).count();
+    let checked = match unknown {
+        0 => "nothing lost, duplicated, reordered or corrupt".to_owned(),
+        all if all == passed.len() => {
+            "nothing duplicated, reordered or corrupt; what was lost cannot be told".to_owned()
+        }
+        _ => format!("nothing duplicated, reordered or corrupt, and in {} nothing lost", passed.len() - unknown),
+    };
+    let those = if passed.len() == runs.len() { "" } else { "; those that passed" };
+    format!("{}{those}: {}; {checked}.", passed_of(runs), told.join(", "))
 }
 
 /// The sentence on runs that are compared.
@@ -178,8 +213,10 @@ pub(super) fn beside(runs: &[Recorded], has_sections: bool) -> Vec<String> {
     if let [Recorded { run, .. }] = runs {
         lines.extend(run.required.iter().filter(|(_, is_met)| *is_met).map(|(told, _)| format!("Met: {told}.")));
     }
-    let not_asked = runs.first().map(|recorded| recorded.run.not_asked.clone()).unwrap_or_default();
-    if !not_asked.is_empty() && runs.iter().all(|recorded| recorded.run.not_asked == not_asked) {
+    // What was made for a figure has no requirements but its own.
+    let mut judged = runs.iter().filter(|recorded| !recorded.is_of_figure).map(|recorded| &recorded.run.not_asked);
+    let not_asked = judged.next().cloned().unwrap_or_default();
+    if !not_asked.is_empty() && judged.all(|other| *other == not_asked) {
         lines.push(format!("Not asked for: {}.", not_asked.join(", ")));
     }
     lines
@@ -271,7 +308,7 @@ fn each(runs: &[Recorded]) -> Vec<Tile> {
         Some((if runs.len() > 1 { hues[at] } else { Hue::RECEIVED }, latency.curve.clone()))
     };
     waits.curves = runs.iter().enumerate().filter_map(drawn).collect();
-    let correct = tile("lost / reordered / corrupt", None, &|run| {
+    let correct = tile(FAULTS, None, &|run| {
         let c = &run.correctness;
         let is_bad = !c.faults().is_empty();
         let lost = c.lost.or(c.unpromised_missing).map_or("?".to_owned(), count);
@@ -319,21 +356,6 @@ fn together(runs: &[Recorded]) -> Vec<Tile> {
         };
         Tile { name: name.to_owned(), lines: vec![told], curves: Vec::new() }
     };
-    let sum = |of: fn(&Run) -> u64| runs.iter().map(|recorded| of(&recorded.run)).sum::<u64>();
-    let unknown = runs.iter().filter(|recorded| recorded.run.correctness.lost.is_none()).count();
-    let faults = runs.iter().any(|recorded| !recorded.run.correctness.faults().is_empty());
-    let lost = sum(|run| run.correctness.lost.unwrap_or(0));
-    let (reordered, corrupt) = (sum(|run| run.correctness.reordered), sum(|run| run.correctness.corrupt));
-    let sent = count(sum(|run| run.correctness.published));
-    let mut more = format!("{sent} messages sent in {}", figures::counted(runs.len(), "run"));
-    if unknown > 0 {
-        more.push_str(&format!("; what was lost cannot be told in {unknown} of them"));
-    }
-    let correct = line(
-        format!("{} / {} / {}", count(lost), count(reordered), count(corrupt)),
-        more,
-        if faults { Tone::Bad } else { Tone::Plain },
-    );
     let most = |value: &dyn Fn(&Run) -> Option<f64>| all(value).into_iter().map(|(value, _)| value).reduce(f64::max);
     let cores = most(&|run| run.cost.broker_cores);
     let rss = most(&|run| run.cost.broker_rss_bytes_max.map(|bytes| bytes as f64));
@@ -349,9 +371,25 @@ fn together(runs: &[Recorded]) -> Vec<Tile> {
     vec![
         range("messages a second", all(&|run| Some(rate(run))), &three, "most"),
         range("p99", all(&p99), &duration_ms, "longest"),
-        tile("lost / reordered / corrupt", correct),
+        tile(FAULTS, faults(runs)),
         tile("CPU and memory of a broker", cost),
     ]
+}
+
+/// What became of the messages of all of these runs.
+pub(super) fn faults(runs: &[Recorded]) -> Line {
+    let sum = |of: fn(&Run) -> u64| runs.iter().map(|recorded| of(&recorded.run)).sum::<u64>();
+    let unknown = runs.iter().filter(|recorded| recorded.run.correctness.lost.is_none()).count();
+    let is_bad = runs.iter().any(|recorded| !recorded.run.correctness.faults().is_empty());
+    let lost = sum(|run| run.correctness.lost.unwrap_or(0));
+    let (reordered, corrupt) = (sum(|run| run.correctness.reordered), sum(|run| run.correctness.corrupt));
+    let sent = count(sum(|run| run.correctness.published));
+    let mut more = format!("{sent} messages sent in {}", figures::counted(runs.len(), "run"));
+    if unknown > 0 {
+        more.push_str(&format!("; what was lost cannot be told in {unknown} of them"));
+    }
+    let value = format!("{} / {} / {}", count(lost), count(reordered), count(corrupt));
+    Line { of: None, value, more, is_best: false, tone: if is_bad { Tone::Bad } else { Tone::Plain } }
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub(super) fn charts(runs: &[Recorded], group: &str) -> Vec<Chart> {
     let mut charts = vec![all.rates()];
     charts.push(all.latency("End to end", Hue::RECEIVED, |i| i.end_to_end.as_ref()));
     charts.push(all.latency("Publish to confirm", Hue::CONFIRMED, |i| i.confirm.as_ref()));
-    charts.extend([all.percentiles(), all.by_size(), all.backlog(), all.held_back()]);
+    charts.extend([all.percentiles(), all.by_size(), all.by_rate(), all.backlog(), all.held_back()]);
     charts.extend(all.broker());
     charts.retain(|chart| !chart.is_empty());
     charts
@@ -147,19 +147,33 @@ impl Drawn<'_> {
         chart
     }
 
-    fn by_size(&self) -> Chart {
-        let title = "End to end by size of the body";
-        let mut chart = Chart::new(title, ("bytes", Scale::Log), ("ms", Scale::Log)).group(self.group);
-        for (run, hue) in self.each().filter(|(run, _)| run.run.by_size.len() > 1) {
-            let hue = self.hue(hue, Hue::RECEIVED);
+    /// Of the messages that were sent in each step, `steps`, over what it was.
+    fn by_step(&self, title: &str, unit: &str, steps: impl Fn(&Recorded) -> Vec<(f64, &Figures)>) -> Chart {
+        let mut chart = Chart::new(title, (unit, Scale::Log), ("ms", Scale::Log)).group(self.group);
+        for (run, hue) in self.each() {
+            let (steps, hue) = (steps(run), self.hue(hue, Hue::RECEIVED));
             let mut push = |name: &str, value: fn(&Figures) -> f64, stroke| {
-                let points = run.run.by_size.iter().map(|(size, figures)| (*size as f64, Some(value(figures))));
+                let points = steps.iter().map(|(at, figures)| (*at, Some(value(figures))));
                 chart.push(Series::new(self.named(run, name), hue, points).stroke(stroke));
             };
-            push("p50", |f| f.p50_ms, Stroke::Dashed);
-            push("p99", |f| f.p99_ms, Stroke::Solid);
+            if steps.len() > 1 {
+                push("p50", |f| f.p50_ms, Stroke::Dashed);
+                push("p99", |f| f.p99_ms, Stroke::Solid);
+            }
         }
         chart
+    }
+
+    fn by_size(&self) -> Chart {
+        self.by_step("End to end by size of the body", "bytes", |run| {
+            run.run.by_size.iter().map(|(size, figures)| (*size as f64, figures)).collect()
+        })
+    }
+
+    fn by_rate(&self) -> Chart {
+        self.by_step("End to end by rate", "messages a second asked for", |run| {
+            run.run.by_rate.iter().map(|(rate, figures)| (*rate, figures)).collect()
+        })
     }
 
     fn backlog(&self) -> Chart {
@@ -265,10 +279,11 @@ fn steps(recorded: &Recorded) -> Vec<Mark> {
     if marks.len() > STEPS_MAX { Vec::new() } else { marks }
 }
 
-/// Connections that went (with their node, or without) and the times in which the broker held
-/// publishers back.
+/// What was done to the broker, connections that went (with their node, or without) and the times in
+/// which the broker held publishers back.
 fn trouble(recorded: &Recorded) -> Vec<Mark> {
-    let mut marks: Vec<Mark> = Vec::new();
+    let done = |(at, text): &(f64, String)| Mark { at: *at, until: None, text: text.clone(), bad: true };
+    let mut marks: Vec<Mark> = recorded.run.faults.iter().map(done).collect();
     let mut before = 0.0;
     for interval in &recorded.intervals {
         if interval.connections_lost > 0 {
@@ -337,6 +352,9 @@ mod tests {
         let expected =
             [(1.0, Some(3.0), "held back: low on disk".to_owned()), (4.0, None, "2 connections lost".to_owned())];
         assert_eq!(texts(std::slice::from_ref(&run)), expected);
+        run.run.faults.push((0.5, "a broker killed".to_owned()));
+        assert_eq!(texts(std::slice::from_ref(&run))[0], (0.5, None, "a broker killed".to_owned()));
+        run.run.faults.clear();
         let beside = texts(&[recorded("RabbitMQ", 4.0), run]);
         assert_eq!(beside[0].2, "Leveret: held back: low on disk");
     }

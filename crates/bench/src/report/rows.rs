@@ -250,18 +250,24 @@ pub(super) fn overview(runs: &[Recorded]) -> Vec<Vec<String>> {
     table
 }
 
+/// The overview in Markdown.
+pub(super) fn overview_markdown(runs: &[Recorded]) -> String {
+    let mut text = String::new();
+    for (at, row) in overview(runs).iter().enumerate() {
+        text.push_str(&format!("| {} |\n", row.join(" | ").replace('\n', " ")));
+        if at == 0 {
+            text.push_str(&format!("|---|{}\n", "--:|".repeat(row.len() - 1)));
+        }
+    }
+    text + "\n"
+}
+
 /// The tables in Markdown: an overview of more than two runs, and the rows of what is compared.
 pub(super) fn markdown(runs: &[Recorded]) -> String {
-    let mut text = String::new();
-    if runs.len() > 2 {
-        for (at, row) in overview(runs).iter().enumerate() {
-            text.push_str(&format!("| {} |\n", row.join(" | ").replace('\n', " ")));
-            if at == 0 {
-                text.push_str(&format!("|---|{}\n", "--:|".repeat(row.len() - 1)));
-            }
-        }
-        text.push('\n');
+    if runs.is_empty() {
+        return String::new();
     }
+    let mut text = if runs.len() > 2 { overview_markdown(runs) } else { String::new() };
     match compared(runs) {
         None => text.push_str(&table(runs)),
         Some(groups) => {

@@ -13,7 +13,7 @@ use super::{COST_SPAN_NS, Going, Observer};
 use crate::clock::SECOND;
 use crate::disk::{Disk, Reading, own_count};
 use crate::latency::{Figures, curve, histogram};
-use crate::load::{Sample, Side, sizes_told_apart};
+use crate::load::{Sample, Side, rates_told_apart, sizes_told_apart};
 use crate::options::Options;
 use crate::process::{Load, Machine};
 use crate::record::{Cost, HeldBack, Interval, Latency, Run, add_reason};
@@ -37,6 +37,8 @@ pub(super) struct Merge {
     stages: Vec<(String, Histogram<u64>)>,
     /// Latency end to end for each size, where there is more than one.
     by_size: Vec<(u64, Histogram<u64>)>,
+    /// The same for each rate in all, where they are told apart.
+    by_rate: Vec<(f64, Histogram<u64>)>,
     pub(super) intervals: Vec<Interval>,
     /// Counts at the end of the warm-up and of the load.
     before_warm: Counts,
@@ -128,6 +130,7 @@ impl Merge {
             handed: (!options.stages.is_empty()).then(histogram),
             stages: options.stages.iter().map(|name| (name.clone(), histogram())).collect(),
             by_size: sizes_told_apart(options).into_iter().map(|size| (size as u64, histogram())).collect(),
+            by_rate: rates_told_apart(options).into_iter().map(|rate| (rate * publishers, histogram())).collect(),
             intervals: Vec::new(),
             before_warm: Counts::default(),
             at_end: Counts::default(),
@@ -216,6 +219,7 @@ impl Merge {
         }
         if is_warm {
             self.by_size.iter_mut().zip(&sample.by_size).for_each(|((_, all), of_size)| add(all, of_size));
+            self.by_rate.iter_mut().zip(&sample.by_rate).for_each(|((_, all), of_rate)| add(all, of_rate));
         }
         join(&mut part.confirm, sample.confirm);
         join(&mut part.end_to_end, sample.end_to_end);
@@ -343,6 +347,14 @@ impl Merge {
         figures
     }
 
+    /// Latency end to end by rate, from the slowest on.
+    fn by_rate(&self) -> Vec<(f64, Figures)> {
+        let measured = self.by_rate.iter().filter(|(_, histogram)| !histogram.is_empty());
+        let mut figures: Vec<(f64, Figures)> = measured.map(|(rate, h)| (*rate, Figures::of(h))).collect();
+        figures.sort_by(|a, b| a.0.total_cmp(&b.0));
+        figures
+    }
+
     /// How long publishers were held back in all.
     fn held_back(&self) -> Option<HeldBack> {
         let (ns, times) = self.held_back.values().copied().max().filter(|(ns, _)| *ns > 0)?;
@@ -387,6 +399,7 @@ impl Merge {
             handed: self.handed.as_ref().and_then(latency),
             stages: self.stages.iter().filter_map(|(name, h)| Some((name.clone(), latency(h)?))).collect(),
             by_size: self.by_size(),
+            by_rate: self.by_rate(),
             blocked_s: self.blocked_ns as f64 / SECOND as f64,
             held_back: self.held_back(),
             connections_lost: self.lost_connections,

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::OWN;
 use crate::Error;
+use crate::fill::{Values, filled, number, text_of};
 use crate::options::{Asked, Options, parse};
 use crate::words::{ABOUT_BROKER, Words};
 
@@ -121,9 +122,6 @@ pub(super) const HELD_DEFAULT: f64 = 10_000.0;
 /// Options that start a broker.
 const BROKER: [&str; 4] = ["broker", "nodes", "limit-cpu", "limit-memory"];
 
-/// Values by name, as text.
-type Values = BTreeMap<String, String>;
-
 impl File {
     /// Whether it has other lengths with --full.
     pub(super) fn has_full(&self) -> bool {
@@ -233,8 +231,7 @@ impl Run {
     /// The values of each of its runs.
     fn cells(&self, of_file: &Values) -> Result<Vec<Values>, String> {
         let with = |each: &BTreeMap<String, toml::Value>| {
-            let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let own = each.iter().map(|(name, value)| (name.clone(), text(value)));
+            let own = each.iter().map(|(name, value)| (name.clone(), text_of(value)));
             of_file.clone().into_iter().chain(own).collect::<Values>()
         };
         let mut cells: Vec<Values> = self.each.iter().map(with).collect();
@@ -295,49 +292,4 @@ pub(super) fn run_of(words: &Words, line: &str) -> Result<Options, String> {
         Asked::Run(options) => Ok(*options),
         _ => Err(format!("this is no run: {line}")),
     }
-}
-
-/// A text with its {names} and {sums} filled in.
-fn filled(text: &str, values: &Values) -> Result<String, String> {
-    let (mut whole, mut rest) = (String::new(), text);
-    while let Some((before, behind)) = rest.split_once('{') {
-        let (sum, after) = behind.split_once('}').ok_or_else(|| format!("a {{ without its }} in: {text}"))?;
-        let value = match (values.get(sum), sum) {
-            (Some(value), _) => value.clone(),
-            (None, "held") => "{held}".to_owned(),
-            (None, _) => number(sum, values)?.to_string(),
-        };
-        whole.push_str(before);
-        whole.push_str(&value);
-        rest = after;
-    }
-    Ok(whole + rest)
-}
-
-/// A sum of names and numbers with `+`, `*`, `/` and `<` (at most), from left to right; whole
-/// numbers are divided to whole ones.
-fn number(sum: &str, values: &Values) -> Result<f64, String> {
-    let (mut so_far, mut next) = (0.0_f64, '+');
-    if sum.trim().is_empty() || sum.trim_end().ends_with(['+', '*', '/', '<']) {
-        return Err(format!("{{{sum}}} is no sum of names and numbers"));
-    }
-    for part in sum.split_inclusive(['+', '*', '/', '<']) {
-        let name = part.trim_end_matches(['+', '*', '/', '<']).trim();
-        let value = values.get(name).map_or(name, String::as_str).parse::<f64>().map_err(|_| {
-            let known: Vec<&str> = values.keys().map(String::as_str).collect();
-            format!("{{{name}}} is no name of it: {}", known.join(", "))
-        })?;
-        if next == '/' && value == 0.0 {
-            return Err(format!("{{{sum}}} divides by nothing"));
-        }
-        so_far = match next {
-            '*' => so_far * value,
-            '/' if so_far.fract() == 0.0 && value.fract() == 0.0 => (so_far / value).floor(),
-            '/' => so_far / value,
-            '<' => so_far.min(value),
-            _ => so_far + value,
-        };
-        next = part.chars().last().unwrap_or('+');
-    }
-    Ok(so_far)
 }

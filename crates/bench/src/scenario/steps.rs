@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use super::file::{HELD_DEFAULT, Planned, run_of};
 use crate::Error;
 use crate::broker::Broker;
-use crate::fault::Fault;
+use crate::fault::{Fault, KILLED};
 use crate::options::BrokerStart;
 use crate::record::Recorded;
 use crate::screen::say;
@@ -50,6 +50,8 @@ pub(super) fn run(planned: &[Planned], words: &Words, series: &mut Series<'_>) -
         if is_killed == Some(false) && !recorded.run.was_interrupted {
             recorded.run.miss("the load was over before the broker was killed".to_owned());
         }
+        let done = run.kill_after.filter(|_| is_killed == Some(true));
+        recorded.run.faults.extend(done.map(|after| (after.as_secs_f64(), KILLED.to_owned())));
         recorded.run.notes.extend(before_told);
         judge(run, recorded, words, confirmed);
         confirmed = recorded.run.correctness.confirmed;

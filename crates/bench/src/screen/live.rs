@@ -408,6 +408,19 @@ mod tests {
     }
 
     #[test]
+    fn a_broker_that_holds_back_is_said_first_of_what_went_wrong_in_red() {
+        let mut view = View { time_secs: Some(60), ..View::default() };
+        let held = Interval { held_back_s: 1.0, held_back_why: vec!["low on disk".to_owned()], ..Interval::default() };
+        view.push(&Interval { at_s: 1.0, published_per_s: 10.0, nacked: 5, ..held });
+        let mut terminal = Terminal::new(TestBackend::new(100, HEIGHT)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let line = (0..100).map(|x| buffer[(x, HEIGHT - 1)].symbol().to_owned()).collect::<String>();
+        assert!(line.starts_with("held back by the broker for 1.0 s: low on disk  5 nacked"), "{line}");
+        assert_eq!(buffer[(0, HEIGHT - 1)].fg, Color::Red);
+    }
+
+    #[test]
     fn a_small_terminal_is_given_the_lines_and_parts_that_matter_most_and_no_number_in_two() {
         let figures = Figures { count: 5, p99_ms: 4.25, ..Figures::default() };
         let mut view = View { title: "Leveret".to_owned(), time_secs: Some(20), ..View::default() };

@@ -223,6 +223,20 @@ fn a_latency_belongs_to_the_size_that_was_sent_also_while_draining() {
 }
 
 #[test]
+fn a_latency_belongs_to_the_rate_at_which_it_was_due() {
+    // 500 a second are held, and of 2,500 the broker delivers a thousand.
+    let run =
+        run_against(Mischief::Slow(Duration::from_millis(1)), "-vr 500:2 -vr 2500:2 -z 4 -s 100 --drain-timeout 60");
+    let [(slow, first), (fast, second)] = &run.by_rate[..] else { panic!("{:?}", run.by_rate) };
+    assert_eq!((*slow, *fast), (500.0, 2500.0));
+    assert!(first.count.abs_diff(1000) < 20 && second.count.abs_diff(5000) < 60, "{first:?} {second:?}");
+    assert!(first.p99_ms < second.p50_ms, "{first:?} {second:?}");
+    let told = bench::screen::summary(&run);
+    assert!(told.contains("at 500/s") && told.contains("at 2,500/s"), "{told}");
+    assert!(run_against(Mischief::None, "--rate 500 -z 1 -s 100").by_rate.is_empty(), "one rate is all of it");
+}
+
+#[test]
 fn a_campaign_names_what_each_broker_did_wrong_and_none_of_them_is_the_best() {
     let brokers = [
         ("sound", Mischief::None),
