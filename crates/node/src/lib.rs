@@ -22,6 +22,7 @@ mod log_queue;
 mod log_writer;
 mod open_error;
 mod opening;
+mod own_disk;
 mod proposals;
 mod quarantine;
 mod quarantined_member;

@@ -3,6 +3,7 @@
 
 use crate::Millis;
 use crate::completions::{Completion, Completions};
+use crate::own_disk::OwnDisk;
 use crate::shard::{Edge, Now};
 use crate::share::Share;
 use crate::steward::{LOOK_EVERY_MS, MembersView, SETTLED_MS, told};
@@ -50,6 +51,7 @@ pub struct QueueMember {
     members_at: Millis,
     /// Since when it leads, as of the last such look.
     led_since: Option<Millis>,
+    own_disk: OwnDisk,
 }
 
 impl QueueMember {
@@ -75,6 +77,7 @@ impl QueueMember {
             index_bytes: 0,
             members_at: 0,
             led_since: None,
+            own_disk: OwnDisk::default(),
         }
     }
 
@@ -87,6 +90,7 @@ impl QueueMember {
         let id = self.partition.id();
         if !self.partition.is_leading() {
             self.led_since = None;
+            self.own_disk.forget();
             return share.has_grown(id);
         }
         let led_ms = now - *self.led_since.get_or_insert(now);
@@ -96,6 +100,12 @@ impl QueueMember {
         let view = MembersView::of(replica.group(), replica.node());
         if !view.is_growing() {
             share.has_grown(id);
+        }
+        if let Some(heir) = self.own_disk.heir(&view, now) {
+            if replica.group_mut().transfer_leadership(heir).is_ok() {
+                tracing::warn!(partition = id.0, heir = heir.0, "this node's disk hangs: another node is to lead");
+            }
+            return;
         }
         let wanted: Vec<NodeId> = wanted.iter().map(|node| NodeId(node.0.into())).collect();
         let changes = view.next_change(&wanted, share.may_grow(id));

@@ -26,13 +26,15 @@ pub struct MembersView {
     pub progress: Vec<Progress>,
     /// The end of its log.
     pub last: LogIndex,
+    /// The part of it that is on its own disk.
+    pub persisted: LogIndex,
 }
 
 impl MembersView {
     /// The view of a member that leads.
     pub fn of(group: &Group, own: NodeId) -> MembersView {
-        let (membership, progress) = (group.membership(), group.progress());
-        MembersView { own, membership, progress, last: group.status().last.index }
+        let (membership, progress, status) = (group.membership(), group.progress(), group.status());
+        MembersView { own, membership, progress, last: status.last.index, persisted: status.persisted }
     }
 
     fn is_active(&self, node: NodeId) -> bool {
@@ -125,7 +127,13 @@ mod tests {
             is_learner: learners.contains(node),
             in_flight_bytes: 0,
         });
-        MembersView { own: NodeId(1), membership, progress: progress.collect(), last: LogIndex(5_010) }
+        MembersView {
+            own: NodeId(1),
+            membership,
+            progress: progress.collect(),
+            last: LogIndex(5_010),
+            persisted: LogIndex(5_010),
+        }
     }
 
     fn next(view: &MembersView, wanted: &[u64]) -> Vec<Change> {

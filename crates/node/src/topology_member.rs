@@ -6,6 +6,7 @@ use crate::Millis;
 use crate::catch_up::CatchUps;
 use crate::completions::{Completion, Completions};
 use crate::heard::Heard;
+use crate::own_disk::OwnDisk;
 use crate::proposals::Proposals;
 use crate::shard::Now;
 use crate::share::Share;
@@ -61,10 +62,21 @@ pub trait Proposer: Machine {
 
 /// A leader takes the next step towards the members that its group is to have; gives what is to be
 /// said once they are.
-fn look_after_members(log: &mut LogPartition, machine: &impl Proposer) -> Option<Bytes> {
+fn look_after_members(
+    log: &mut LogPartition,
+    machine: &impl Proposer,
+    own_disk: &mut OwnDisk,
+    now: Millis,
+) -> Option<Bytes> {
     let wanted: Vec<NodeId> = machine.members_wanted().iter().map(|node| NodeId(node.0.into())).collect();
     let replica = log.replica_mut();
     let view = MembersView::of(replica.group(), replica.node());
+    if let Some(heir) = own_disk.heir(&view, now) {
+        if replica.group_mut().transfer_leadership(heir).is_ok() {
+            tracing::warn!(heir = heir.0, "this node's disk hangs: another node is to lead the topology's group");
+        }
+        return None;
+    }
     let changes = view.next_change(&wanted, true);
     if !changes.is_empty() {
         match replica.group_mut().change_membership(&changes) {
@@ -103,6 +115,7 @@ pub struct TopologyMember<M> {
     homes_at: Millis,
     /// When a slow node is not waited for any more.
     slow_at: Option<Millis>,
+    own_disk: OwnDisk,
 }
 
 impl<M: Proposer> TopologyMember<M> {
@@ -127,6 +140,7 @@ impl<M: Proposer> TopologyMember<M> {
             told_applied: LogIndex(0),
             homes_at: 0,
             slow_at: None,
+            own_disk: OwnDisk::default(),
             log,
             machine,
             completions,
@@ -267,9 +281,13 @@ impl<M: Proposer> TopologyMember<M> {
                         let others = homes.into_iter().filter(|home| *home != proposals.own());
                         let gone: Vec<_> = others.filter(|home| self.heard.is_away(*home, now.ms)).collect();
                         gone.into_iter().for_each(|home| proposals.want(now.ms, 0, self.machine.end_of(home)));
-                        if let Some(change) = look_after_members(&mut self.log, &self.machine) {
+                        if let Some(change) =
+                            look_after_members(&mut self.log, &self.machine, &mut self.own_disk, now.ms)
+                        {
                             proposals.want(now.ms, 0, change);
                         }
+                    } else {
+                        self.own_disk.forget();
                     }
                 }
                 while let Some((wish, token)) = self.machine.next_wish() {
