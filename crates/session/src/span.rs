@@ -14,9 +14,9 @@ use crate::trace_context::{TraceContext, publish_span_id};
 use amqp::{MessageParts, Properties};
 use broker::topology::Name;
 use bytes::Bytes;
+use core::net::SocketAddr;
 use partition::Publish;
 use smallvec::SmallVec;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What was done.
