@@ -1,5 +1,5 @@
 # The project's commands, each one line to type. Details: CONTRIBUTING.md.
-.PHONY: server test check matrices page-test lab-pages conformance applications migration torture bench examples fuzz
+.PHONY: server test check matrices page-test lab-pages conformance applications migration torture bench examples fuzz dist static image deb
 
 # Starts the broker: AMQP on 5672, data in ./data.
 server:
@@ -59,3 +59,21 @@ lab-pages:
 SECONDS = 60
 fuzz:
 	fuzz/run.sh $(SECONDS)
+
+# The program as it is handed out, without symbols (many minutes).
+dist:
+	packaging/binary.sh
+
+# The same against musl: it needs nothing of the system it runs on (many minutes; needs Debian's musl-tools and
+# `rustup target add x86_64-unknown-linux-musl`).
+static:
+	packaging/static.sh
+
+# A container image of the static binary, TAG=leveret:0.1.0 (BUILDER=podman, buildah or docker).
+TAG = leveret
+image: static
+	packaging/container/build.sh target/$$(uname -m)-unknown-linux-musl/dist/leveret $(TAG)
+
+# A Debian package of the program, in target/deb.
+deb: dist
+	packaging/debian/build.sh target/dist/leveret target/deb

@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")"
 failed=0
 check() { local what=$1; shift; if "$@"; then echo "ok: $what"; else echo "FAILED: $what"; failed=1; fi; }
-for script in *.sh debian/build.sh debian/postinst debian/prerm debian/postrm container/build.sh; do
+for script in *.sh debian/build.sh debian/postinst debian/prerm debian/postrm container/build.sh container/try.sh ../tests/migration/run.sh; do
   check "$script is sound" bash -n "$script"
 done
 if command -v systemd-analyze > /dev/null; then

@@ -89,7 +89,8 @@ fn give_back() {
     unsafe {
         libmimalloc_sys::mi_collect(false);
     }
-    #[cfg(not(feature = "mimalloc"))]
+    // musl's allocator cannot be asked.
+    #[cfg(all(not(feature = "mimalloc"), target_env = "gnu"))]
     unsafe {
         unsafe extern "C" {
             fn malloc_trim(pad: usize) -> std::ffi::c_int;
