@@ -4,6 +4,7 @@
 
 use clients::broker::{free_port, is_foreign};
 use clients::{Broker, Client, Event, Http, QueueDeclare};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -332,6 +333,51 @@ fn a_node_that_ran_alone_is_joined_by_others_with_all_that_it_has() {
     [heir, third].into_iter().for_each(|node| nodes.launch(node));
     [heir, third].into_iter().for_each(|node| nodes.nodes[node].broker.until_it_answers());
     nodes.until_copies(third, 2);
+}
+
+#[test]
+fn a_node_that_stood_still_and_was_forgotten_meanwhile_closes_its_clients_and_ends() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::three();
+    for node in [0, 2] {
+        let (mut client, channel) = nodes.connect(node);
+        client.declare(channel, &durable("kept")).unwrap();
+        nodes.nodes[node].broker.signal(Signal::STOP);
+        let due = Instant::now() + PATIENCE;
+        while nodes.forget(1, node).0 != 204 {
+            assert!(Instant::now() < due, "{:?}", nodes.forget(1, node));
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        // Whoever links is the one with the higher number: each of them learns of it.
+        nodes.nodes[node].broker.signal(Signal::CONT);
+        let closed = client.closed(0);
+        assert_eq!(closed.code, 320, "{closed:?}");
+        for is_started_again in [true, false] {
+            let status = nodes.nodes[node].broker.wait_for_end();
+            let log = nodes.nodes[node].broker.log();
+            let last = log.lines().last().unwrap_or_default();
+            assert!(status.code() == Some(1) && last.contains("start it with an empty data folder"), "{status}: {log}");
+            if is_started_again {
+                nodes.launch(node);
+            }
+        }
+        if node == 0 {
+            // Another one in its stead, without which nobody else could be forgotten.
+            let fourth = nodes.newcomer(1);
+            nodes.start(fourth);
+            nodes.until_copies(fourth, 3);
+        }
+    }
+    // A founder whose disk is lost hears how it comes back.
+    let lost = nodes.nodes[2].broker.data_folder();
+    std::fs::remove_dir_all(&lost).unwrap();
+    nodes.launch(2);
+    let status = nodes.nodes[2].broker.wait_for_end();
+    let log = nodes.nodes[2].broker.log();
+    let last = log.lines().last().unwrap_or_default();
+    assert!(!status.success() && last.contains("with cluster_join in place of cluster_peers"), "{last}");
 }
 
 #[test]

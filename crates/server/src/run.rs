@@ -3,7 +3,7 @@
 //! Invariant: nothing is listened on before all that was ever confirmed is there again, and the
 //! process ends only after what it wrote is synced.
 
-use crate::cluster::{Cluster, Founded, Member};
+use crate::cluster::{Cluster, Founded, Member, Stopped};
 use crate::config::{Config, open_data_folder};
 use crate::definitions::{ImportError, Imported};
 use crate::engine::{self, Engine, EngineConfig, EngineGauges, OpenError};
@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 /// Why a node of a cluster does not start alone.
 const NOT_ALONE: &str = "the data folder is that of a node of a cluster: start it with cluster_peers (or cluster_join, or cluster_address alone) \
@@ -57,6 +58,13 @@ pub enum RunError {
         /// Why.
         source: ImportError,
     },
+    /// The cluster goes on without this node for good.
+    #[error(
+        "this node has been forgotten: start it with an empty data folder and cluster_join, and it joins anew. Another node removed it from the \
+         cluster (`leveret ctl forget_cluster_node`) while it did not answer, and goes on without it: clients here could lose what they are told. \
+         Keep the old folder until you know that nothing in it is missed: what this node had and a majority of the others did not is nowhere else"
+    )]
+    Forgotten,
     /// The cluster is not founded, or the node is not one of it.
     #[error("{0}")]
     Cluster(String),
@@ -194,9 +202,13 @@ pub fn run<G>(
     }
     let engine = engine.expect("it was started, or the start failed");
     let peers = links.map(|parts| parts.start(life, &node)).transpose().map_err(RunError::Thread)?;
-    if !peers.as_ref().is_none_or(|peers| peers.catch_up(&node, config, &node_name, asks)) {
+    let caught_up = peers.as_ref().map_or(Ok(()), |peers| peers.catch_up(&node, config, &node_name, asks));
+    if let Err(stopped) = caught_up {
         end(&node, peers, engine);
-        return Ok(());
+        return match stopped {
+            Stopped::Asked => Ok(()),
+            Stopped::Forgotten => Err(RunError::Forgotten),
+        };
     }
     node.shared().leaders.know_members();
     // Publishers have to be blocked before the first of them is there.
@@ -219,11 +231,15 @@ pub fn run<G>(
         started: begin,
     };
     let attendant = attend(Handle::new(node.shared().clone(), Some(engine.gauges().clone()), facts));
-    watch(config, (&node, peers.as_ref()), engine.gauges(), room, shutdown, asks);
+    let ended = watch(config, (&node, peers.as_ref()), engine.gauges(), room, shutdown, asks);
+    if ended.is_err() {
+        // What to do is the last word.
+        tracing::warn!("the cluster has forgotten this node, which ends");
+    }
     drop(attendant);
     tracing::info!(connections = node.connections(), "draining: no new connections, clients are told to go");
     end(&node, peers, engine);
-    Ok(())
+    ended
 }
 
 fn end(node: &Node, peers: Option<Member>, engine: Engine) {
@@ -320,7 +336,8 @@ impl Room {
     }
 }
 
-/// Until `shutdown` is ready: looks after the disk, and does what its operator asks for.
+/// Until `shutdown` is ready: looks after the disk, and does what its operator asks for. Errors: the node
+/// has to end without being told to.
 fn watch(
     config: &Config,
     (node, peers): (&Node, Option<&Member>),
@@ -328,13 +345,20 @@ fn watch(
     mut room: Room,
     shutdown: impl Future<Output = ()> + Send,
     asks: Asks<'_>,
-) {
+) -> Result<(), RunError> {
     let (sender, receiver) = channel();
+    let over = Notify::new();
+    let over = &over;
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().build();
             match runtime {
-                Ok(runtime) => runtime.block_on(shutdown),
+                Ok(runtime) => runtime.block_on(async {
+                    tokio::select! {
+                        () = shutdown => {}
+                        () = over.notified() => {}
+                    }
+                }),
                 Err(error) => tracing::error!(%error, "no runtime to wait for a signal with: ending"),
             }
             // The receiver waits for this.
@@ -343,8 +367,12 @@ fn watch(
         let mut pause = DISK_LOOK_CLOSELY_EVERY;
         loop {
             match receiver.recv_timeout(pause) {
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}
+            }
+            if peers.is_some_and(Member::is_forgotten) {
+                over.notify_one();
+                return Err(RunError::Forgotten);
             }
             let free = room.look(config, node, engine);
             if asks.reload.swap(false, Ordering::Relaxed) {

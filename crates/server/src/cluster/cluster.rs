@@ -6,7 +6,7 @@
 use super::encryption::LinkTls;
 use super::formation::form;
 use super::handshake::{Newcomer, Secret};
-use super::joining::Joining;
+use super::joining::{Answered, Joining};
 use super::links::{Links, LinksParts};
 use super::peers::Peers;
 use crate::config::Config;
@@ -84,6 +84,15 @@ pub(crate) struct Member {
     number: NodeNumber,
     /// Where the others reach it now.
     address: String,
+}
+
+/// Why a node does not wait for its cluster any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// The process is to end.
+    Asked,
+    /// The cluster has forgotten it.
+    Forgotten,
 }
 
 impl Cluster {
@@ -184,8 +193,9 @@ impl Cluster {
         let (address, secret, tls) = (self.peers.own.as_str(), &self.secret, self.tls.clone());
         let joining = Joining { via, address, secret, tls, folder: folder.identity().folder_id, newcomer };
         match joining.join(ends).map_err(RunError::Thread)? {
-            Some(record) => Ok(record),
-            None => Err(RunError::Cluster("ended before the cluster was joined".to_owned())),
+            Answered::Joined(record) => Ok(record),
+            Answered::Forgotten => Err(RunError::Forgotten),
+            Answered::Ended => Err(RunError::Cluster("ended before the cluster was joined".to_owned())),
         }
     }
 
@@ -235,9 +245,14 @@ impl Founded {
 }
 
 impl Member {
+    /// Whether the cluster has forgotten this node, which is none of it any more.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.links.is_forgotten()
+    }
+
     /// Has the topology know this node, and waits until all that was decided before is known here.
-    /// Blocks; false if the process is to end instead.
-    pub(crate) fn catch_up(&self, node: &Node, config: &Config, name: &str, asks: Asks<'_>) -> bool {
+    /// Blocks. Errors: why that is not waited for any more.
+    pub(crate) fn catch_up(&self, node: &Node, config: &Config, name: &str, asks: Asks<'_>) -> Result<(), Stopped> {
         let begin = Instant::now();
         let mut tell_at = begin + TELL_EVERY;
         let can = MachineVersions { topology: MACHINE_VERSION, queues: QUEUES_MACHINE_VERSION };
@@ -257,10 +272,8 @@ impl Member {
         let mut announced = announce(&node.shared().topology());
         let (mut next, mut is_said_again) = (Some(announced.clone()), false);
         while let Some(change) = next {
-            match self.decide(node, change, asks, &mut tell_at) {
-                None => return false,
-                Some(Ok(_)) => {}
-                Some(Err(refusal)) => tracing::debug!(%refusal, "the topology refuses what a node has to say"),
+            if let Err(refusal) = self.decide(node, change, asks, &mut tell_at)? {
+                tracing::debug!(%refusal, "the topology refuses what a node has to say");
             }
             let topology = node.shared().topology();
             // It may have gone further meanwhile than was known here.
@@ -279,10 +292,8 @@ impl Member {
         }
         // What it had in memory before it started is gone, and nobody finds it any more.
         let home = node.shared().topology().own_home();
-        if let Some(home) = home
-            && self.decide(node, Change::EndHome(home), asks, &mut tell_at).is_none()
-        {
-            return false;
+        if let Some(home) = home {
+            let _ = self.decide(node, Change::EndHome(home), asks, &mut tell_at)?;
         }
         tracing::info!(
             node = self.number.0,
@@ -290,7 +301,7 @@ impl Member {
             ms = begin.elapsed().as_millis() as u64,
             "caught up with the cluster"
         );
-        true
+        Ok(())
     }
 
     /// Has a change decided, however long that takes.
@@ -300,18 +311,21 @@ impl Member {
         change: Change,
         asks: Asks<'_>,
         tell_at: &mut Instant,
-    ) -> Option<Result<CommandReply, Refusal>> {
+    ) -> Result<Result<CommandReply, Refusal>, Stopped> {
         loop {
             let (sender, decided) = mpsc::channel();
             node.shared().log().propose(change.clone(), Answer::to_waiter(sender));
             loop {
                 match decided.recv_timeout(LOOK_EVERY) {
-                    Ok(outcome) => return Some(outcome),
+                    Ok(outcome) => return Ok(outcome),
                     Err(RecvTimeoutError::Disconnected) => break,
                     Err(RecvTimeoutError::Timeout) => {}
                 }
                 if asks.ends.load(Ordering::Relaxed) {
-                    return None;
+                    return Err(Stopped::Asked);
+                }
+                if self.is_forgotten() {
+                    return Err(Stopped::Forgotten);
                 }
                 // It may be for want of a right one that nobody is linked.
                 if asks.reload.swap(false, Ordering::Relaxed) {

@@ -46,8 +46,9 @@ pub(super) enum FormationError {
     Ended,
     /// The cluster was founded without this folder.
     #[error(
-        "the cluster was founded with another data folder for {address}: this one is new. Bring the old folder back; a node \
-         that lost its disk cannot come back as itself"
+        "the cluster was founded with another data folder for {address}: this one is new, and a node that lost its disk cannot come back as \
+         itself. Bring the old folder back; where it is lost, have another node forget this one (`leveret ctl forget_cluster_node`, if that was \
+         not done yet), and start it with cluster_join in place of cluster_peers: it joins anew"
     )]
     NotNamed {
         /// This node.
@@ -181,7 +182,7 @@ impl Search {
             refused: objection(certificate.as_ref(), &peer.address)
                 .or_else(|| own.objection_to(peer))
                 .or_else(|| self.word_about(peer)),
-            founding: None,
+            ..Verdict::default()
         };
         match shake(&mut wire, address.is_some(), &self.secret, &own, word).await {
             Ok((peer, founding)) => {

@@ -166,6 +166,26 @@ pub(super) struct Verdict {
     pub(super) refused: Option<String>,
     /// What the founders agreed on, if it knows.
     pub(super) founding: Option<String>,
+    /// It refuses the other because that was a node of this cluster and has been forgotten: for good.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) forgotten: bool,
+}
+
+impl Verdict {
+    /// Refuses the other, and says why.
+    pub(super) fn refusing(why: impl Into<String>) -> Verdict {
+        Verdict { refused: Some(why.into()), ..Verdict::default() }
+    }
+
+    /// Refuses the other, which was forgotten.
+    pub(super) fn of_forgotten(why: impl Into<String>) -> Verdict {
+        Verdict { forgotten: true, ..Verdict::refusing(why) }
+    }
+
+    /// Tells the other what the founders agreed on.
+    pub(super) fn telling(founding: String) -> Verdict {
+        Verdict { founding: Some(founding), ..Verdict::default() }
+    }
 }
 
 /// Why two nodes do not come together. Each is one line that says what to do.
@@ -192,6 +212,9 @@ pub(super) enum Refused {
     /// The peer does not want this node.
     #[error("the peer refuses this node: {0}")]
     ByPeer(String),
+    /// The same for good: this node was forgotten.
+    #[error("the peer refuses this node: {0}")]
+    Forgotten(String),
 }
 
 /// Introduces two nodes to each other. `own_word` makes the verdict about a peer that has proved
@@ -247,6 +270,7 @@ async fn introduce<S: AsyncRead + AsyncWrite + Unpin>(
     let verdict: Verdict = serde_json::from_slice(&verdict).map_err(|error| Refused::Stranger(error.to_string()))?;
     match (word.refused, verdict.refused) {
         (Some(why), _) => Err(Refused::Verdict(why)),
+        (None, Some(why)) if verdict.forgotten => Err(Refused::Forgotten(why)),
         (None, Some(why)) => Err(Refused::ByPeer(why)),
         (None, None) => Ok((peer, verdict.founding)),
     }
@@ -311,7 +335,7 @@ mod tests {
 
     #[test]
     fn two_nodes_with_one_secret_know_each_other_and_what_each_knows() {
-        let founding = Verdict { refused: None, founding: Some("text".to_owned()) };
+        let founding = Verdict::telling("text".to_owned());
         let (one, other) = meet(["the same secret!", "the same secret!"], [Verdict::default(), founding]);
         assert_eq!(one.expect("it knows the other"), (hello(2), Some("text".to_owned())));
         assert_eq!(other.expect("it knows the other"), (hello(1), None));
@@ -326,10 +350,24 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_to_both() {
-        let refused = Verdict { refused: Some("go away".to_owned()), founding: None };
+        let refused = Verdict::refusing("go away");
         let (one, other) = meet(["the same secret!", "the same secret!"], [Verdict::default(), refused]);
         assert_eq!(one.expect_err("refused").to_string(), "the peer refuses this node: go away");
         assert_eq!(other.expect_err("refused").to_string(), "go away");
+    }
+
+    #[test]
+    fn who_was_forgotten_hears_that_it_is_for_good_if_it_takes_the_peer_for_one_of_its_cluster() {
+        let forgotten = || Verdict::of_forgotten("it was forgotten");
+        let (one, other) = meet(["the same secret!", "the same secret!"], [Verdict::default(), forgotten()]);
+        assert!(matches!(one, Err(Refused::Forgotten(why)) if why == "it was forgotten"));
+        assert!(matches!(other, Err(Refused::Verdict(_))), "who forgot it goes on: {other:?}");
+        let (one, _) = meet(["the same secret!", "the same secret!"], [Verdict::refusing("a stranger"), forgotten()]);
+        assert!(matches!(one, Err(Refused::Verdict(_))), "the word of a stranger ends nothing: {one:?}");
+        // As builds from before it read and write it.
+        let plain = serde_json::to_string(&Verdict::refusing("no")).expect("it is text");
+        assert_eq!(plain, r#"{"refused":"no","founding":null}"#);
+        assert_eq!(serde_json::from_str::<Verdict>(&plain).expect("it is one"), Verdict::refusing("no"));
     }
 
     #[test]

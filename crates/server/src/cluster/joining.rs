@@ -35,19 +35,29 @@ pub(super) struct Joining<'a> {
     pub(super) newcomer: Newcomer,
 }
 
+/// What a node that asks hears in the end.
+pub(super) enum Answered {
+    /// What the cluster tells it.
+    Joined(ClusterRecord),
+    /// Its folder had joined, and was forgotten since.
+    Forgotten,
+    /// The process is to end.
+    Ended,
+}
+
 impl Joining<'_> {
-    /// What the cluster tells it. Blocks until it does; `None` if the process is to end instead.
-    pub(super) fn join(&self, ends: &AtomicBool) -> std::io::Result<Option<ClusterRecord>> {
+    /// Asks until there is an answer for good. Blocks.
+    pub(super) fn join(&self, ends: &AtomicBool) -> std::io::Result<Answered> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         tracing::info!(address = %self.address, member = %self.via, "asking to join a cluster");
         runtime.block_on(async {
             let (mut told, mut tell_at) = (String::new(), Instant::now() + TELL_EVERY);
             loop {
                 if ends.load(Ordering::Relaxed) {
-                    return Ok(None);
+                    return Ok(Answered::Ended);
                 }
                 let why = match self.ask().await {
-                    Ok(Some(record)) => return Ok(Some(record)),
+                    Ok(Some(asked)) => return Ok(asked),
                     Ok(None) => "no majority of the cluster has decided about it yet".to_owned(),
                     Err(why) => why,
                 };
@@ -62,7 +72,7 @@ impl Joining<'_> {
         })
     }
 
-    async fn ask(&self) -> Result<Option<ClusterRecord>, String> {
+    async fn ask(&self) -> Result<Option<Answered>, String> {
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(self.via));
         let stream = connecting.await.map_err(|_| "it does not answer".to_owned())?;
         let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
@@ -72,10 +82,13 @@ impl Joining<'_> {
         let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
         let own = Hello::new(0, self.folder, self.address, &[], nonce).joining(self.newcomer.clone());
         let certificate = wire.certificate();
-        let word = |peer: &Hello| Verdict { refused: objection(certificate.as_ref(), &peer.address), founding: None };
-        let met = shake(&mut wire, true, self.secret, &own, word).await;
-        let (_, told) = met.map_err(|error| error.to_string())?;
-        told.map(|text| self.take(&text)).transpose()
+        let word =
+            |peer: &Hello| Verdict { refused: objection(certificate.as_ref(), &peer.address), ..Verdict::default() };
+        match shake(&mut wire, true, self.secret, &own, word).await {
+            Ok((_, told)) => Ok(told.map(|text| self.take(&text)).transpose()?.map(Answered::Joined)),
+            Err(Refused::Forgotten(_)) => Ok(Some(Answered::Forgotten)),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     fn take(&self, text: &str) -> Result<ClusterRecord, String> {

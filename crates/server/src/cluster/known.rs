@@ -90,7 +90,7 @@ impl Known {
 
     /// What this node makes of another that has proved itself and is of the same cluster.
     pub(super) fn word_about(&self, peer: &Hello, expected: Option<u32>) -> Verdict {
-        let refused = |why: String| Verdict { refused: Some(why), founding: None };
+        let refused = |why: String| Verdict::refusing(why);
         let folder = u128::from_str_radix(&peer.folder, 16).unwrap_or_default();
         if folder == self.folder {
             return refused("a node met itself: two processes have one data folder".to_owned());
@@ -100,10 +100,10 @@ impl Known {
         }
         if peer.node == 0 {
             // It has a new folder, and finds in this whether it is one of the founders.
-            return Verdict { refused: None, founding: Some(self.record.encode()) };
+            return Verdict::telling(self.record.encode());
         }
         if self.is_gone(peer.node) {
-            return refused(format!(
+            return Verdict::of_forgotten(format!(
                 "{} was node {} and has been forgotten: start it with an empty data folder and cluster_join",
                 peer.address, peer.node
             ));
@@ -145,7 +145,7 @@ impl Known {
 
     /// Somebody with an empty folder wants to join: is told what it has to know once it has a number.
     fn word_about_newcomer(&self, newcomer: &Newcomer, address: &str, folder: u128) -> Verdict {
-        let refused = |why: &str| Verdict { refused: Some(why.to_owned()), founding: None };
+        let refused = |why: &str| Verdict::refusing(why);
         let Some(shared) = self.shared.upgrade() else { return refused("this node ends") };
         let is_word = |text: &str| {
             (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.contains(|c: char| c.is_whitespace() || c.is_control())
@@ -158,15 +158,15 @@ impl Known {
         let number = shared.topology().joined_with(folder);
         match number {
             Some(number) if self.is_gone(number.0) => {
-                refused("it has been forgotten: start it with an empty data folder")
+                Verdict::of_forgotten("it has been forgotten: start it with an empty data folder")
             }
             Some(number) => {
                 tracing::info!(address, "{} joined as node {}", newcomer.name, number.0);
-                Verdict { refused: None, founding: Some(self.record_for_newcomers(&shared).encode()) }
+                Verdict::telling(self.record_for_newcomers(&shared).encode())
             }
             None => {
                 let why = self.propose(&shared, newcomer, address, folder);
-                Verdict { refused: why, founding: None }
+                Verdict { refused: why, ..Verdict::default() }
             }
         }
     }

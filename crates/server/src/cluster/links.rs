@@ -119,6 +119,8 @@ pub(super) struct Common {
     shared: Weak<Shared>,
     /// There is something to tell.
     untold: Notify,
+    /// Another node said that this one was forgotten.
+    is_forgotten: AtomicBool,
     ends: AtomicBool,
     end: Notify,
 }
@@ -163,6 +165,7 @@ impl Links {
             questions: Questions::default(),
             shared,
             untold: Notify::new(),
+            is_forgotten: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             end: Notify::new(),
         });
@@ -175,6 +178,11 @@ impl Links {
     pub(super) fn stop(&self) {
         self.common.ends.store(true, Ordering::Release);
         self.common.end.notify_one();
+    }
+
+    /// Whether this node was forgotten by its cluster: another one says so, or its own topology does.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.common.is_forgotten.load(Ordering::Acquire) || self.common.known.is_gone(self.common.own.node)
     }
 
     /// When the certificate ends that this node shows to others.
@@ -458,11 +466,14 @@ async fn introduce(common: &Common, stream: TcpStream, expected: Option<(u32, &s
     let word = |peer: &Hello| {
         let why = objection(certificate.as_ref(), &peer.address).or_else(|| own.objection_to(peer));
         match why {
-            Some(why) => Verdict { refused: Some(why), founding: None },
+            Some(why) => Verdict::refusing(why),
             None => common.known.word_about(peer, expected.map(|(number, _)| number)),
         }
     };
     let met = shake(&mut wire, expected.is_some(), &common.secret, &own, word).await;
+    if matches!(met, Err(Refused::Forgotten(_))) {
+        common.is_forgotten.store(true, Ordering::Release);
+    }
     met.map(|(peer, _)| (peer, wire)).map_err(|error| error.to_string())
 }
 

@@ -23,7 +23,7 @@ mod sealed;
 mod strangers;
 mod succession;
 
-pub(crate) use cluster::{Cluster, Founded, Member};
+pub(crate) use cluster::{Cluster, Founded, Member, Stopped};
 pub use encryption::LinkFiles;
 pub(crate) use link::LinkOut;
 pub(crate) use links::{LinkArrival, Links};
