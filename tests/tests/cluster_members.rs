@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use clients::broker::{free_port, is_foreign};
+use clients::tools::Tools;
 use clients::{Broker, Client, Event, Http, QueueDeclare};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -378,6 +379,56 @@ fn a_node_that_stood_still_and_was_forgotten_meanwhile_closes_its_clients_and_en
     let log = nodes.nodes[2].broker.log();
     let last = log.lines().last().unwrap_or_default();
     assert!(!status.success() && last.contains("with cluster_join in place of cluster_peers"), "{last}");
+}
+
+#[test]
+fn a_node_that_waits_for_its_cluster_says_so_to_whoever_asks() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::three();
+    // By now each knows the others' names.
+    nodes.until_copies(0, 3);
+    (0..3).for_each(|node| nodes.kill(node));
+    nodes.launch(0);
+    let due = Instant::now() + PATIENCE;
+    let tools = Tools::of(&nodes.nodes[0].broker);
+    let waits = "does not reach leveret@n2, leveret@n3";
+    while !tools.ctl("status").bad(69).contains(waits) {
+        assert!(Instant::now() < due, "{:?}", tools.ctl("status"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (http, amqp) = (nodes.nodes[0].http.clone(), nodes.nodes[0].broker.addr());
+    for path in ["/api/health/checks/ready-to-serve-clients", "/api/overview", "/metrics"] {
+        let answer = http.get(path).with(503);
+        assert!(answer["booting"] == true && answer["reason"].as_str().unwrap().contains(waits), "{answer}");
+    }
+    assert_eq!(std::net::TcpStream::connect(amqp).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    // It lives, and is not ready.
+    assert!(tools.ctl("ping").good().contains("Ping succeeded"));
+    assert!(tools.diagnostics("is_booting").good().contains("is booting"));
+    assert!(tools.diagnostics("check_running").bad(69).contains("check with is_booting"));
+    assert!(tools.diagnostics("await_startup -t 1").bad(75).contains(waits));
+    tools.ctl("stop").good();
+    assert_eq!(nodes.nodes[0].broker.wait_for_end().code(), Some(0), "{}", nodes.nodes[0].broker.log());
+    (0..2).for_each(|node| nodes.launch(node));
+    nodes.nodes[0].broker.until_it_answers();
+    assert_eq!(http.get("/api/health/checks/ready-to-serve-clients").status, 200);
+    // One that is to join, and one of a cluster that was never founded.
+    let third = nodes.newcomer(2);
+    nodes.launch(third);
+    let first = free_port().to_string();
+    let other = free_port().to_string();
+    let founder = nodes.add(&["--cluster-peers", &format!("{first},{other}")], &first);
+    nodes.launch(founder);
+    for (node, says) in [(third, "waits to join the cluster of"), (founder, "a cluster is founded once")] {
+        let tools = Tools::of(&nodes.nodes[node].broker);
+        let due = Instant::now() + PATIENCE;
+        while !tools.ctl("status").bad(69).contains(says) {
+            assert!(Instant::now() < due, "{:?}", tools.ctl("status"));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
 }
 
 #[test]

@@ -58,6 +58,11 @@ impl Answer {
         }
     }
 
+    /// What a node that is on its way up says of that.
+    pub(crate) fn booting(&self) -> Option<String> {
+        (self.status == 503 && self.json()["booting"] == true).then(|| self.reason())
+    }
+
     /// What it says, if it is a yes. Errors: what the node says otherwise.
     pub(crate) fn good(self) -> Result<Value, Failure> {
         if self.is_good() { Ok(self.json()) } else { Err(Failure::refused(self.reason())) }
@@ -230,6 +235,13 @@ mod tests {
     #[test]
     fn names_in_paths_are_names_whatever_is_in_them() {
         assert_eq!(path(&["queues", "/", "a b/ü?"]), "queues/%2F/a%20b%2F%C3%BC%3F");
+    }
+
+    #[test]
+    fn a_node_on_its_way_up_is_told_from_one_that_does_not_serve_something() {
+        let of = |body: &str| Answer { status: 503, body: body.to_owned() }.booting();
+        assert_eq!(of(r#"{"reason":"it waits for n2","booting":true}"#).as_deref(), Some("it waits for n2"));
+        assert_eq!(of(r#"{"reason":"no"}"#), None);
     }
 
     #[test]

@@ -29,15 +29,29 @@ impl<'a> Cx<'a> {
         Cx::new(self.tool, verb, options, self.form)
     }
 
-    /// The node, once it has answered. Errors: it is not here, or does not let us in; it is looked
-    /// for once.
+    /// The node, once it has answered. Errors: it is not here, is on its way up, or does not let us in; it
+    /// is looked for once.
     pub(crate) fn api(&self) -> Result<&Api, Failure> {
-        let found = self.api.get_or_init(|| {
-            let api = Api::new(crate::place::find(self.options)?, self.verb.name, self.timeout())?;
-            api.get("whoami")?.good()?;
-            Ok(api)
+        let found = self.api.get_or_init(|| match self.found()? {
+            (api, None) => Ok(api),
+            (api, Some(why)) => {
+                let until = "wait until it serves: leveret ctl await_startup";
+                Err(crate::place::unable(api.node_shown(), &why, until))
+            }
         });
         found.as_ref().map_err(Clone::clone)
+    }
+
+    /// The node once it has answered, and what it waits for if it is on its way up. Errors: it is not here,
+    /// or does not let us in.
+    pub(crate) fn found(&self) -> Result<(Api, Option<String>), Failure> {
+        let api = Api::new(crate::place::find(self.options)?, self.verb.name, self.timeout())?;
+        let answer = api.get("whoami")?;
+        if let Some(why) = answer.booting() {
+            return Ok((api, Some(why)));
+        }
+        answer.good()?;
+        Ok((api, None))
     }
 
     /// How long everything may take; `None` is for ever.

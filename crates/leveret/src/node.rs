@@ -4,8 +4,10 @@
 //! first line says which build runs with which settings.
 
 use management::{Listening, Management};
-use server::Handle;
 use server::config::{Config, Key, Machine, Sources};
+use server::{Handle, Startup};
+use std::path::Path;
+use std::sync::Arc;
 
 use crate::exit::{self, Exit};
 use crate::version::VERSION;
@@ -107,12 +109,35 @@ fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), 
         shutdown,
         crate::allocator::give_back_freed_pages,
         server::run::Asks { report: &signals::REPORT, reload: &signals::RELOAD, ends: &signals::ENDS },
-        |handle| {
-            let attending = attend(management, handle);
-            notify::ready();
-            Attended { _attending: attending }
-        },
+        Attendant { management, folder: &config.data_dir },
     )
+}
+
+/// Has the management API say what the node waits for, and then serve it.
+struct Attendant<'a> {
+    management: Option<Management>,
+    folder: &'a Path,
+}
+
+impl server::Attendant for Attendant<'_> {
+    type Attending = Attended;
+
+    fn begin(&mut self, startup: &Arc<Startup>) {
+        let begun = self.management.as_mut().map_or(Ok(()), |management| management.begin(self.folder, startup));
+        if let Err(error) = begun {
+            tracing::error!(%error, "the management API cannot say what the node waits for");
+        }
+    }
+
+    fn hold(&mut self) {
+        self.management.iter_mut().for_each(Management::hold);
+    }
+
+    fn attend(self, handle: Handle) -> Attended {
+        let attending = attend(self.management, handle);
+        notify::ready();
+        Attended { _attending: attending }
+    }
 }
 
 /// A node that serves, until it begins to drain.

@@ -218,7 +218,7 @@ impl Caller {
 }
 
 /// The token out of `Bearer ...`.
-fn bearer(header: &[u8]) -> Option<&[u8]> {
+pub(crate) fn bearer(header: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = header.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
 }

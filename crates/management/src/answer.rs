@@ -109,6 +109,12 @@ impl Answer {
         Answer { status: StatusCode::SERVICE_UNAVAILABLE, ..Answer::json(value) }
     }
 
+    /// 503: the node is on its way up. Clients of the API tell it by `booting`.
+    pub(crate) fn booting(reason: &str) -> Answer {
+        let told = json!({ "error": "service_unavailable", "reason": reason, "booting": true });
+        Answer::unhealthy(&told).with(hyper::header::RETRY_AFTER, "2")
+    }
+
     /// The same with a body that `map` made of its own.
     pub(crate) fn map_body(self, map: impl FnOnce(Bytes) -> Bytes) -> Answer {
         Answer { body: map(self.body), ..self }

@@ -7,6 +7,7 @@
 
 use crate::answer::Answer;
 use crate::body::{Body, Turns};
+use crate::boot::Boot;
 use crate::call::{self, Asker, Call};
 use crate::encryption::{self, Served};
 use crate::metrics::Pages;
@@ -25,12 +26,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use server::Handle;
 use server::cluster::Question;
+use server::{Handle, Startup};
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -67,6 +69,9 @@ pub struct Management {
     tls: Vec<TcpListener>,
     /// Where metrics are served and nothing else.
     metrics: Vec<TcpListener>,
+    /// Of a node on its way up.
+    operator: Option<Operator>,
+    boot: Option<Boot>,
 }
 
 /// How an address is served.
@@ -87,19 +92,35 @@ pub struct Listening {
 }
 
 impl Management {
-    /// Listens on all of `addresses`. Errors: the first that does not work.
+    /// Takes all of `addresses`; who connects is refused for now. Errors: the first that does not work.
     pub fn bind(addresses: &[SocketAddr]) -> Result<Management, (SocketAddr, io::Error)> {
-        Ok(Management { listeners: bind(addresses)?, tls: Vec::new(), metrics: Vec::new() })
+        let (tls, metrics) = (Vec::new(), Vec::new());
+        Ok(Management { listeners: reserve(addresses)?, tls, metrics, operator: None, boot: None })
     }
 
-    /// Listens on these too, over HTTPS. Errors: the first that does not work.
+    /// These too, over HTTPS. Errors: the first that does not work.
     pub fn bind_tls(self, addresses: &[SocketAddr]) -> Result<Management, (SocketAddr, io::Error)> {
-        Ok(Management { tls: bind(addresses)?, ..self })
+        Ok(Management { tls: reserve(addresses)?, ..self })
     }
 
     /// Serves metrics alone on these too. Errors: the first that does not work.
     pub fn with_metrics(self, addresses: &[SocketAddr]) -> Result<Management, (SocketAddr, io::Error)> {
-        Ok(Management { metrics: bind(addresses)?, ..self })
+        Ok(Management { metrics: reserve(addresses)?, ..self })
+    }
+
+    /// Says over HTTP what a node on its way up waits for, and tells who runs this machine where it is;
+    /// `folder` is its data folder. HTTPS comes with the certificates, and is refused until then. Errors:
+    /// somebody else listens there, or a thread cannot be started.
+    pub fn begin(&mut self, folder: &Path, startup: &Arc<Startup>) -> io::Result<()> {
+        let plain: Vec<&TcpListener> = self.listeners.iter().chain(&self.metrics).collect();
+        plain.iter().try_for_each(|listener| server::listen(listener))?;
+        let operator = Operator::begin(folder, (startup.node_name(), startup.secret()), &self.served());
+        let plain: Vec<TcpListener> = plain.into_iter().map(TcpListener::try_clone).collect::<io::Result<_>>()?;
+        if !plain.is_empty() {
+            self.boot = Some(Boot::begin(plain, startup.clone(), operator.token().cloned())?);
+        }
+        self.operator = Some(operator);
+        Ok(())
     }
 
     /// Where it listens for those who want metrics alone.
@@ -118,11 +139,21 @@ impl Management {
         all.filter_map(|(listener, is_tls)| Some(Served { address: listener.local_addr().ok()?, is_tls })).collect()
     }
 
+    /// Nobody is told any more what the node waits for: who connects waits until it is served.
+    pub fn hold(&mut self) {
+        drop(self.boot.take());
+    }
+
     /// Answers on a thread that it starts. Nothing to listen on starts nothing, and who runs this
     /// machine is told so in the file that `operator` writes.
-    pub fn serve(self, handle: Handle) -> io::Result<Listening> {
+    pub fn serve(mut self, handle: Handle) -> io::Result<Listening> {
         let served = self.served();
-        let operator = Operator::begin(&handle, &served);
+        // Those that are listened on already stay so.
+        self.listeners.iter().chain(&self.metrics).chain(&self.tls).try_for_each(server::listen)?;
+        self.hold();
+        let facts = handle.facts();
+        let begin = || Operator::begin(&facts.config.data_dir, (&facts.node_name, handle.secret()), &served);
+        let operator = self.operator.take().unwrap_or_else(begin);
         // Another node of the cluster may ask where nobody else does.
         if served.is_empty() && self.metrics.is_empty() && !handle.has_peers() {
             return Ok(Listening { end: None, thread: None, _idle: Some(operator) });
@@ -139,8 +170,8 @@ impl Management {
     }
 }
 
-fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, (SocketAddr, io::Error)> {
-    addresses.iter().map(|address| server::bind(*address).map_err(|error| (*address, error))).collect()
+fn reserve(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, (SocketAddr, io::Error)> {
+    addresses.iter().map(|address| server::reserve(*address).map_err(|error| (*address, error))).collect()
 }
 
 impl Drop for Listening {

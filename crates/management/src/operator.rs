@@ -12,13 +12,13 @@
 
 use crate::encryption::Served;
 use serde_json::{Value, json};
-use server::Handle;
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The file's name in the data folder.
 const FILE_NAME: &str = "operator.json";
@@ -26,8 +26,11 @@ const FILE_NAME: &str = "operator.json";
 const FILE_NAME_NEW: &str = "operator.json.new";
 /// For the server's user alone.
 const FILE_MODE: u32 = 0o600;
+/// How long the answer to who stops the node may take to go out before the end begins.
+const ANSWER_FIRST: Duration = Duration::from_millis(50);
 
 /// A secret of this process. It is not shown by `Debug`.
+#[derive(Clone)]
 pub(crate) struct Token(String);
 
 impl std::fmt::Debug for Token {
@@ -37,6 +40,11 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
+    #[cfg(test)]
+    pub(crate) fn of_test(token: &str) -> Token {
+        Token(token.to_owned())
+    }
+
     /// Whether these are its bytes. It takes the same time wherever they differ.
     pub(crate) fn is(&self, named: &[u8]) -> bool {
         let own = self.0.as_bytes();
@@ -54,13 +62,12 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// Makes a token and writes the file over that of an earlier start. Without a file nobody can
-    /// name a token, so there is none.
-    pub(crate) fn begin(handle: &Handle, served: &[Served]) -> Operator {
-        let folder = &handle.facts().config.data_dir;
+    /// Writes the file of a node over that of an earlier start, with a token that is made of `secret`.
+    /// Without a file nobody can name a token, so there is none.
+    pub(crate) fn begin(folder: &Path, (node, secret): (&str, u128), served: &[Served]) -> Operator {
         let path = folder.join(FILE_NAME);
-        let token = format!("{:032x}", handle.secret());
-        let mut told = json!({ "node": handle.facts().node_name, "pid": std::process::id() });
+        let token = format!("{secret:032x}");
+        let mut told = json!({ "node": node, "pid": std::process::id() });
         match url(served) {
             Some(url) => {
                 told["url"] = Value::from(url);
@@ -95,12 +102,21 @@ impl Operator {
         !self.is_stopping.replace(true)
     }
 
-    /// Takes the file away. Nobody else's: the folder is locked as long as this process lives.
+    /// Takes the file away, and nobody else's: where a start fails another process may have the folder
+    /// by now.
     pub(crate) fn end(&self) {
-        if self.is_written.replace(false) {
+        if self.is_written.replace(false) && self.is_own() {
             // What is left of it names a process that is gone, and opens nothing.
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+
+    /// Whether the file is still the one that this process wrote.
+    fn is_own(&self) -> bool {
+        let told = std::fs::read(&self.path).ok();
+        let told: Option<Value> = told.and_then(|text| serde_json::from_slice(&text).ok());
+        let token = self.token.as_ref().map(|token| token.0.as_str());
+        told.is_some_and(|told| told["pid"] == std::process::id() && told["token"].as_str() == token)
     }
 }
 
@@ -108,6 +124,17 @@ impl Drop for Operator {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Has this process end as by SIGTERM, once an answer had the time to go out.
+pub(crate) fn stop_soon() {
+    tokio::task::spawn_local(async {
+        tokio::time::sleep(ANSWER_FIRST).await;
+        let own = rustix::process::getpid();
+        if let Err(error) = rustix::process::kill_process(own, rustix::process::Signal::TERM) {
+            tracing::error!(%error, "the process cannot be told to stop");
+        }
+    });
 }
 
 /// Writes the file as a whole or not at all. It need not outlive a power loss.
@@ -171,6 +198,21 @@ mod tests {
         assert_eq!(of(&["10.0.0.1:1", "10.0.0.1:2", "[::]:3"]).as_deref(), Some("https://[::1]:3"));
         assert_eq!(of(&["10.0.0.1:1"]), None);
         assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn the_file_of_another_process_stays_where_it_is() {
+        let folder = std::env::temp_dir().join(format!("leveret-operator-other-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let served = [Served { address: "127.0.0.1:1".parse().expect("an address"), is_tls: false }];
+        let (path, first) = (folder.join(FILE_NAME), Operator::begin(&folder, ("n1", 1), &served));
+        // As by a process that has the folder since.
+        let second = Operator::begin(&folder, ("n1", 2), &served);
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+        assert!(!path.exists());
+        std::fs::remove_dir_all(&folder).expect("it goes");
     }
 
     #[test]

@@ -104,9 +104,9 @@ impl Door {
     }
 }
 
-/// Listens on `address`. An IPv6 address takes no IPv4 connections, so that both can be listened on
-/// at one port.
-pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+/// Takes `address` for this process. Whoever connects is refused until it is [listened on](listen). An
+/// IPv6 address takes no IPv4 connections, so that both can be listened on at one port.
+pub fn reserve(address: SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -116,8 +116,12 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, BACKLOG)?;
     Ok(TcpListener::from(socket))
+}
+
+/// Lets clients connect to an address that was [reserved](reserve); they wait until they are accepted.
+pub fn listen(reserved: &TcpListener) -> io::Result<()> {
+    Ok(rustix::net::listen(reserved, BACKLOG)?)
 }
 
 /// Complains now and then.
@@ -217,6 +221,24 @@ fn is_exhaustion(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use std::future::Future as _;
+
+    fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+        let reserved = reserve(address)?;
+        listen(&reserved)?;
+        Ok(reserved)
+    }
+
+    #[test]
+    fn who_connects_before_the_node_listens_is_refused_at_once_and_the_address_is_taken() {
+        let reserved = reserve("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        let address = reserved.local_addr().expect("bound");
+        let refused = std::net::TcpStream::connect(address).expect_err("nobody listens");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(TcpListener::bind(address).is_err(), "it is somebody's");
+        listen(&reserved).expect("it is ours");
+        let _client = std::net::TcpStream::connect(address).expect("it listens");
+        assert_eq!(bind(address).expect_err("it is listened on").kind(), io::ErrorKind::AddrInUse);
+    }
 
     #[test]
     fn both_families_listen_on_one_port() {

@@ -43,7 +43,7 @@ pub const DRAIN_TIMEOUT_MS: Millis = 5_000;
 pub struct Node {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
-    /// Bound, and not accepted from yet.
+    /// Reserved, and not listened on yet.
     listeners: Mutex<Vec<(TcpListener, Door)>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -139,8 +139,8 @@ impl Node {
         Ok(node)
     }
 
-    /// Starts a node that serves its partitions and has its addresses; connections wait in the
-    /// kernel until [`Node::listen`].
+    /// Starts a node that serves its partitions and has its addresses; who connects is refused until
+    /// [`Node::listen`].
     ///
     /// `make` is called once, before any thread starts, and gives the log that decides about the
     /// topology and the maker of each shard's durable partitions. Errors leave nothing running.
@@ -156,7 +156,7 @@ impl Node {
         for (address, tls) in all {
             let setting = if tls { "amqps" } else { "amqp" };
             let failed = |source| StartError::Listen { setting, address: *address, source };
-            let listener: TcpListener = listener::bind(*address).map_err(failed)?;
+            let listener: TcpListener = listener::reserve(*address).map_err(failed)?;
             addresses.push(listener.local_addr().map_err(failed)?);
             listeners.push((listener, Door { proxy: config.proxied.contains(address), tls }));
         }
@@ -208,9 +208,17 @@ impl Node {
         }
     }
 
-    /// Takes connections from now on. Errors: a thread cannot be started; the node is drained then.
+    /// Takes connections from now on. Errors: somebody else listens there since, or a thread cannot be
+    /// started; the node is drained then.
     pub fn listen(&self) -> Result<(), StartError> {
         let listeners = std::mem::take(&mut *self.listeners.lock().unwrap_or_else(PoisonError::into_inner));
+        for ((listener, door), address) in listeners.iter().zip(&self.addresses) {
+            if let Err(source) = listener::listen(listener) {
+                self.drain();
+                let setting = if door.tls { "amqps" } else { "amqp" };
+                return Err(StartError::Listen { setting, address: *address, source });
+            }
+        }
         let (open, doors): (Vec<_>, Vec<_>) = listeners.into_iter().partition(|(_, door)| door.is_open());
         open.into_iter().for_each(|(listener, _)| self.shared.mailboxes[0].send(Parcel::Listen(listener)));
         if doors.is_empty() {

@@ -9,6 +9,7 @@ use crate::definitions::{ImportError, Imported};
 use crate::engine::{self, Engine, EngineConfig, EngineGauges, OpenError};
 use crate::handle::{Handle, NodeFacts};
 use crate::node::{Alarm, Node, NodeConfig, ShardParts, StartError};
+use crate::startup::{Attendant, Startup};
 use crate::tls::TlsError;
 use amqp::{ConnectionConfig, Table, Value};
 use session::LoginLimits;
@@ -86,20 +87,23 @@ pub struct Asks<'a> {
 }
 
 /// Serves until `shutdown` is ready, then drains and ends. Blocks. `on_quiet` is called on threads
-/// that were busy and are not any more, for an allocator that wants to give memory back. `attend`
-/// is called once clients are let in; what it gives is dropped when the node begins to drain.
-pub fn run<G>(
+/// that were busy and are not any more, for an allocator that wants to give memory back. `attendant`
+/// looks after the node beside its clients.
+pub fn run(
     config: &Config,
     shutdown: impl Future<Output = ()> + Send,
     on_quiet: fn(),
     asks: Asks<'_>,
-    attend: impl FnOnce(Handle) -> G,
+    mut attendant: impl Attendant,
 ) -> Result<(), RunError> {
     let begin = Instant::now();
     let cluster = Cluster::of(config)?;
     let mut folder = open_data_folder(config, cluster.as_ref().and_then(Cluster::id)).map_err(OpenError::Storage)?;
+    let node_name = folder.identity().node_name.clone();
+    let startup = Arc::new(Startup::new(&node_name));
+    attendant.begin(&startup);
     let links = match cluster {
-        Some(cluster) => Some(cluster.found(&mut folder, config, asks.ends)?),
+        Some(cluster) => Some(cluster.found(&mut folder, config, asks.ends, &startup)?),
         None if folder.cluster_record().map_err(OpenError::Storage)?.is_some() => {
             return Err(RunError::Cluster(NOT_ALONE.to_owned()));
         }
@@ -108,9 +112,9 @@ pub fn run<G>(
     if folder.was_short() {
         tracing::warn!("the disk is full: the room that is kept for a start was given back to it");
     }
-    let node_name = folder.identity().node_name.clone();
     // A folder that was made to join others does not have it.
     let cluster_id = links.as_ref().map_or(folder.identity().cluster_id, Founded::id);
+    startup.note("it reads its data folder".to_owned());
     let mut opened = engine::open(
         folder,
         EngineConfig {
@@ -202,7 +206,7 @@ pub fn run<G>(
     }
     let engine = engine.expect("it was started, or the start failed");
     let peers = links.map(|parts| parts.start(life, &node)).transpose().map_err(RunError::Thread)?;
-    let caught_up = peers.as_ref().map_or(Ok(()), |peers| peers.catch_up(&node, config, &node_name, asks));
+    let caught_up = peers.as_ref().map_or(Ok(()), |peers| peers.catch_up(&node, config, &startup, asks));
     if let Err(stopped) = caught_up {
         end(&node, peers, engine);
         return match stopped {
@@ -212,9 +216,10 @@ pub fn run<G>(
     }
     node.shared().leaders.know_members();
     // Publishers have to be blocked before the first of them is there.
+    startup.note("it reads its certificates and definitions".to_owned());
     let mut room = Room::default();
     room.look(config, &node, engine.gauges());
-    if let Err(error) = let_in(config, &node) {
+    if let Err(error) = let_in(config, &node, || attendant.hold()) {
         end(&node, peers, engine);
         return Err(error);
     }
@@ -230,13 +235,13 @@ pub fn run<G>(
         started_ms: engine::wall_ms(),
         started: begin,
     };
-    let attendant = attend(Handle::new(node.shared().clone(), Some(engine.gauges().clone()), facts));
+    let attending = attendant.attend(Handle::new(node.shared().clone(), Some(engine.gauges().clone()), facts));
     let ended = watch(config, (&node, peers.as_ref()), engine.gauges(), room, shutdown, asks);
     if ended.is_err() {
         // What to do is the last word.
         tracing::warn!("the cluster has forgotten this node, which ends");
     }
-    drop(attendant);
+    drop(attending);
     tracing::info!(connections = node.connections(), "draining: no new connections, clients are told to go");
     end(&node, peers, engine);
     ended
@@ -248,9 +253,9 @@ fn end(node: &Node, peers: Option<Member>, engine: Engine) {
     engine.stop();
 }
 
-/// What has to be there before the first client is: certificates and definitions. Then the node
-/// listens.
-fn let_in(config: &Config, node: &Node) -> Result<(), RunError> {
+/// What has to be there before the first client is: certificates and definitions. Then `ready` is called,
+/// and the node listens.
+fn let_in(config: &Config, node: &Node, ready: impl FnOnce()) -> Result<(), RunError> {
     if let Some(files) = config.tls_files() {
         node.use_tls(&files)?;
     }
@@ -262,6 +267,7 @@ fn let_in(config: &Config, node: &Node) -> Result<(), RunError> {
         import(path, skips, node).map_err(|source| RunError::Definitions { path: path.clone(), source })?;
     }
     node.make_event_exchange()?;
+    ready();
     node.listen()?;
     Ok(())
 }

@@ -125,7 +125,15 @@ fn check(cx: &Cx<'_>, at: &str) -> Result<Option<Value>, Failure> {
     }
 }
 
+/// What RabbitMQ says of a node on its way up, and why it is.
+fn not_booted(node: &str, why: &str) -> String {
+    format!("RabbitMQ on node {node} is not running or has not fully booted yet (check with is_booting): {why}")
+}
+
 fn running(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    if let (api, Some(why)) = cx.found()? {
+        return Err(failed(not_booted(api.node_shown(), &why)));
+    }
     let node = cx.node()?;
     cx.banner(&format!("Checking if RabbitMQ is running on node {node} ..."));
     match check(cx, "health/checks/ready-to-serve-clients")? {
@@ -135,6 +143,9 @@ fn running(cx: &Cx<'_>) -> Result<Shown, Failure> {
 }
 
 fn is_running(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    if let (api, Some(why)) = cx.found()? {
+        return line(not_booted(api.node_shown(), &why));
+    }
     let node = cx.node()?;
     cx.banner(&format!("Asking node {node} for its status ..."));
     match check(cx, "health/checks/ready-to-serve-clients")? {
@@ -143,11 +154,12 @@ fn is_running(cx: &Cx<'_>) -> Result<Shown, Failure> {
     }
 }
 
-/// A node answers once it has booted, and not before.
 fn is_booting(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    if let (api, Some(why)) = cx.found()? {
+        return line(format!("RabbitMQ on node {} is booting: {why}", api.node_shown()));
+    }
     let node = cx.node()?;
     cx.banner(&format!("Asking node {node} for its boot status ..."));
-    cx.api()?.get("whoami")?.good()?;
     line(format!(
         "RabbitMQ on node {node} is fully booted (check with is_running), stopped or has not started booting yet"
     ))

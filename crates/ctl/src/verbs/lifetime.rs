@@ -67,10 +67,7 @@ pub(super) const VERBS: &[Verb] = &[
         about: "Ends the node in order, as SIGTERM does, and waits for its process",
         words: (0, 1),
         timeout_s: 0,
-        run: |cx| {
-            cx.banner(&format!("Stopping and halting node {} ...", cx.node()?));
-            stop(cx, true)
-        },
+        run: |cx| stop(cx, "Stopping and halting node", true),
         ..NODE
     },
     Verb {
@@ -87,14 +84,16 @@ pub(super) const VERBS: &[Verb] = &[
 fn ping(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let wanted = crate::place::wanted_node(cx.options);
     let timeout = cx.timeout().unwrap_or_default().as_millis();
-    // Said before the node is looked for, as it may not be there.
-    let node = match (cx.api(), wanted) {
-        (Ok(api), _) => api.node_shown().to_owned(),
+    let found = cx.found();
+    // Said before it is told that the node is not there.
+    let node = match (&found, wanted) {
+        (Ok((api, _)), _) => api.node_shown().to_owned(),
         (Err(_), Some(wanted)) => wanted,
-        (Err(failure), None) => return Err(failure),
+        (Err(failure), None) => return Err(failure.clone()),
     };
     cx.say(&format!("Will ping {node}. This only checks if its management API answers. Timeout: {timeout} ms."));
-    match cx.api().and_then(|api| api.get("whoami")?.good()) {
+    match found {
+        // As of one that runs: it lives.
         Ok(_) => Ok(Shown::Line("Ping succeeded".to_owned())),
         Err(failure) => {
             let why =
@@ -108,7 +107,11 @@ fn ping(cx: &Cx<'_>) -> Result<Shown, Failure> {
 /// A node that answers now, if there is one. Its file may appear, and change, at any time.
 fn look(cx: &Cx<'_>, left: Duration) -> Result<Api, Failure> {
     let api = Api::new(crate::place::find(cx.options)?, cx.verb.name, Some(left.min(LOOK_TIMEOUT)))?;
-    api.get("whoami")?.good()?;
+    let answer = api.get("whoami")?;
+    if let Some(why) = answer.booting() {
+        return Err(crate::place::unable(api.node_shown(), &why, "wait for longer"));
+    }
+    answer.good()?;
     Ok(api)
 }
 
@@ -211,14 +214,18 @@ fn await_nodes(cx: &Cx<'_>) -> Result<Shown, Failure> {
 }
 
 fn shutdown(cx: &Cx<'_>) -> Result<Shown, Failure> {
-    let waits = !cx.options.flag("no-wait");
-    cx.banner(&format!("Shutting down RabbitMQ node {} ...", cx.node()?));
-    stop(cx, waits)
+    stop(cx, "Shutting down RabbitMQ node", !cx.options.flag("no-wait"))
 }
 
-/// The process is held before it is told to end, so that its end is not mistaken for another's.
-fn stop(cx: &Cx<'_>, waits: bool) -> Result<Shown, Failure> {
-    let api = cx.api()?;
+/// The process is held before it is told to end, so that its end is not mistaken for another's. One that is
+/// on its way up ends too.
+fn stop(cx: &Cx<'_>, doing: &str, waits: bool) -> Result<Shown, Failure> {
+    let (api, _) = cx.found()?;
+    let node = match &api.place.node {
+        Some(node) => node.clone(),
+        None => cx.node()?,
+    };
+    cx.say(&format!("{doing} {node} ..."));
     let Some(pid) = api.place.pid else {
         let text = "a node is stopped on its own machine, by leveret ctl stop or SIGTERM";
         return Err(Failure::error(UNAVAILABLE, text));

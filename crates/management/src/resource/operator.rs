@@ -5,23 +5,13 @@
 use super::Cx;
 use crate::answer::{Answer, Refused};
 use serde_json::{Value, json};
-use std::time::Duration;
-
-/// How long the answer may take to go out before the end begins.
-const ANSWER_FIRST: Duration = Duration::from_millis(50);
 
 /// POST: the process ends as by SIGTERM. Asked for twice it ends once.
 pub(super) fn stop(cx: Cx<'_>) -> Result<Answer, Refused> {
     let is_operator = cx.caller.is_operator();
     cx.caller.need(is_operator, "Only who has the operator's token stops a node: leveret ctl stop on its machine")?;
     if cx.call.operator.stops_first() {
-        tokio::task::spawn_local(async {
-            tokio::time::sleep(ANSWER_FIRST).await;
-            let own = rustix::process::getpid();
-            if let Err(error) = rustix::process::kill_process(own, rustix::process::Signal::TERM) {
-                tracing::error!(%error, "the process cannot be told to stop");
-            }
-        });
+        crate::operator::stop_soon();
     }
     Ok(Answer::accepted())
 }

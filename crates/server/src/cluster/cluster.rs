@@ -13,9 +13,10 @@ use crate::config::Config;
 use crate::engine::{OpenError, found_alone};
 use crate::node::{Node, tell_taken_by};
 use crate::run::{Asks, RunError};
+use crate::startup::Startup;
 use crate::topology_log::Answer;
 use broker::topology::{
-    ClusterMember, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, NodeStanding, Refusal, Topology,
+    ClusterMember, ClusterNode, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, NodeStanding, Refusal, Topology,
 };
 use broker::{NodeLife, NodeNumber};
 use partition::machine::MACHINE_VERSION as QUEUES_MACHINE_VERSION;
@@ -95,6 +96,24 @@ pub(crate) enum Stopped {
     Forgotten,
 }
 
+/// The nodes that a node on its way up does not reach.
+struct Missing {
+    names: Vec<String>,
+    of: usize,
+}
+
+impl Missing {
+    fn sentence(&self) -> String {
+        let Missing { names, of } = self;
+        match names.is_empty() {
+            true => format!("it waits until a majority of the {of} nodes of its cluster has decided that it is back"),
+            false => {
+                format!("it waits for a majority of the {of} nodes of its cluster, and does not reach {}", names.join(", "))
+            }
+        }
+    }
+}
+
 impl Cluster {
     /// The cluster that is set, if one is. Errors: one line that says what to do.
     pub(crate) fn of(config: &Config) -> Result<Option<Cluster>, RunError> {
@@ -156,6 +175,7 @@ impl Cluster {
         folder: &mut DataFolder<RealDisk>,
         config: &Config,
         ends: &AtomicBool,
+        startup: &Startup,
     ) -> Result<Founded, RunError> {
         let folder_id = folder.identity().folder_id;
         let wrong = |why: &str| RunError::Cluster(why.to_owned());
@@ -171,10 +191,11 @@ impl Cluster {
             (None, Beginning::Founds) => {
                 let store = |record: &ClusterRecord| folder.store_cluster_record(record);
                 let id = self.number_of_founders();
-                form(&self.peers, (&self.secret, self.tls.clone()), (id, folder_id), config.partitions, store, ends)
+                let asked = (ends, startup);
+                form(&self.peers, (&self.secret, self.tls.clone()), (id, folder_id), config.partitions, store, asked)
                     .map_err(|error| RunError::Cluster(error.to_string()))?
             }
-            (None, Beginning::Joins { via }) => self.join(via, folder, ends)?,
+            (None, Beginning::Joins { via }) => self.join(via, folder, (ends, startup))?,
             (None, Beginning::Alone) if state == NodeState::Joining => return Err(wrong(BEGUN_TO_JOIN)),
             (None, Beginning::Alone) => self.begin_alone(folder, config)?,
         };
@@ -184,7 +205,12 @@ impl Cluster {
     }
 
     /// Asks a node of the cluster for a number, and waits until there is one.
-    fn join(&self, via: &str, folder: &DataFolder<RealDisk>, ends: &AtomicBool) -> Result<ClusterRecord, RunError> {
+    fn join(
+        &self,
+        via: &str,
+        folder: &DataFolder<RealDisk>,
+        asked: (&AtomicBool, &Startup),
+    ) -> Result<ClusterRecord, RunError> {
         let newcomer = Newcomer {
             name: folder.identity().node_name.clone(),
             topology: MACHINE_VERSION,
@@ -192,7 +218,7 @@ impl Cluster {
         };
         let (address, secret, tls) = (self.peers.own.as_str(), &self.secret, self.tls.clone());
         let joining = Joining { via, address, secret, tls, folder: folder.identity().folder_id, newcomer };
-        match joining.join(ends).map_err(RunError::Thread)? {
+        match joining.join(asked).map_err(RunError::Thread)? {
             Answered::Joined(record) => Ok(record),
             Answered::Forgotten => Err(RunError::Forgotten),
             Answered::Ended => Err(RunError::Cluster("ended before the cluster was joined".to_owned())),
@@ -252,8 +278,14 @@ impl Member {
 
     /// Has the topology know this node, and waits until all that was decided before is known here.
     /// Blocks. Errors: why that is not waited for any more.
-    pub(crate) fn catch_up(&self, node: &Node, config: &Config, name: &str, asks: Asks<'_>) -> Result<(), Stopped> {
-        let begin = Instant::now();
+    pub(crate) fn catch_up(
+        &self,
+        node: &Node,
+        config: &Config,
+        startup: &Startup,
+        asks: Asks<'_>,
+    ) -> Result<(), Stopped> {
+        let (begin, name) = (Instant::now(), startup.node_name());
         let mut tell_at = begin + TELL_EVERY;
         let can = MachineVersions { topology: MACHINE_VERSION, queues: QUEUES_MACHINE_VERSION };
         let members: Vec<ClusterMember<'_>> = self
@@ -272,7 +304,7 @@ impl Member {
         let mut announced = announce(&node.shared().topology());
         let (mut next, mut is_said_again) = (Some(announced.clone()), false);
         while let Some(change) = next {
-            if let Err(refusal) = self.decide(node, change, asks, &mut tell_at)? {
+            if let Err(refusal) = self.decide(node, change, (asks, startup), &mut tell_at)? {
                 tracing::debug!(%refusal, "the topology refuses what a node has to say");
             }
             let topology = node.shared().topology();
@@ -293,7 +325,7 @@ impl Member {
         // What it had in memory before it started is gone, and nobody finds it any more.
         let home = node.shared().topology().own_home();
         if let Some(home) = home {
-            let _ = self.decide(node, Change::EndHome(home), asks, &mut tell_at)?;
+            let _ = self.decide(node, Change::EndHome(home), (asks, startup), &mut tell_at)?;
         }
         tracing::info!(
             node = self.number.0,
@@ -309,7 +341,7 @@ impl Member {
         &self,
         node: &Node,
         change: Change,
-        asks: Asks<'_>,
+        (asks, startup): (Asks<'_>, &Startup),
         tell_at: &mut Instant,
     ) -> Result<Result<CommandReply, Refusal>, Stopped> {
         loop {
@@ -331,14 +363,32 @@ impl Member {
                 if asks.reload.swap(false, Ordering::Relaxed) {
                     self.reload_certificates();
                 }
+                let waits_for = self.missing(&node.shared().topology()).sentence();
                 if Instant::now() >= *tell_at {
                     *tell_at = Instant::now() + TELL_EVERY;
-                    let linked: Vec<u32> = self.links.linked().iter().map(|node| node.0).collect();
-                    let of = node.shared().topology().present_nodes().count().max(self.record.founders.len());
-                    tracing::info!(?linked, "waiting for a majority of the {of} nodes of the cluster");
+                    tracing::info!("{waits_for}");
                 }
+                startup.note(waits_for);
             }
         }
+    }
+
+    /// Which nodes of the cluster are not linked with this one, as far as it knows them.
+    fn missing(&self, topology: &Topology) -> Missing {
+        let linked = self.links.linked();
+        // Those that were forgotten stay in the record.
+        let known: Vec<(NodeNumber, String)> = match topology.nodes().count() >= self.record.founders.len() {
+            true => {
+                let shown = |node: &ClusterNode| if node.name.is_empty() { &node.address } else { &node.name }.to_string();
+                topology.present_nodes().map(|(number, node)| (number, shown(node))).collect()
+            }
+            // The topology does not have them yet.
+            false => self.record.founders.iter().map(|f| (NodeNumber(f.number), f.address.clone())).collect(),
+        };
+        let of = known.len();
+        let is_missing = |number: &NodeNumber| *number != self.number && !linked.contains(number);
+        let names = known.into_iter().filter(|(number, _)| is_missing(number)).map(|(_, name)| name).collect();
+        Missing { names, of }
     }
 
     /// Reads the certificates that nodes show each other again, for links to come.
@@ -359,6 +409,14 @@ impl Member {
 mod tests {
     use super::*;
     use crate::config::Machine;
+
+    #[test]
+    fn who_asks_a_node_that_waits_hears_for_whom() {
+        let missing = |names: &[&str]| Missing { names: names.iter().map(|n| (*n).to_owned()).collect(), of: 3 };
+        let says = missing(&["leveret@n2", "leveret@n3"]).sentence();
+        assert_eq!(says, "it waits for a majority of the 3 nodes of its cluster, and does not reach leveret@n2, leveret@n3");
+        assert!(missing(&[]).sentence().contains("has decided that it is back"));
+    }
 
     #[test]
     fn half_of_what_the_first_node_needs_is_refused_with_what_the_other_half_is() {

@@ -12,6 +12,7 @@ use super::encryption::{LinkTls, Wire, objection};
 use super::handshake::{Hello, PATIENCE, Refused, Secret, Verdict, shake};
 use super::peers::Peers;
 use crate::random;
+use crate::startup::Startup;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -79,7 +80,7 @@ pub(super) fn form(
     (cluster, folder): (u128, u128),
     partitions: u32,
     store: impl FnOnce(&ClusterRecord) -> Result<(), StorageError>,
-    ends: &AtomicBool,
+    (ends, startup): (&AtomicBool, &Startup),
 ) -> Result<ClusterRecord, FormationError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let tasks = tokio::task::LocalSet::new();
@@ -116,6 +117,7 @@ pub(super) fn form(
                 store(&record)?;
                 return Ok(record);
             }
+            startup.note(search.waits_for());
             if Instant::now() >= tell_at {
                 tell_at = Instant::now() + TELL_EVERY;
                 search.tell();
@@ -241,11 +243,25 @@ impl Search {
         Some(ClusterRecord { joined: None, partitions: self.partitions, founders })
     }
 
-    fn tell(&self) {
+    /// The addresses of nodes that were not heard lately.
+    fn missing(&self) -> Vec<String> {
         let heard = self.heard.borrow();
-        let is_heard = |peer: &&String| heard.get(*peer).is_some_and(|(_, at)| at.elapsed() < HEARD_FOR);
-        let missing: Vec<_> =
-            self.peers.all.iter().filter(|peer| **peer != self.peers.own && !is_heard(peer)).collect();
+        let is_heard = |peer: &String| heard.get(peer).is_some_and(|(_, at)| at.elapsed() < HEARD_FOR);
+        self.peers.all.iter().filter(|peer| **peer != self.peers.own && !is_heard(peer)).cloned().collect()
+    }
+
+    fn waits_for(&self) -> String {
+        match self.missing()[..] {
+            [] => "it waits until the first node of cluster_peers has founded the cluster".to_owned(),
+            ref missing => format!(
+                "it waits for nodes {}: a cluster is founded once all of its nodes are there",
+                missing.join(", ")
+            ),
+        }
+    }
+
+    fn tell(&self) {
+        let missing = self.missing();
         tracing::info!(?missing, "the cluster is not founded yet: all of its nodes have to be there once");
         for (peer, why) in &*self.refused.borrow() {
             tracing::warn!(peer, "{why}");
@@ -270,7 +286,7 @@ mod tests {
         let secret = || Secret::of(b"a secret of two nodes");
         let begin = Instant::now();
         let forming = std::thread::spawn(move || {
-            form(&peers, (&secret(), None), (7, 1), 4, |_| Ok(()), &AtomicBool::new(false))
+            form(&peers, (&secret(), None), (7, 1), 4, |_| Ok(()), (&AtomicBool::new(false), &Startup::new("n1")))
                 .map_err(|error| error.to_string())
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

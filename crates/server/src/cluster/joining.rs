@@ -9,6 +9,7 @@
 use super::encryption::{LinkTls, Wire, objection};
 use super::handshake::{Hello, Newcomer, PATIENCE, Refused, Secret, Verdict, shake};
 use crate::random;
+use crate::startup::Startup;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ pub(super) enum Answered {
 
 impl Joining<'_> {
     /// Asks until there is an answer for good. Blocks.
-    pub(super) fn join(&self, ends: &AtomicBool) -> std::io::Result<Answered> {
+    pub(super) fn join(&self, (ends, startup): (&AtomicBool, &Startup)) -> std::io::Result<Answered> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         tracing::info!(address = %self.address, member = %self.via, "asking to join a cluster");
         runtime.block_on(async {
@@ -61,6 +62,7 @@ impl Joining<'_> {
                     Ok(None) => "no majority of the cluster has decided about it yet".to_owned(),
                     Err(why) => why,
                 };
+                startup.note(format!("it waits to join the cluster of {}: {why}", self.via));
                 let is_new = told != why;
                 if Instant::now() >= tell_at || (is_new && why.contains("cannot join")) {
                     tell_at = Instant::now() + TELL_EVERY;
