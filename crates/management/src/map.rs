@@ -55,6 +55,18 @@ impl Map {
         partition.home().map(|home| if home == NodeNumber(0) { self.own } else { home })
     }
 
+    /// The partitions of queues that all nodes know of, in order.
+    pub(crate) fn partitions(&self) -> Vec<PartitionId> {
+        let mut all: Vec<PartitionId> = self.members.keys().copied().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// All nodes, this one too.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &Member> {
+        self.nodes.values()
+    }
+
     pub(crate) fn node(&self, number: NodeNumber) -> Option<&Member> {
         self.nodes.get(&number)
     }
@@ -96,10 +108,9 @@ pub(crate) fn names<'a>(members: impl IntoIterator<Item = &'a Member>) -> Vec<&'
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn map(reached: [bool; 3]) -> Map {
+impl Map {
+    /// Nodes 1, 2 and 3 of which these are reached, as node 1 sees them; they all have partition 7.
+    pub(crate) fn of_three(reached: [bool; 3]) -> Map {
         let member = |number: u32, is_reached| Member {
             number: NodeNumber(number),
             name: format!("n{number}"),
@@ -111,10 +122,15 @@ mod tests {
         let three = vec![NodeNumber(1), NodeNumber(2), NodeNumber(3)];
         Map { own: NodeNumber(1), nodes: nodes.collect(), members: [(PartitionId(7), three)].into() }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn a_queue_runs_while_its_leader_and_a_majority_are_there() {
-        let state = |reached, leader: Option<u32>| map(reached).place(PartitionId(7), leader.map(NodeNumber)).state();
+        let state = |reached, leader: Option<u32>| Map::of_three(reached).place(PartitionId(7), leader.map(NodeNumber)).state();
         assert_eq!(state([true, true, true], Some(2)), "running");
         assert_eq!(state([true, true, false], Some(1)), "running");
         assert_eq!(state([true, true, false], Some(3)), "down", "the next leader is not known yet");
@@ -125,7 +141,7 @@ mod tests {
 
     #[test]
     fn what_is_in_the_memory_of_a_node_is_there_alone() {
-        let map = map([true, true, false]);
+        let map = Map::of_three([true, true, false]);
         let [second, third] = [2, 3].map(|node| PartitionId::in_memory(NodeNumber(node), 0));
         let of = |partition: PartitionId| {
             let place = map.place(partition, partition.home());

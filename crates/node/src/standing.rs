@@ -1,16 +1,27 @@
 //! How the members of groups stand that a node has, told to whoever looks after the cluster.
 //!
-//! Invariant: looking changes nothing. Each member tells of itself; what it knows of the others is not
-//! told, as they may be asked.
+//! Invariant: looking changes nothing. Each member tells of itself, and a leader how far the others of its
+//! group are.
 
 use crate::queue_member::QueueMember;
 use crate::topology_member::{Proposer, TopologyMember};
 use broker::{NodeNumber, PartitionId};
-use consensus::Role;
+use consensus::{Progress, Role};
 use partition::replica::Replica;
 
-/// A member of a group.
+/// What a leader knows of another member of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Follower {
+    /// Its node.
+    pub node: NodeNumber,
+    /// Up to where its log is on its disk and equal to the leader's.
+    pub synced: u64,
+    /// It has a vote.
+    pub is_voter: bool,
+}
+
+/// A member of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStanding {
     /// The group.
     pub partition: PartitionId,
@@ -35,12 +46,19 @@ pub struct MemberStanding {
     /// How many have one, as far as it knows: one that was forgotten counts until its group has let it
     /// go.
     pub voters: usize,
+    /// The others, in order of their nodes; of a member that does not lead none.
+    pub followers: Vec<Follower>,
 }
 
 impl MemberStanding {
     fn of(partition: PartitionId, replica: &Replica) -> MemberStanding {
         let (status, membership) = (replica.group().status(), replica.group().membership());
         let leaving = membership.voters_outgoing.iter().filter(|node| !membership.voters.contains(node));
+        let followers = replica.group().progress().into_iter();
+        let follower = |progress: Progress| {
+            let node = u32::try_from(progress.node.0).ok().map(NodeNumber)?;
+            Some(Follower { node, synced: progress.matched.0, is_voter: !progress.is_learner })
+        };
         let role = match status.role {
             Role::Follower => "follower",
             Role::PreCandidate => "pre_vote",
@@ -59,11 +77,12 @@ impl MemberStanding {
             snapshot: status.compacted.index.0,
             is_voter: membership.is_voter(replica.node()),
             voters: membership.voters.len() + leaving.count(),
+            followers: followers.filter_map(follower).collect(),
         }
     }
 
     /// One that is damaged here, and knows nothing.
-    pub(crate) fn damaged(partition: PartitionId) -> MemberStanding {
+    pub fn damaged(partition: PartitionId) -> MemberStanding {
         MemberStanding {
             partition,
             role: "damaged",
@@ -76,6 +95,7 @@ impl MemberStanding {
             snapshot: 0,
             is_voter: false,
             voters: 0,
+            followers: Vec::new(),
         }
     }
 }

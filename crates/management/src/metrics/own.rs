@@ -123,6 +123,17 @@ impl Scrape {
                 "Partitions that are damaged, whose queues are unavailable until they are repaired",
                 figures.partitions_quarantined,
             ),
+            (
+                "partitions_without_leader",
+                "Partitions, and the group of the topology, without a leader that this node reaches: nothing goes into their queues",
+                self.quorum.leaderless.len() as u64,
+            ),
+            (
+                "members_behind",
+                "Copies of partitions that this node leads which are not in sync, or whose node is not reached",
+                self.quorum.behind,
+            ),
+            ("nodes_unreached", "Nodes of the cluster that this one is not linked with", self.quorum.unreached.len() as u64),
             ("transient_messages_bytes", "Memory pinned by messages of transient queues", figures.transient_bytes),
             (
                 "transient_messages_limit_bytes",

@@ -5,7 +5,9 @@
 
 use super::view::View;
 use crate::call::Call;
+use crate::map::Map;
 use crate::process::Process;
+use crate::quorum::Quorum;
 use crate::statistics::column::QUEUE_WIDTH;
 use broker::topology::Topology;
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
@@ -95,6 +97,8 @@ pub(super) struct Scrape {
     pub(super) exchanges: Vec<ExchangeRow>,
     pub(super) channels: Vec<ChannelRow>,
     pub(super) connections: Vec<ConnectionRow>,
+    /// Groups and copies, of a node of a cluster.
+    pub(super) quorum: Quorum,
     /// How long the stages of a message's road took since the start.
     pub(super) stages: crate::statistics::Stages,
     /// RabbitMQ's parts of the memory.
@@ -117,7 +121,14 @@ impl Scrape {
         let reports = handle.connections().await;
         let found = handle.queue_figures().await;
         let figures = handle.figures();
+        let is_asked = handle.has_peers() && matches!(view, View::Total | View::Each);
+        let standings = if is_asked { handle.member_standings().await } else { Vec::new() };
+        let members = handle.members();
         let topology = handle.topology();
+        let quorum = match is_asked {
+            true => Quorum::of(&Map::of(handle, &topology, members), |id| handle.leader(id), &standings),
+            false => Quorum::default(),
+        };
         let store = call.statistics.store();
         let blocked = reports.iter().filter(|report| report.state == ConnectionState::Blocked).count();
         let is_seen = |vhost: &[u8]| view.has_vhost(&String::from_utf8_lossy(vhost));
@@ -160,6 +171,7 @@ impl Scrape {
             exchanges: exchange_rows(&topology, &store, &view),
             channels,
             connections,
+            quorum,
             stages: *store.stages().since_start(),
             memory: crate::resource::memory_parts(&figures),
             figures,

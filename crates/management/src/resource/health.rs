@@ -6,10 +6,11 @@
 use super::Cx;
 use crate::answer::{Answer, Refused};
 use crate::json;
+use crate::quorum::Quorum;
 use broker::VhostId;
 use broker::topology::{Pattern, Queue, QueueType};
 use serde_json::{Value, json};
-use server::handle::{ShownCertificate, ShownTo};
+use server::handle::{Member, ShownCertificate, ShownTo};
 use server::patterns::Meter;
 use std::time::{Duration, SystemTime};
 
@@ -61,20 +62,62 @@ pub(super) fn virtual_hosts(cx: Cx<'_>) -> Result<Answer, Refused> {
     Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "virtual-hosts": down })))
 }
 
-/// GET: no quorum queue loses its majority with this node. One that has no other node may lose it.
+/// What RabbitMQ says of a node that does not serve.
+const NOT_SERVING: &str = "this rabbit node is not currently available to serve";
+
+/// GET: the node serves clients: a majority of its cluster decides for it.
+pub(super) async fn in_service(cx: Cx<'_>) -> Result<Answer, Refused> {
+    match cx.quorum().await.without_majority() {
+        None => well(),
+        Some(why) => {
+            let reason = format!("{NOT_SERVING}: {why}");
+            Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason })))
+        }
+    }
+}
+
+/// GET: the node serves clients, listens for them and takes another one.
+pub(super) async fn ready(cx: Cx<'_>) -> Result<Answer, Refused> {
+    let served = in_service(cx).await?;
+    if served.status() != 200 {
+        return Ok(served);
+    }
+    if cx.handle().facts().amqp.is_empty() {
+        let reason = "no active listeners for AMQP/AMQPS";
+        return Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason })));
+    }
+    connection_limit(cx)
+}
+
+impl Cx<'_> {
+    /// Whether what this node has is led and keeps up. A node alone leads all it has.
+    async fn quorum(&self) -> Quorum {
+        if !self.handle().has_peers() {
+            return Quorum::default();
+        }
+        let standings = self.handle().member_standings().await;
+        Quorum::of(&self.map(), |partition| self.handle().leader(partition), &standings)
+    }
+}
+
+/// GET: no quorum queue loses its majority with this node, nor what is declared. What has no other node
+/// may lose it.
 pub(super) fn quorum_critical(cx: Cx<'_>) -> Result<Answer, Refused> {
     let map = cx.map();
-    let is_critical = |queue: &Queue| {
-        let members = map.members_of(queue.partition);
+    let loses = |members: &[&Member]| {
         let is_here = members.iter().any(|member| member.is_own);
         let left = members.iter().filter(|member| member.is_reached && !member.is_own).count();
         is_here && members.len() > 1 && left <= members.len() / 2
     };
-    let queues = quorum_queues(cx, None, is_critical);
-    if queues.is_empty() {
-        return well();
-    }
-    let reason = "There are quorum queues that would lose their quorum if the target node is shut down";
+    let queues = quorum_queues(cx, None, |queue| loses(&map.members_of(queue.partition)));
+    let reason = match queues.is_empty() {
+        // Every node of a cluster has a vote about what is declared.
+        true if loses(&map.everywhere().members) => {
+            "The cluster would lose its majority if the target node is shut down: nothing could be declared, and durable queues would stand still"
+        }
+        true => return well(),
+        false => "There are quorum queues that would lose their quorum if the target node is shut down",
+    };
     Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "queues": queues })))
 }
 

@@ -7,6 +7,7 @@
 use super::Cx;
 use crate::answer::{Answer, Refused};
 use crate::map::{Map, Place};
+use crate::quorum::{LAG_MAX, TOPOLOGY};
 use crate::{json, listing};
 use broker::PartitionId;
 use broker::topology::{DurabilityLevel, PartitionStage, Queue, Topology};
@@ -14,12 +15,8 @@ use serde_json::{Value, json};
 use server::handle::{Member, MemberStanding};
 use std::collections::BTreeMap;
 
-/// A member that is so many entries behind is only busy: members are not looked at in one moment.
-const LAG_MAX: u64 = 1_000;
 /// Queues that lack copies are listed up to so many.
 const LISTED_MAX: usize = 100;
-/// The group that decides about the topology.
-const TOPOLOGY: PartitionId = PartitionId(0);
 
 /// For another node: how the members of this one stand.
 pub(super) async fn own_members(cx: Cx<'_>) -> Result<Answer, Refused> {

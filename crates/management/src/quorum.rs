@@ -1,0 +1,103 @@
+//! Which groups are led and which copies keep up, as this node sees it at one moment: for metrics and
+//! health checks, which ask no other node.
+//!
+//! Invariant: a leader counts only if it can be reached from here. How far a copy is only its leader
+//! says, so that each copy is counted by one node at most.
+
+use crate::map::Map;
+use broker::{NodeNumber, PartitionId};
+use server::handle::{Follower, MemberStanding};
+
+/// The group that decides about the topology.
+pub(crate) const TOPOLOGY: PartitionId = PartitionId(0);
+/// A member that is so many entries behind is only busy: members are not looked at in one moment.
+pub(crate) const LAG_MAX: u64 = 1_000;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Quorum {
+    /// Groups without a leader that can be reached; that of the topology is one of them.
+    pub(crate) leaderless: Vec<PartitionId>,
+    /// Copies of groups that this node leads which do not have what a majority has: their node is not
+    /// reached, they are behind, or they have no vote yet.
+    pub(crate) behind: u64,
+    /// Names of nodes that this one is not linked with.
+    pub(crate) unreached: Vec<String>,
+}
+
+impl Quorum {
+    /// Of a node of a cluster. `leader` is who leads a partition of queues, as far as the node heard.
+    pub(crate) fn of(
+        map: &Map,
+        leader: impl Fn(PartitionId) -> Option<NodeNumber>,
+        standings: &[MemberStanding],
+    ) -> Quorum {
+        let is_reached = |number: NodeNumber| map.node(number).is_some_and(|member| member.is_reached);
+        let of_topology = standings.iter().find(|standing| standing.partition == TOPOLOGY);
+        let has_topology = of_topology.and_then(|standing| standing.leader).is_some_and(is_reached);
+        let queues = map.partitions().into_iter().filter(|id| map.place(*id, leader(*id)).leader.is_none());
+        let leaderless = (!has_topology).then_some(TOPOLOGY).into_iter().chain(queues).collect();
+        let lacks = |follower: &Follower, commit: u64| {
+            !is_reached(follower.node) || !follower.is_voter || follower.synced + LAG_MAX < commit
+        };
+        let behind = standings.iter().map(|standing| {
+            standing.followers.iter().filter(|follower| lacks(follower, standing.commit)).count() as u64
+        });
+        let unreached = map.nodes().filter(|member| !member.is_reached).map(|member| member.name.clone());
+        Quorum { leaderless, behind: behind.sum(), unreached: unreached.collect() }
+    }
+
+    /// Why the cluster decides nothing for this node, if it does not.
+    pub(crate) fn without_majority(&self) -> Option<String> {
+        self.leaderless.contains(&TOPOLOGY).then(|| match self.unreached[..] {
+            [] => "its cluster has no leader now".to_owned(),
+            ref names => format!("it reaches no majority of its cluster and waits for {}", names.join(", ")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(partition: u32, leader: Option<u32>, followers: Vec<Follower>) -> MemberStanding {
+        MemberStanding {
+            leader: leader.map(NodeNumber),
+            commit: 5_000,
+            followers,
+            ..MemberStanding::damaged(PartitionId(partition))
+        }
+    }
+
+    fn follower(node: u32, synced: u64, is_voter: bool) -> Follower {
+        Follower { node: NodeNumber(node), synced, is_voter }
+    }
+
+    #[test]
+    fn a_node_that_is_left_alone_says_whom_it_waits_for() {
+        let map = Map::of_three([true, false, false]);
+        // It has not noticed yet that it leads nothing, and others are only remembered.
+        let alone = Quorum::of(&map, |_| Some(NodeNumber(3)), &[standing(0, Some(2), Vec::new())]);
+        assert_eq!(alone.leaderless, [TOPOLOGY, PartitionId(7)]);
+        let why = alone.without_majority().expect("nobody decides");
+        assert_eq!(why, "it reaches no majority of its cluster and waits for n2, n3");
+        let elects = Quorum::of(&Map::of_three([true; 3]), |_| None, &[standing(0, None, Vec::new())]);
+        assert_eq!(elects.without_majority().as_deref(), Some("its cluster has no leader now"));
+        let well = Quorum::of(&Map::of_three([true; 3]), |_| Some(NodeNumber(3)), &[standing(0, Some(2), Vec::new())]);
+        assert_eq!((well.without_majority(), well), (None, Quorum::default()));
+    }
+
+    #[test]
+    fn who_leads_counts_copies_that_are_gone_far_behind_or_without_a_vote() {
+        let map = Map::of_three([true, true, false]);
+        let behind = |followers| {
+            let standings = [standing(0, Some(1), Vec::new()), standing(7, Some(1), followers)];
+            Quorum::of(&map, |_| Some(NodeNumber(1)), &standings).behind
+        };
+        assert_eq!(behind(vec![follower(2, 4_999, true)]), 0);
+        assert_eq!(behind(vec![follower(2, 3_999, true)]), 1);
+        assert_eq!(behind(vec![follower(2, 5_000, false)]), 1);
+        assert_eq!(behind(vec![follower(2, 5_000, true), follower(3, 5_000, true)]), 1, "its node is gone");
+        assert_eq!(behind(vec![follower(9, 5_000, true)]), 1, "it was forgotten");
+    }
+}
