@@ -110,6 +110,7 @@ fn whichever_node_is_asked_it_answers_for_all() {
         assert_eq!((&vhost["messages_ready"], &vhost["messages_unacknowledged"]), (&json!(6), &json!(3)));
         assert_eq!(vhost["cluster_state"].as_object().unwrap().len(), 3);
         assert_eq!(http.get("/api/health/checks/node-is-quorum-critical").status, 200);
+        assert_eq!(metric(http, "leveret_members_behind"), 0.0);
         assert_eq!(http.get("/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts").status, 200);
         // What is about one node is asked of it.
         for name in &nodes.names {
@@ -197,7 +198,13 @@ fn what_a_node_does_not_answer_is_told_and_nobody_hangs() {
         assert!(fields(&kept, "online").iter().all(|online| **online == json!(nodes.names[..2])));
         let critical = http.get("/api/health/checks/node-is-quorum-critical").with(503);
         assert_eq!(critical["queues"].as_array().unwrap().len(), 3);
+        http.get("/api/health/checks/ready-to-serve-clients").with(200);
+        assert_eq!(metric(http, "leveret_nodes_unreached"), 1.0);
     }
+    nodes.until("the copies of the node that is gone are told of, each by one node", || {
+        let of = |name: &str| nodes.http[..2].iter().map(|http| metric(http, name)).sum::<f64>();
+        (of("leveret_members_behind") == 5.0 && of("leveret_partitions_without_leader") == 0.0).then_some(())
+    });
     // Without a majority it says so, and answers.
     nodes.brokers[1].kill();
     let alone = &nodes.http[0];
@@ -206,4 +213,20 @@ fn what_a_node_does_not_answer_is_told_and_nobody_hangs() {
         fields(&kept, "state").iter().all(|state| **state == "minority").then_some(())
     });
     alone.get("/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts").with(503);
+    for check in ["ready-to-serve-clients", "is-in-service"] {
+        let failed = alone.get(&format!("/api/health/checks/{check}")).with(503);
+        let reason = failed["reason"].as_str().unwrap();
+        assert!(reason.contains("reaches no majority of its cluster and waits for leveret@n2, leveret@n3"), "{reason}");
+    }
+    let running = Tools::of(&nodes.brokers[0]).diagnostics("check_running").bad(69);
+    assert!(running.contains("waits for leveret@n2, leveret@n3"), "{running}");
+    assert_eq!(metric(alone, "leveret_partitions_without_leader"), 5.0, "four of queues and the topology's");
+    assert_eq!(metric(alone, "leveret_nodes_unreached"), 2.0);
+}
+
+/// A metric without labels.
+fn metric(http: &Http, name: &str) -> f64 {
+    let text = http.get("/metrics").text;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
 }
