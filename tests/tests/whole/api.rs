@@ -2,7 +2,7 @@
 
 use crate::nodes::{Nodes, fields};
 use clients::broker::is_foreign;
-use clients::{Client, QueueDeclare, Value as Argument};
+use clients::{Broker, Client, Http, QueueDeclare, Tools, Value as Argument};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -222,6 +222,42 @@ fn what_a_node_does_not_answer_is_told_and_nobody_hangs() {
     assert!(running.contains("waits for leveret@n2, leveret@n3"), "{running}");
     assert_eq!(metric(alone, "leveret_partitions_without_leader"), 5.0, "four of queues and the topology's");
     assert_eq!(metric(alone, "leveret_nodes_unreached"), 2.0);
+}
+
+#[test]
+fn every_node_says_which_copies_a_durable_queue_has_and_how_far_they_are() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 3]);
+    let (mut client, channel) = nodes.connect(0);
+    for name in ["a", "b", "c", "d"] {
+        client.declare(channel, &QueueDeclare { name, durable: true, ..QueueDeclare::default() }).unwrap();
+    }
+    client.declare(channel, &QueueDeclare { name: "own", exclusive: true, ..QueueDeclare::default() }).unwrap();
+    let leaders = |http: &Http| {
+        let listed = http.get("/api/queues?durable=true").with(200);
+        let durable = listed.as_array().unwrap().iter().filter(|queue| queue["durable"] == true);
+        durable.map(|queue| queue["leader"].clone()).collect::<Vec<_>>()
+    };
+    for (node, http) in nodes.http.iter().enumerate() {
+        for name in ["a", "b", "c", "d"] {
+            let told = nodes.until("all copies are in sync", || {
+                let told = http.get(&format!("/api/leveret/queues/%2f/{name}")).with(200);
+                (told["copies_in_sync"] == 3).then_some(told)
+            });
+            assert_eq!((&told["copies"], &told["leads"]), (&json!(3), &json!(true)), "node {node}: its leader says so");
+            let queue = http.get(&format!("/api/queues/%2f/{name}")).with(200);
+            assert_eq!((&queue["members"], &queue["online"]), (&json!(nodes.names), &json!(nodes.names)));
+            assert_eq!(queue["leader"], queue["node"]);
+        }
+        assert!(leaders(http).iter().all(|leader| nodes.names.iter().any(|name| leader == name)), "{:?}", leaders(http));
+        assert_eq!(http.get("/api/queues/%2f/own").with(200)["members"], Value::Null, "it is in one node's memory");
+    }
+    let listed = Tools::of(&nodes.brokers[0]).ctl("-q list_queues name members").good();
+    assert!(listed.lines().any(|line| line.starts_with("a\t") && line.contains("leveret@n3")), "{listed}");
+    nodes.brokers[1..].iter_mut().for_each(Broker::kill);
+    nodes.until("nobody leads them", || leaders(&nodes.http[0]).iter().all(|leader| leader == "").then_some(()));
 }
 
 /// A metric without labels.

@@ -9,6 +9,12 @@ use crate::term::Cell;
 use crate::tool::{DIAGNOSTICS, QUEUES};
 use crate::verb::{Section, VERB, Verb};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long leaders move at once when somebody wants that, and how often it is looked how far they are.
+const SPREAD_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 const MEMBER: Verb = Verb { tools: QUEUES, section: Section::Replication, ..VERB };
 const CLUSTER: Verb = Verb { tools: QUEUES, section: Section::Cluster, ..VERB };
@@ -189,6 +195,30 @@ fn quorum_queues(cx: &Cx<'_>) -> Result<Vec<Value>, Failure> {
     Ok(found)
 }
 
+/// Waits until the nodes that run lead about as many partitions, for as long as leaders move at once.
+fn until_spread(cx: &Cx<'_>) -> Result<(), Failure> {
+    let until = Instant::now() + SPREAD_WITHIN;
+    loop {
+        let answer = cx.api()?.get("leveret/cluster?columns=nodes,partitions")?;
+        // Who may not look at it hears what is so now.
+        if !answer.is_good() || is_spread(&answer.json()) || Instant::now() >= until {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Whether no node that runs leads two partitions of queues more than another.
+fn is_spread(cluster: &Value) -> bool {
+    let list = |field: &str| cluster[field].as_array().cloned().unwrap_or_default();
+    let running = list("nodes").into_iter().filter(|node| node["running"] == true);
+    let mut leads: BTreeMap<String, u64> = running.map(|node| (text(&node["name"]), 0)).collect();
+    for partition in list("partitions").iter().filter(|partition| partition["kind"] == "queues") {
+        *leads.entry(text(&partition["leader"])).or_default() += 1;
+    }
+    leads.values().max().zip(leads.values().min()).is_none_or(|(most, least)| most - least <= 1)
+}
+
 fn rebalance(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let kind = cx.word(0);
     if !["all", "classic", "quorum"].contains(&kind) {
@@ -200,6 +230,7 @@ fn rebalance(cx: &Cx<'_>) -> Result<Shown, Failure> {
     }
     cx.banner(&format!("Re-balancing leaders of {kind} queues..."));
     cx.api()?.post("rebalance/queues", &json!({}))?.good()?;
+    until_spread(cx)?;
     let queues = quorum_queues(cx)?;
     let nodes = items(cx.api()?.get("nodes")?.good()?)?;
     let row = |node: &Value| {
@@ -208,4 +239,24 @@ fn rebalance(cx: &Cx<'_>) -> Result<Shown, Failure> {
     };
     let rows = Rows { is_pretty: true, ..Rows::new(&["Node name", "Number of quorum queues"]) };
     Ok(rows.with(nodes.iter().map(row)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaders_are_spread_once_no_node_that_runs_has_two_more_than_another() {
+        let cluster = |leaders: &[&str]| {
+            let partition = |leader: &&str| json!({ "kind": "queues", "leader": leader });
+            let mut partitions: Vec<Value> = leaders.iter().map(partition).collect();
+            partitions.push(json!({ "kind": "topology", "leader": "n1" }));
+            let node = |name: &str, running: bool| json!({ "name": name, "running": running });
+            json!({ "nodes": [node("n1", true), node("n2", true), node("n3", false)], "partitions": partitions })
+        };
+        assert!(!is_spread(&cluster(&["n1", "n1", "n1", "n2"])));
+        assert!(is_spread(&cluster(&["n1", "n1", "n2"])), "that of the topology is not meant");
+        assert!(!is_spread(&cluster(&["n1", "n1"])));
+        assert!(is_spread(&json!({})), "a node alone");
+    }
 }

@@ -2,18 +2,20 @@
 //! of a message's road take, what is on the disk.
 //!
 //! Invariant: what a queue promises is told from what its copies have said, and never from what they
-//! should have. What this node does not know is null: only the leader of a partition knows how far
-//! the copies on other nodes are.
+//! should have. What nobody knows is null: only the leader of a partition knows how far the copies on
+//! other nodes are, and about one queue it is asked.
 
 use super::queue::checked;
 use super::{Cx, NOT_THEIRS};
 use crate::answer::{Answer, Refused};
+use crate::others::Said;
 use crate::statistics::STAGE_NAMES;
 use crate::{json, listing};
 use broker::topology::{DurabilityLevel, Name, Queue, Topology};
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
 use partition::{CopyFigures, PartitionFigures, QueueFigures};
 use serde_json::{Map, Value, json};
+use server::handle::Member;
 use std::collections::HashMap;
 
 /// GET of how long the stages of a message's road took within the last minute.
@@ -62,12 +64,31 @@ pub(super) async fn queues(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, R
 /// GET of what one queue promises now.
 pub(super) async fn queue(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     cx.visible_vhost(&cx.handle().topology(), vhost)?;
+    if let Some(member) = leader_elsewhere(cx, vhost, name)? {
+        let gathered = cx.ask(vec![member], "GET", cx.call.head.uri.path()).await;
+        // One that leads no more, or does not answer, says nothing of its own.
+        let told = gathered.said.first().and_then(Said::json).filter(|told| told["leads"] == true);
+        if let Some(told) = told {
+            return Ok(Answer::json(&listing::one(cx.call, told)));
+        }
+    }
     let found = Found::new(cx).await;
     let topology = cx.handle().topology();
     let vhost = cx.visible_vhost(&topology, vhost)?;
     let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
     cx.caller.need(cx.caller.sees(&topology, vhost), NOT_THEIRS)?;
     Ok(Answer::json(&listing::one(cx.call, found.describe(cx, &topology, queue))))
+}
+
+/// The other node that leads a queue, and so knows how far its copies are. Errors: who asks may not look.
+fn leader_elsewhere(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Option<Member>, Refused> {
+    let leader = {
+        let topology = cx.handle().topology();
+        let vhost = cx.visible_vhost(&topology, vhost)?;
+        let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
+        cx.handle().leader(queue.partition)
+    };
+    Ok(cx.others().into_iter().find(|member| Some(member.number) == leader && member.is_reached))
 }
 
 /// GET of what partitions have on the disk. A queue alone cannot be told: the log and its extents are

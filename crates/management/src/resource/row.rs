@@ -118,7 +118,9 @@ impl<'a> Rows<'a> {
         let is_damaged = handle.is_quarantined(queue.partition) && leader.is_none_or(|node| node == map.own);
         let leader = place.leader.filter(|_| !is_damaged);
         let is_known = leader.is_some_and(|member| member.is_own);
-        let is_quorum = queue.shape.queue_type == QueueType::Quorum;
+        // In a cluster a durable classic queue has copies too.
+        let has_copies = queue.shape.queue_type == QueueType::Quorum
+            || handle.has_peers() && !queue.partition.is_in_memory();
         let policies = self.topology.policies_of_queue(queue);
         let text = |name: Option<&'a Name>| name.map(|name| Text(name));
         let totals = |count: u64| Some(count).filter(|_| is_known && (self.rates.is_some() || self.wants_totals));
@@ -129,11 +131,11 @@ impl<'a> Rows<'a> {
             durable: queue.shape.durable,
             effective_policy_definition: None,
             exclusive: queue.exclusive.is_some(),
-            leader: is_quorum.then(|| leader.map_or("", |member| &member.name)),
+            leader: has_copies.then(|| leader.map_or("", |member| &member.name)),
             leveret_repeats_dropped: None,
             leveret_value_at_risk: None,
             leveret_value_at_risk_cap: None,
-            members: is_quorum.then(|| names(place.members.iter().copied())),
+            members: has_copies.then(|| names(place.members.iter().copied())),
             message_stats: None,
             messages: totals(figures.ready + figures.unacked),
             messages_delayed: None,
@@ -144,7 +146,7 @@ impl<'a> Rows<'a> {
             messages_unacknowledged_details: None,
             name: Text(&queue.name),
             node: leader.or(place.members.first().copied()).map(|member| &*member.name),
-            online: is_quorum.then(|| if is_damaged { Vec::new() } else { names(place.online()) }),
+            online: has_copies.then(|| if is_damaged { Vec::new() } else { names(place.online()) }),
             operator_policy: None,
             owner_pid_details: None,
             policy: policies.policy.map(|name| Some(Text(name))),

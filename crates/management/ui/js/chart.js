@@ -3,6 +3,7 @@
 // What is drawn comes from the API's samples where it has them; where it has none, from what this
 // page saw itself since it was opened.
 import { html, store, useEffect, useLayoutEffect, useMemo, useRef, useState, useStore } from "./lib.js";
+import { cluster } from "./cluster.js";
 import { byteRate, bytes, clock, NONE } from "./format.js";
 
 /** Steps of an axis of bytes. */
@@ -84,10 +85,20 @@ export const SPANS = [[60, 5, "1 min"], [600, 5, "10 min"], [3600, 60, "1 h"], [
 /** What of the API's query asks for samples of a span. */
 export const samplesQuery = ([age, step]) => ["lengths", "msg_rates", "data_rates", "node_stats"].map((kind) => `${kind}_age=${age}&${kind}_incr=${step}`).join("&");
 
-/** Samples of one field, oldest first, as [ms, value]. */
+/** For how long anybody has counted what this is about, in ms: the node itself, or the one that has run longest. */
+function counted(stats) {
+  const nodes = typeof stats?.uptime === "number" ? [stats] : (cluster.get().nodes ?? []).filter((node) => node.running !== false);
+  const times = nodes.map((node) => node.uptime).filter((ms) => typeof ms === "number");
+  return times.length > 0 ? Math.max(...times) : Infinity;
+}
+
+/** Samples of one field, oldest first, as [ms, value]. The API fills the time before the start of a node: that is no history. */
 function samples(stats, field) {
   const found = stats?.[`${field}_details`]?.samples;
-  return Array.isArray(found) && found.length > 1 ? [...found].sort((a, b) => a.timestamp - b.timestamp).map((one) => [one.timestamp, one.sample]) : undefined;
+  if (!Array.isArray(found)) return undefined;
+  const since = Math.max(...found.map((one) => one.timestamp)) - counted(stats);
+  const known = found.filter((one) => one.timestamp >= since).sort((a, b) => a.timestamp - b.timestamp);
+  return known.length > 1 ? known.map((one) => [one.timestamp, one.sample]) : undefined;
 }
 
 /**
