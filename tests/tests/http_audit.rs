@@ -138,6 +138,9 @@ fn what_is_refused_for_want_of_a_right_is_told_and_a_flood_of_it_is_counted() {
         assert_eq!(client.closed(channel).code, 403);
     }
     assert_eq!(http.as_user("eve", "sesame-opens").put("/api/users/eve", r#"{"tags":"administrator"}"#).status, 401);
+    http.put("/api/users/tom", r#"{"password":"sesame-opens","tags":""}"#).with(201);
+    assert_eq!(http.as_user("tom", "sesame-opens").get("/api/overview").status, 401);
+    told(&broker, &["user=tom peer=127.0.0.1:", r#"refused="management login" reason="Not management user""#]);
     let who = "user=eve peer=127.0.0.1:";
     told(&broker, &[who, "refused=queue.purge vhost=/", "access to queue 'q' in vhost '/' refused for user 'eve'"]);
     told(&broker, &[who, "refused=connection.open vhost=other", "access to vhost 'other' refused for user 'eve'"]);

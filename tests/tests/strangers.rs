@@ -320,3 +320,49 @@ fn messages_dropped_in_a_circle_are_counted_and_not_all_printed() {
     assert!((50..=200).contains(&shown), "{shown} are shown");
     assert!(told > 0 && shown + told <= 501, "{told} are counted besides {shown}");
 }
+
+#[test]
+fn a_request_whose_length_or_host_is_in_doubt_is_refused_and_the_connection_ends() {
+    if is_foreign() {
+        eprintln!("skipped: RabbitMQ takes some of them");
+        return;
+    }
+    let (_broker, http) = Broker::managed(&[]).unwrap();
+    let body = "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n";
+    let other_way = "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    let smuggled = format!("PUT /api/vhosts/smuggled HTTP/1.1\r\nHost: x\r\n{GUEST}Content-Length: 0\r\n\r\n");
+    for head in [
+        format!("PUT /api/vhosts/a HTTP/1.1\r\nHost: x\r\n{GUEST}{body}{smuggled}"),
+        format!("PUT /api/vhosts/a HTTP/1.1\r\nHost: x\r\n{GUEST}{other_way}{smuggled}"),
+        format!("PUT /api/vhosts/a HTTP/1.1\r\n{GUEST}Content-Length: 0\r\n\r\n{smuggled}"),
+        format!("PUT /api/vhosts/a HTTP/1.1\r\nHost: x\r\nHost: y\r\n{GUEST}Content-Length: 0\r\n\r\n{smuggled}"),
+    ] {
+        let answer = http.raw(head.as_bytes());
+        assert_eq!((answer.status, answer.head.contains("connection: close")), (400, true), "{head}: {answer:?}");
+    }
+    // One that is not in doubt is the last one of its connection.
+    let chunked = format!("PUT /api/vhosts/b HTTP/1.1\r\nHost: x\r\n{GUEST}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+    assert_eq!(http.raw(format!("{chunked}{smuggled}").as_bytes()).status, 201);
+    assert_eq!(http.raw(format!("GET /api/whoami HTTP/1.0\r\n{GUEST}\r\n").as_bytes()).status, 200);
+    assert_eq!(http.get("/api/vhosts/a").status, 404);
+    assert_eq!(http.get("/api/vhosts/smuggled").status, 404);
+}
+
+#[test]
+fn what_is_made_over_http_has_a_name_that_answers_can_tell() {
+    if is_foreign() {
+        eprintln!("skipped: RabbitMQ makes it, and cannot list it");
+        return;
+    }
+    let (broker, http) = Broker::managed(&[]).unwrap();
+    for path in ["vhosts/%FF", "users/%FF", "queues/%2F/a%C3", "policies/%2F/%FF", "permissions/%2F/%FF"] {
+        let refused = http.put(&format!("/api/{path}"), "{}").with(400);
+        assert!(refused["reason"].as_str().unwrap().contains("UTF-8"), "{path}: {refused}");
+    }
+    // What AMQP made is reached.
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: "aü", durable: true, ..QueueDeclare::default() }).unwrap();
+    http.get("/api/queues/%2F/a%C3%BC").with(200);
+    http.delete("/api/queues/%2F/a%C3%BC").with(204);
+}

@@ -96,6 +96,9 @@ impl Caller {
         };
         let user = String::from_utf8_lossy(&name).into_owned();
         tracing::warn!(peer = %from, user = &*user, reason, "management login refused");
+        if matches!(refused, Refused::NotAuthorised(_)) {
+            tell_login_refused(&name, from, reason);
+        }
         // Where the password was right there is nothing to guess, and nothing to make slow.
         if !matches!(refused, Refused::NotAuthorised(_)) {
             tokio::time::sleep(LOGIN_REFUSED_DELAY).await;
@@ -125,7 +128,12 @@ impl Caller {
         }
         let tags = handle.topology().user(name).map(|user| user.tags.clone()).ok_or(Refused::Anonymous)?;
         let caller = Caller { name: name.clone(), tags, is_operator: false, token: None };
-        if caller.may_use_the_api() { Ok(caller) } else { Err(Refused::LoginFailed("Not management user")) }
+        if caller.may_use_the_api() {
+            return Ok(caller);
+        }
+        let reason = "Not management user";
+        tell_login_refused(name, from, reason);
+        Err(Refused::LoginFailed(reason))
     }
 
     /// Somebody whom another node let in.
@@ -215,6 +223,12 @@ impl Caller {
     pub(crate) fn need_monitoring(&self) -> Result<(), Refused> {
         self.need(self.is_monitoring(), "Not monitor user")
     }
+}
+
+/// Tells the audit log of somebody who is who he says, and may not use the API.
+fn tell_login_refused(name: &Name, from: SocketAddr, reason: &str) {
+    let user = String::from_utf8_lossy(name);
+    tracing::info!(target: "audit", user = &*user, peer = %from, refused = "management login", reason, "audit");
 }
 
 /// The token out of `Bearer ...`.

@@ -141,6 +141,15 @@ impl Answer {
         self.status.as_u16()
     }
 
+    /// Why somebody who is known may not have what he asked for, if that is the answer.
+    pub(crate) fn reason_of_refusal(&self) -> Option<String> {
+        if ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&self.status) {
+            return None;
+        }
+        let told: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        Some(told["reason"].as_str().unwrap_or_default().to_owned())
+    }
+
     /// As hyper sends it. Without `has_body` only the head is sent, which is what HEAD asks for.
     pub(crate) fn into_response(self, has_body: bool) -> Response<Full<Bytes>> {
         let length = self.body.len();

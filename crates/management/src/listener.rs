@@ -10,6 +10,7 @@ use crate::body::{Body, Turns};
 use crate::boot::Boot;
 use crate::call::{self, Asker, Call};
 use crate::encryption::{self, Served};
+use crate::framing::{self, Framing};
 use crate::metrics::Pages;
 use crate::operator::Operator;
 use crate::others;
@@ -22,6 +23,7 @@ use crate::ui;
 use crate::unsent::{Answers, Owner};
 use crate::waiting::{self, Requests};
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -282,10 +284,23 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
     permit: Rc<Permit>,
     shared: Rc<Shared>,
 ) {
-    let asked = Rc::new(Cell::new(false));
-    let service = service_fn(|request| {
+    let (asked, says_two) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+    let service = service_fn(|request: Request<Incoming>| {
         asked.set(true);
-        let responding = respond(request, (peer, way), permit.clone(), shared.clone());
+        let (permit, shared, says_two) = (permit.clone(), shared.clone(), says_two.clone());
+        let responding = async move {
+            let (head, body) = request.into_parts();
+            if let Some(refused) = framing::objection(&head, says_two.get()) {
+                let has_body = head.method != hyper::Method::HEAD;
+                return Ok(framing::last(refused.into()).into_response(has_body));
+            }
+            let is_last = framing::is_last(&head);
+            let mut responded = respond(Request::from_parts(head, body), (peer, way), permit, shared).await;
+            if let (Ok(response), true) = (&mut responded, is_last) {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            responded
+        };
         let hsts_s = way.is_tls.then_some(shared.handle.facts().config.management_hsts_s);
         async move {
             let mut responded = responding.await;
@@ -299,7 +314,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Patient::new(stream, WRITE_TIMEOUT)), service);
+        .serve_connection(TokioIo::new(Patient::new(stream, WRITE_TIMEOUT, Framing::new(says_two.clone()))), service);
     let says_nothing = async {
         tokio::time::sleep(FIRST_HEAD_TIMEOUT).await;
         if asked.get() {

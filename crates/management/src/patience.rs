@@ -1,8 +1,9 @@
-//! A socket whose peer has to take what it is sent.
+//! A socket whose peer has to take what it is sent, and whose requests are measured as they come.
 //!
 //! Invariant: a write that makes no progress for so long fails, so that nobody holds an answer in
 //! memory by not reading it.
 
+use crate::framing::Framing;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,6 +15,7 @@ use tokio::time::Sleep;
 #[derive(Debug)]
 pub(crate) struct Patient<S> {
     stream: S,
+    framing: Framing,
     timeout: Duration,
     /// Runs while the peer takes nothing.
     stuck: Option<Pin<Box<Sleep>>>,
@@ -21,8 +23,8 @@ pub(crate) struct Patient<S> {
 
 impl<S> Patient<S> {
     /// The peer may take nothing for `timeout`.
-    pub(crate) fn new(stream: S, timeout: Duration) -> Self {
-        Patient { stream, timeout, stuck: None }
+    pub(crate) fn new(stream: S, timeout: Duration, framing: Framing) -> Self {
+        Patient { stream, framing, timeout, stuck: None }
     }
 
     fn within<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -39,7 +41,10 @@ impl<S> Patient<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.framing.see(&buf.filled()[before..]);
+        read
     }
 }
 
@@ -76,6 +81,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::rc::Rc;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[test]
@@ -83,7 +89,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         runtime.block_on(async {
             let (stream, mut peer) = tokio::io::duplex(16);
-            let mut patient = Patient::new(stream, Duration::from_millis(50));
+            let mut patient = Patient::new(stream, Duration::from_millis(50), Framing::new(Rc::default()));
             let reading = async {
                 let mut all = [0; 48];
                 peer.read_exact(&mut all).await.expect("it is written");

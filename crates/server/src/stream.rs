@@ -5,16 +5,34 @@
 //! [`UNSENT_BYTES_MAX`], and counts as unsent until it is.
 
 use bytes::BytesMut;
+use rustix::net::sockopt;
 use rustls::ServerConnection;
 use std::future::Future;
 use std::io::{self, BufRead as _, IoSlice, Read, Write};
 use std::pin::pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 /// Bytes of one connection that TLS holds on their way out.
 pub(crate) const UNSENT_BYTES_MAX: usize = 64 << 10;
+
+/// After so long without a word the kernel asks whether the other side is there.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(120);
+/// How often it asks one that does not answer, and how many times.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
+const KEEPALIVE_TRIES: u32 = 8;
+
+/// Has the kernel end a client's connection whose other side vanished without a word, as after a pulled
+/// cable: nobody else notices where the client has no heartbeats, and what it holds, its exclusive queues
+/// too, would stay for ever.
+pub(crate) fn keep_alive(socket: &std::net::TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_AFTER)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_EVERY)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_TRIES)?;
+    Ok(sockopt::set_socket_keepalive(socket, true)?)
+}
 
 /// See the module.
 pub(crate) enum Stream {

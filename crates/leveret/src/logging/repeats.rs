@@ -7,7 +7,8 @@
 //! seconds are over: how many, from whom most, and as which users.
 //!
 //! Of changes in the audit log many more are shown, by user and address: no program that declares
-//! what it needs comes so far, and none of one user is hidden by those of another.
+//! what it needs comes so far, and the first of one user are hidden by none of another. What is shown is bounded in
+//! bytes too, as a name or a path may be long.
 //!
 //! Invariant: no event of that kind is neither shown nor counted. The tables are bounded: names
 //! beyond the bound are counted without being told apart.
@@ -37,12 +38,31 @@ struct Bounds {
     of_one: u32,
     /// Lines of all names that are shown in a window.
     of_all: u32,
+    /// Bytes of the lines of one name that are shown in a window, and of those of all names. The last line
+    /// may go beyond them.
+    bytes_of_one: u64,
+    bytes_of_all: u64,
 }
 
 /// Of what clients cause.
-const LINES: Bounds = Bounds { window: Duration::from_secs(10), of_one: 50, of_all: 200 };
-/// Of changes in the audit log. Some 8 KB a second, whoever binds and unbinds without end.
-const CHANGES: Bounds = Bounds { window: Duration::from_secs(60), of_one: 2000, of_all: u32::MAX };
+const LINES: Bounds = Bounds {
+    window: Duration::from_secs(10),
+    of_one: 50,
+    of_all: 200,
+    bytes_of_one: 64 << 10,
+    bytes_of_all: 256 << 10,
+};
+/// Of changes in the audit log. Some 8 KB a second, whoever binds and unbinds without end, and however
+/// long the names are.
+const CHANGES: Bounds = Bounds {
+    window: Duration::from_secs(60),
+    of_one: 2000,
+    of_all: u32::MAX,
+    bytes_of_one: 512 << 10,
+    bytes_of_all: 8 << 20,
+};
+/// So much of each name is shown, however much others take.
+const BYTES_OF_EACH: u64 = 4 << 10;
 /// How often is looked for what is to be told.
 const LOOK: Duration = LINES.window;
 /// Names that are told apart in a window.
@@ -73,6 +93,7 @@ struct Kind {
     message: String,
     since: Instant,
     shown: u32,
+    shown_bytes: u64,
     hidden: u64,
     /// By the address of the peer, or by queue; of changes by user and address.
     names: HashMap<String, Count>,
@@ -82,6 +103,7 @@ struct Kind {
 #[derive(Clone, Copy, Default)]
 struct Count {
     shown: u32,
+    shown_bytes: u64,
     hidden: u64,
 }
 
@@ -203,16 +225,21 @@ impl Repeats {
 impl Kind {
     fn new(bounds: Bounds, level: Level, is_audit: bool, since: Instant) -> Kind {
         let (names, users) = (HashMap::new(), HashMap::new());
-        Kind { bounds, level, is_audit, message: String::new(), since, shown: 0, hidden: 0, names, users }
+        let message = String::new();
+        Kind { bounds, level, is_audit, message, since, shown: 0, shown_bytes: 0, hidden: 0, names, users }
     }
 
     fn shows(&mut self, seen: Seen) -> bool {
         let has_room = self.names.len() < NAMES_MAX;
         let name = if has_room || self.names.contains_key(&seen.name) { seen.name } else { OTHERS.to_owned() };
         let of_name = self.names.entry(name).or_default();
-        if of_name.shown < self.bounds.of_one && self.shown < self.bounds.of_all {
+        let Bounds { of_one, of_all, bytes_of_one, bytes_of_all, .. } = self.bounds;
+        let fits = self.shown_bytes < bytes_of_all || of_name.shown_bytes < BYTES_OF_EACH;
+        if of_name.shown < of_one && self.shown < of_all && of_name.shown_bytes < bytes_of_one && fits {
             of_name.shown += 1;
             self.shown += 1;
+            of_name.shown_bytes += seen.bytes;
+            self.shown_bytes += seen.bytes;
             return true;
         }
         of_name.hidden += 1;
@@ -248,10 +275,22 @@ struct Seen {
     message: String,
     name: String,
     user: Option<String>,
+    /// About as long as the line is.
+    bytes: u64,
 }
 
-impl Visit for Seen {
-    fn record_str(&mut self, field: &Field, text: &str) {
+/// Counts what is written, and keeps nothing.
+struct Length(u64);
+
+impl fmt::Write for Length {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len() as u64;
+        Ok(())
+    }
+}
+
+impl Seen {
+    fn keep(&mut self, field: &Field, text: &str) {
         let end = (0..=NAME_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let text = text[..end].trim_matches('"');
         match field.name() {
@@ -263,11 +302,22 @@ impl Visit for Seen {
             _ => {}
         }
     }
+}
+
+impl Visit for Seen {
+    fn record_str(&mut self, field: &Field, text: &str) {
+        self.bytes += (field.name().len() + text.len() + 2) as u64;
+        self.keep(field, text);
+    }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if ["message", "peer", "queue", "user"].contains(&field.name()) {
-            self.record_str(field, &format!("{value:?}"));
+            return self.record_str(field, &format!("{value:?}"));
         }
+        let mut length = Length(field.name().len() as u64 + 2);
+        // It refuses nothing.
+        let _ = fmt::write(&mut length, format_args!("{value:?}"));
+        self.bytes += length.0;
     }
 }
 
@@ -367,6 +417,24 @@ mod tests {
             [(true, 60, 3000)]
         );
         assert_eq!(told[0].names, "ann at 10.0.0.1: 3000");
+    }
+
+    #[test]
+    fn long_lines_are_bounded_by_their_bytes_and_each_user_is_shown_some() {
+        let change = |user: &str, bytes: usize| {
+            let path = "x".repeat(bytes);
+            tracing::info!(target: "audit", user, peer = "10.0.0.1:1", change = %format_args!("PUT /{path}"), "audit");
+        };
+        let repeats = Repeats::default();
+        let lines = shown(&repeats, || (0..1000).for_each(|_| change("ann", 16 << 10)));
+        assert!((31..=32).contains(&lines), "{lines} lines of 16 KiB in 512 KiB");
+        let lines = shown(&repeats, || {
+            (0..100).for_each(|user| (0..40).for_each(|_| change(&format!("user{user}"), 16 << 10)));
+        });
+        assert!(((8 << 20) / (16 << 10) - 33..(8 << 20) / (16 << 10) + 100).contains(&lines), "{lines} lines");
+        let lines = shown(&repeats, || (0..1000).for_each(|_| change("bob", 100)));
+        assert!((20..=40).contains(&lines), "{lines} lines in 4 KiB");
+        assert!(repeats.take(Instant::now() + CHANGES.window)[0].count > 4000);
     }
 
     #[test]

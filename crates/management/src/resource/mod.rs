@@ -122,6 +122,10 @@ fn tell_refused(cx: Cx<'_>, refused: &Refused) {
         Refused::Denied(reason) => reason.as_str(),
         _ => return,
     };
+    tell_refusal(cx, reason);
+}
+
+fn tell_refusal(cx: Cx<'_>, reason: &str) {
     let (user, call) = (String::from_utf8_lossy(&cx.caller.name), cx.call);
     let (method, path) = (call.head.method.as_str(), call.head.uri.path());
     tracing::info!(target: "audit", user = &*user, peer = %call.peer, refused = %format_args!("{method} {path}"), reason, "audit");
@@ -157,11 +161,18 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
         true => Some(call.answers.turn(Owner::User(caller.name.clone())).await),
         false => None,
     };
+    // What is made has a name that every answer and every export can tell.
+    if method == "PUT" && parts.iter().any(|part| std::str::from_utf8(part).is_err()) {
+        return Err(Refused::BadRequest("what is made over HTTP has a name in UTF-8".to_owned()));
+    }
     let answer = dispatch(cx, method, &parts, body).await.inspect_err(|refused| tell_refused(cx, refused))?;
     // A message is no change of the broker.
     let is_message = matches!(parts[..], [b"exchanges", _, _, b"publish"] | [b"queues", _, _, b"get"]);
-    if method != "GET" && !is_message {
-        tell_audit(cx, &answer);
+    match answer.reason_of_refusal() {
+        // Another node refused it.
+        Some(reason) => tell_refusal(cx, &reason),
+        None if method != "GET" && !is_message => tell_audit(cx, &answer),
+        None => {}
     }
     Ok(answer)
 }

@@ -15,6 +15,7 @@ use crate::random;
 use crate::startup::Startup;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,6 +56,15 @@ pub(super) enum FormationError {
         /// This node.
         address: String,
     },
+}
+
+/// How another node was met.
+#[derive(Clone, Copy)]
+enum Met<'a> {
+    /// At its address.
+    Called(&'a str),
+    /// It came from there.
+    Connected(SocketAddr),
 }
 
 struct Search {
@@ -132,9 +142,9 @@ impl Search {
     async fn answer(self: Rc<Self>, listener: TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, from)) => {
                     let search = self.clone();
-                    tokio::task::spawn_local(async move { search.meet(stream, None).await });
+                    tokio::task::spawn_local(async move { search.meet(stream, Met::Connected(from)).await });
                 }
                 Err(error) => {
                     *self.found.borrow_mut() = Some(Err(error.into()));
@@ -148,35 +158,39 @@ impl Search {
     async fn call(self: Rc<Self>, peer: String) {
         loop {
             if let Ok(Ok(stream)) = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&peer)).await {
-                self.meet(stream, Some(&peer)).await;
+                self.meet(stream, Met::Called(&peer)).await;
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
     /// Meets another node, and notes what it knows.
-    async fn meet(&self, stream: TcpStream, address: Option<&String>) {
+    async fn meet(&self, stream: TcpStream, met: Met<'_>) {
         let tls = self.tls.as_deref();
         let encrypting = async {
-            match address {
-                Some(address) => Wire::connect(tls, stream, address).await,
-                None => Wire::accept(tls, stream).await,
+            match met {
+                Met::Called(address) => Wire::connect(tls, stream, address).await,
+                Met::Connected(_) => Wire::accept(tls, stream).await,
             }
         };
         let wire = tokio::time::timeout(PATIENCE, encrypting).await;
         match wire.unwrap_or_else(|_| Err(Refused::Silent.to_string())) {
-            Ok(wire) => self.introduce(wire, address).await,
-            Err(why) => self.note_refusal(address, why),
+            Ok(wire) => self.introduce(wire, met).await,
+            Err(why) => self.note_refusal(met, why),
         }
         self.news.notify_one();
     }
 
-    fn note_refusal(&self, address: Option<&String>, why: String) {
-        let whom = address.cloned().unwrap_or_else(|| "somebody who connected".to_owned());
+    fn note_refusal(&self, met: Met<'_>, why: String) {
+        let (whom, why) = match met {
+            Met::Called(address) => (address.to_owned(), why),
+            // One line for all of them: the last one.
+            Met::Connected(from) => ("somebody who connected".to_owned(), format!("{from}: {why}")),
+        };
         self.refused.borrow_mut().insert(whom, why);
     }
 
-    async fn introduce(&self, mut wire: Wire, address: Option<&String>) {
+    async fn introduce(&self, mut wire: Wire, met: Met<'_>) {
         let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
         let own = Hello::new(self.cluster, self.folder, &self.peers.own, &self.peers.all, nonce);
         let certificate = wire.certificate();
@@ -186,7 +200,7 @@ impl Search {
                 .or_else(|| self.word_about(peer)),
             ..Verdict::default()
         };
-        match shake(&mut wire, address.is_some(), &self.secret, &own, word).await {
+        match shake(&mut wire, matches!(met, Met::Called(_)), &self.secret, &own, word).await {
             Ok((peer, founding)) => {
                 self.refused.borrow_mut().remove(&peer.address);
                 if let Some(text) = founding {
@@ -197,7 +211,7 @@ impl Search {
                     self.heard.borrow_mut().insert(peer.address, (folder, Instant::now()));
                 }
             }
-            Err(error) => self.note_refusal(address, error.to_string()),
+            Err(error) => self.note_refusal(met, error.to_string()),
         }
     }
 

@@ -30,6 +30,7 @@ use partition::peer::packet::Frame;
 use rustls::Connection;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -357,9 +358,9 @@ fn run(common: Arc<Common>, listener: std::net::TcpListener) {
             Err(error) => return tracing::error!(%error, "cannot listen for other nodes"),
         };
         let strangers = Rc::new(Strangers::default());
-        let refuse = |strangers: &Strangers, why: &str| {
+        let refuse = |strangers: &Strangers, from: SocketAddr, why: &str| {
             if let Some(count) = strangers.refuse(Instant::now()) {
-                tracing::warn!(count, "connections of other nodes were refused, the last one: {why}");
+                tracing::warn!(count, %from, "connections of other nodes were refused, the last one: {why}");
             }
         };
         let accept = async {
@@ -376,7 +377,7 @@ fn run(common: Arc<Common>, listener: std::net::TcpListener) {
                             strangers.leave(&stranger);
                             match met {
                                 Ok(known) => have_link(&common, known).await,
-                                Err(why) => refuse(&strangers, &why),
+                                Err(why) => refuse(&strangers, from, &why),
                             }
                         });
                     }

@@ -173,7 +173,7 @@ impl Local {
         let failed = |error: std::io::Error| tracing::warn!(%peer, %error, "connection lost before it began");
         // Confirms and deliveries are small and wait for nothing; we gather them ourselves.
         // What is the node's own is no TCP and waits for nothing anyway.
-        if !is_own && let Err(error) = stream.set_nodelay(true) {
+        if !is_own && let Err(error) = stream.set_nodelay(true).and_then(|()| keep_alive(&stream)) {
             failed(error);
             self.shared.gauges[self.index].connections.fetch_sub(1, Ordering::Relaxed);
             return;
