@@ -39,6 +39,24 @@ fn second_server_on_one_folder_is_refused() {
 }
 
 #[test]
+fn a_second_server_with_the_settings_of_the_first_hears_which_process_has_the_folder() {
+    let management = clients::broker::free_port().to_string();
+    let nodes = clients::broker::free_port().to_string();
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "a secret of one node\n").unwrap();
+    let cluster = ["--cluster-address", &nodes, "--cluster-secret-file", secret.path().to_str().unwrap()];
+    let Some(broker) = Broker::own_or_skip(&[&cluster[..], &["--management", &management]].concat()) else { return };
+    let (folder, amqp) = (broker.data_folder(), broker.addr().to_string());
+    let same = ["--data-dir", folder.to_str().unwrap(), "--amqp", &amqp];
+    let in_use = format!("is in use by process {};", broker.pid().unwrap());
+    for taken in [&["--management", &management][..], &[&cluster[..], &["--management", "none"]].concat()] {
+        let line = last_line(&serve(&[&same[..], taken].concat()));
+        assert!(line.contains(&in_use), "{taken:?}: {line}");
+    }
+    broker.connect().close();
+}
+
+#[test]
 fn port_in_use_is_named() {
     let Some(broker) = Broker::own_or_skip(&[]) else { return };
     let folder = tempfile::tempdir().unwrap();

@@ -60,6 +60,7 @@ impl Part {
             Fact::Checkpoint { .. } => Some(Part::Checkpoints),
             Fact::Identity(_)
             | Fact::Node(_)
+            | Fact::Cluster(_)
             | Fact::NoIdentity
             | Fact::Unknown { .. }
             | Fact::Unfinished { .. }

@@ -5,7 +5,10 @@
 
 use management::{Listening, Management};
 use server::config::{Config, Key, Machine, Sources};
-use server::{Handle, Startup};
+use server::engine::OpenError;
+use server::run::RunError;
+use server::{Handle, StartError, Startup};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -71,8 +74,19 @@ fn log_start(config: &Config, machine: &Machine) {
     }
 }
 
+/// An address of the management API cannot be listened on: because another process serves this very
+/// folder, if so.
+fn not_bound(config: &Config, setting: &'static str, address: SocketAddr, source: std::io::Error) -> RunError {
+    let is_taken = source.kind() == std::io::ErrorKind::AddrInUse;
+    match server::config::folder_holder(config).filter(|_| is_taken) {
+        Some(held) => RunError::Open(OpenError::Storage(held)),
+        None => RunError::Start(StartError::Listen { setting, address, source }),
+    }
+}
+
 /// The one way into the room that serves.
-fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), server::run::RunError> {
+fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), RunError> {
+    let failed = |setting| move |(address, source)| (setting, address, source);
     let management = match Management::bind(&config.management) {
         Ok(management) => Some(management),
         Err((address, error)) if config.is_default(Key::management) => {
@@ -81,29 +95,15 @@ fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), 
             tracing::warn!(%address, %error, "the management API and metrics are not served; --management names another address");
             Management::bind(&[]).ok()
         }
-        Err((address, source)) => {
-            return Err(server::run::RunError::Start(server::StartError::Listen {
-                setting: "management",
-                address,
-                source,
-            }));
-        }
+        Err((address, source)) => return Err(not_bound(&config, "management", address, source)),
     };
-    let management = match management.map(|management| management.bind_tls(&config.management_tls)).transpose() {
-        Ok(management) => management,
-        Err((address, source)) => {
-            return Err(server::run::RunError::Start(server::StartError::Listen {
-                setting: "management_tls",
-                address,
-                source,
-            }));
-        }
-    };
-    let listen = |(address, source)| {
-        server::run::RunError::Start(server::StartError::Listen { setting: "prometheus", address, source })
-    };
+    let management = management.map(|management| {
+        let management = management.bind_tls(&config.management_tls).map_err(failed("management_tls"))?;
+        management.with_metrics(&config.prometheus).map_err(failed("prometheus"))
+    });
+    let management = management.transpose();
     let management =
-        management.map(|management| management.with_metrics(&config.prometheus)).transpose().map_err(listen)?;
+        management.map_err(|(setting, address, source)| not_bound(&config, setting, address, source))?;
     server::run::run(
         &config,
         shutdown,

@@ -235,7 +235,10 @@ impl From<ChangeError> for Refused {
         match error {
             ChangeError::Refused(refusal) => refusal.into(),
             ChangeError::InUse(text) => Refused::BadRequest(text.to_owned()),
-            ChangeError::Unavailable => Refused::Unavailable(error.to_string()),
+            ChangeError::Unavailable
+            | ChangeError::Undecided(_)
+            | ChangeError::NotCaughtUp(_)
+            | ChangeError::Leaderless(_) => Refused::Unavailable(error.to_string()),
             ChangeError::NoAnswer => Refused::NoAnswer,
         }
     }

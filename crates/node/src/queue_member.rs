@@ -110,11 +110,13 @@ impl QueueMember {
         let wanted: Vec<NodeId> = wanted.iter().map(|node| NodeId(node.0.into())).collect();
         let changes = view.next_change(&wanted, share.may_grow(id));
         if changes.is_empty() {
-            if let Some(heir) = edge.heir(id, led_ms).map(|node| NodeId(node.0.into()))
+            if let Some(node) = edge.heir(id, led_ms)
+                && let heir = NodeId(node.0.into())
                 && view.may_lead(heir)
                 && replica.group_mut().transfer_leadership(heir).is_ok()
             {
-                tracing::info!(partition = id.0, heir = heir.0, "another node is to lead, which leads fewer");
+                let heir = edge.shown_node(node);
+                tracing::info!(partition = id.0, %heir, "another node is to lead, which leads fewer");
             }
             return;
         }
@@ -123,10 +125,10 @@ impl QueueMember {
                 if matches!(changes[..], [Change::Learner(_)]) {
                     share.grows(id);
                 }
-                tracing::debug!(partition = id.0, "{}", told(&changes));
+                tracing::debug!(partition = id.0, "{}", told(&changes, |node| edge.shown_node(node)));
             }
             // It is asked again with the next look.
-            Err(why) => tracing::debug!(partition = id.0, %why, "not yet: {}", told(&changes)),
+            Err(why) => tracing::debug!(partition = id.0, %why, "not yet: {}", told(&changes, |node| edge.shown_node(node))),
         }
     }
 

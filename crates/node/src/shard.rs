@@ -108,6 +108,11 @@ pub trait Edge: Outlets {
         None
     }
 
+    /// What a node is called in the log.
+    fn shown_node(&self, node: NodeNumber) -> String {
+        format!("node {}", node.0)
+    }
+
     /// The group of a partition that is damaged here is led by this node, or by nobody who is heard of,
     /// in this term.
     fn is_led(&mut self, _partition: PartitionId, _leader: Option<NodeNumber>, _term: u64) {}

@@ -90,11 +90,12 @@ impl MembersView {
 }
 
 /// What a change of members is for those who run the nodes.
-pub(crate) fn told(changes: &[Change]) -> String {
+pub(crate) fn told(changes: &[Change], shown: impl Fn(NodeNumber) -> String) -> String {
+    let shown = |node: &NodeId| shown(NodeNumber(u32::try_from(node.0).unwrap_or(u32::MAX)));
     let one = |change: &Change| match change {
-        Change::Learner(node) => format!("node {} gets a copy, and no vote before it has caught up", node.0),
-        Change::Voter(node) => format!("node {} has caught up and gets a vote", node.0),
-        Change::Remove(node) => format!("node {} is no member any more", node.0),
+        Change::Learner(node) => format!("{} gets a copy, and no vote before it has caught up", shown(node)),
+        Change::Voter(node) => format!("{} has caught up and gets a vote", shown(node)),
+        Change::Remove(node) => format!("{} is no member any more", shown(node)),
     };
     changes.iter().map(one).collect::<Vec<_>>().join(", ")
 }
@@ -106,8 +107,9 @@ mod tests {
     #[test]
     fn a_change_of_members_is_told_in_plain_words() {
         let changes = [Change::Voter(NodeId(4)), Change::Remove(NodeId(1))];
-        assert_eq!(told(&changes), "node 4 has caught up and gets a vote, node 1 is no member any more");
-        assert_eq!(told(&[Change::Learner(NodeId(2))]), "node 2 gets a copy, and no vote before it has caught up");
+        let shown = |node: NodeNumber| format!("n{}", node.0);
+        assert_eq!(told(&changes, shown), "n4 has caught up and gets a vote, n1 is no member any more");
+        assert_eq!(told(&[Change::Learner(NodeId(2))], shown), "n2 gets a copy, and no vote before it has caught up");
     }
 
     fn nodes(numbers: &[u64]) -> Vec<NodeId> {

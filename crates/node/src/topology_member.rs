@@ -56,6 +56,11 @@ pub trait Proposer: Machine {
     /// What the leader has to say once these nodes have a vote.
     fn next_standing(&self, voters: &[NodeNumber]) -> Option<Bytes>;
 
+    /// What a node is called in the log.
+    fn shown_node(&self, node: NodeNumber) -> String {
+        format!("node {}", node.0)
+    }
+
     /// The change that ends what a node has in memory.
     fn end_of(&self, home: NodeNumber) -> Bytes;
 }
@@ -80,9 +85,9 @@ fn look_after_members(
     let changes = view.next_change(&wanted, true);
     if !changes.is_empty() {
         match replica.group_mut().change_membership(&changes) {
-            Ok(_) => tracing::info!("the topology's group: {}", told(&changes)),
+            Ok(_) => tracing::info!("the topology's group: {}", told(&changes, |node| machine.shown_node(node))),
             // It is asked again with the next look.
-            Err(why) => tracing::debug!(%why, "the topology's group, not yet: {}", told(&changes)),
+            Err(why) => tracing::debug!(%why, "the topology's group, not yet: {}", told(&changes, |node| machine.shown_node(node))),
         }
         return None;
     }

@@ -125,6 +125,18 @@ pub enum ChangeError {
     /// The node drains, or its log does not answer.
     #[error("the node does not answer")]
     NoAnswer,
+    /// The cluster decided nothing about it in time.
+    #[error(
+        "no majority of the cluster has decided about it: nobody knows whether it is made, or will be once a majority is there; look then, \
+         and do it again if it is not. {0}"
+    )]
+    Undecided(String),
+    /// The same of a question.
+    #[error("no majority of the cluster has said that this node knows all that is decided, so nothing was changed. {0}")]
+    NotCaughtUp(String),
+    /// Nobody came to lead the partition of a queue.
+    #[error("nobody leads the queue now, so nobody has done it. {0}")]
+    Leaderless(String),
 }
 
 impl From<Refusal> for ChangeError {
@@ -540,7 +552,20 @@ impl Handle {
     async fn decide(&self, command: Command) -> Result<CommandReply, ChangeError> {
         let (sender, decided) = oneshot::channel();
         self.shared().propose(command, Answer::to_task(sender));
-        Ok(decided.await.map_err(|_| ChangeError::NoAnswer)??)
+        Ok(decided.await.map_err(|_| self.unanswered(ChangeError::Undecided))??)
+    }
+
+    /// Why there is no answer: of a node of a cluster with the nodes that it does not reach.
+    fn unanswered(&self, of_cluster: fn(String) -> ChangeError) -> ChangeError {
+        if !self.has_peers() || self.shared().draining.load(Ordering::Acquire) {
+            return ChangeError::NoAnswer;
+        }
+        let missing = self.members().into_iter().filter(|member| !member.is_reached).map(|member| member.name);
+        let missing: Vec<String> = missing.collect();
+        of_cluster(match missing.is_empty() {
+            true => "This node reaches all others.".to_owned(),
+            false => format!("This node does not reach {}.", missing.join(", ")),
+        })
     }
 
     /// Waits until this node knows all that was decided by now, so that what it then says of the
@@ -551,7 +576,7 @@ impl Handle {
         }
         let (sender, told) = oneshot::channel();
         self.shared().log().catch_up(Answer::to_task(sender));
-        told.await.map_err(|_| ChangeError::NoAnswer)??;
+        told.await.map_err(|_| self.unanswered(ChangeError::NotCaughtUp))??;
         Ok(())
     }
 
@@ -618,7 +643,7 @@ impl Handle {
         let purge = |outsider| switch::Parcel::Purge(partition, queue, outsider);
         match self.ask_leader(partition, purge).await? {
             Reply::Counted(count) => Ok(count),
-            Reply::NotLeader => Err(ChangeError::NoAnswer),
+            Reply::NotLeader => Err(self.unanswered(ChangeError::Leaderless)),
             Reply::Unavailable => Err(ChangeError::Unavailable),
             // It went meanwhile, with what was in it.
             _ => Ok(0),
@@ -641,7 +666,7 @@ impl Handle {
         match self.ask_leader(partition, delete).await? {
             Reply::DeleteRefused { in_use: true } => Err(ChangeError::InUse("in use")),
             Reply::DeleteRefused { in_use: false } => Err(ChangeError::InUse("not empty")),
-            Reply::NotLeader => Err(ChangeError::NoAnswer),
+            Reply::NotLeader => Err(self.unanswered(ChangeError::Leaderless)),
             Reply::Unavailable => Err(ChangeError::Unavailable),
             _ => Ok(()),
         }

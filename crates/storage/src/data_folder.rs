@@ -30,6 +30,7 @@ mod repair;
 mod reserve;
 
 pub use boot::{BOOT_NAME, Forgot, Life, doubt_log};
+pub(crate) use cluster::{CLUSTER_FILE, read_cluster_record};
 pub use cluster::{ClusterRecord, Founder};
 pub use node::{NODE_FILE, NodeRecord, NodeState};
 pub(crate) use node::{decode as decode_node, read as read_node};
@@ -243,6 +244,13 @@ fn take_lock<D: Disk>(disk: &D, folder: &str) -> Result<Locks<D>, StorageError> 
         return Err(StorageError::Locked { folder: folder.to_owned(), pid });
     };
     Ok((lock, folder_lock))
+}
+
+/// Why a folder cannot be opened now, if another process has it. Makes nothing and keeps nothing.
+pub fn held_by_another<D: Disk>(disk: &D) -> Option<StorageError> {
+    let has_lock = disk.list("").is_ok_and(|names| names.iter().any(|name| name == LOCK_NAME));
+    let taken = has_lock.then(|| take_lock(disk, &disk.describe()))?;
+    taken.err().filter(|error| matches!(error, StorageError::Locked { .. }))
 }
 
 fn note_holder(lock: &impl DiskFile, process_id: u32) -> Result<(), StorageError> {

@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use crate::checkpoint::{self, CHECKPOINT_FOLDER, CheckpointStore, checkpoint_name, place_of};
-use crate::data_folder::{FolderIdentity, NODE_FILE, NodeRecord, read_identity, read_node};
+use crate::data_folder::{
+    CLUSTER_FILE, ClusterRecord, FolderIdentity, NODE_FILE, NodeRecord, read_cluster_record, read_identity, read_node,
+};
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::StorageError;
 use crate::extent::{EXTENT_FOLDER, Extent, ExtentId, Run, extent_name, extent_of};
@@ -41,6 +43,8 @@ pub enum Fact {
     Identity(FolderIdentity),
     /// Which node of its cluster that is. Folders of earlier builds do not say it.
     Node(NodeRecord),
+    /// The cluster that its node is one of, as it was founded or joined.
+    Cluster(ClusterRecord),
     /// The folder has no identity: it was never founded, or is not one.
     NoIdentity,
     /// A file of the log.
@@ -167,6 +171,10 @@ pub fn inspect<D: Disk>(disk: &D, depth: Depth, needs_of: NeedsOf<'_>, visit: &m
             let folder_id = identity.folder_id;
             visit(Fact::Identity(identity));
             inspect_node(disk, version, visit);
+            match read_cluster_record(disk) {
+                Ok(record) => record.into_iter().for_each(|record| visit(Fact::Cluster(record))),
+                Err(error) => visit(damaged(CLUSTER_FILE, &error)),
+            }
             Some(folder_id)
         }
         Ok(None) => {

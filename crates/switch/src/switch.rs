@@ -712,6 +712,10 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
         balance::heir(leaders.own(), partition, &all, |node| reached.contains(&node))
     }
 
+    fn shown_node(&self, node: NodeNumber) -> String {
+        self.env.topology().shown_node(node)
+    }
+
     fn is_led(&mut self, partition: PartitionId, leader: Option<NodeNumber>, term: u64) {
         if self.switch.leaders.has_peers() {
             self.switch.note_term(partition, term);

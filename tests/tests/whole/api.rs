@@ -220,6 +220,9 @@ fn what_a_node_does_not_answer_is_told_and_nobody_hangs() {
     }
     let running = Tools::of(&nodes.brokers[0]).diagnostics("check_running").bad(69);
     assert!(running.contains("waits for leveret@n2, leveret@n3"), "{running}");
+    let undecided = Tools::of(&nodes.brokers[0]).ctl("add_user ann sesame").bad(69);
+    assert!(undecided.contains("nobody knows whether it is made"), "{undecided}");
+    assert!(undecided.contains("does not reach leveret@n2, leveret@n3"), "{undecided}");
     assert_eq!(metric(alone, "leveret_partitions_without_leader"), 5.0, "four of queues and the topology's");
     assert_eq!(metric(alone, "leveret_nodes_unreached"), 2.0);
 }

@@ -102,6 +102,14 @@ impl Topology {
         self.nodes().filter(|(_, node)| node.standing != NodeStanding::Gone)
     }
 
+    /// What a node is called where people read of it: its name, or its number where nobody knows that.
+    pub fn shown_node(&self, number: NodeNumber) -> String {
+        match self.node(number).filter(|node| !node.name.is_empty()) {
+            Some(node) => node.name.to_string(),
+            None => format!("node {}", number.0),
+        }
+    }
+
     /// The data folder of a node that joined; of one that founded the cluster its file has it.
     pub fn folder_of(&self, number: NodeNumber) -> Option<u128> {
         self.cluster.folders.get(&number).copied()

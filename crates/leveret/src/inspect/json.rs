@@ -5,7 +5,7 @@
 //! no such numbers.
 
 use serde_json::{Value, json};
-use storage::WalPosition;
+use storage::{Founder, WalPosition};
 use storage::inspect::Fact;
 use storage::wal::RecordName;
 
@@ -15,12 +15,18 @@ pub(super) fn line(fact: &Fact) -> Value {
         Fact::Identity(identity) => json!({
             "kind": "identity",
             "node_name": identity.node_name,
-            "cluster_id": id_text(identity.cluster_id),
+            "cluster_id": Some(identity.cluster_id).filter(|id| *id != 0).map(id_text),
             "folder_id": id_text(identity.folder_id),
         }),
         Fact::Node(node) => {
             json!({ "kind": "node", "id": node.id, "state": node.state.name(), "start": node.start })
         }
+        Fact::Cluster(record) => json!({
+            "kind": "cluster",
+            "joined_cluster_id": record.joined.map(id_text),
+            "partitions": record.partitions,
+            "nodes": record.founders.iter().map(node_of).collect::<Vec<_>>(),
+        }),
         Fact::NoIdentity => json!({ "kind": "no_identity" }),
         Fact::WalFile { name, bytes, header } => json!({
             "kind": "wal_file",
@@ -105,6 +111,10 @@ fn record_name(record: &RecordName) -> Value {
         "term": record.term,
         "index": record.index,
     })
+}
+
+fn node_of(node: &Founder) -> Value {
+    json!({ "number": node.number, "folder_id": id_text(node.folder_id), "address": node.address })
 }
 
 fn position(at: &WalPosition) -> Value {

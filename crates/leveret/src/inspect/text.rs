@@ -6,7 +6,7 @@
 
 use std::io::{self, Write};
 
-use storage::WalPosition;
+use storage::{Founder, WalPosition};
 use storage::inspect::Fact;
 use storage::wal::RecordName;
 
@@ -47,12 +47,24 @@ impl Tables {
         match fact {
             Fact::Identity(identity) => {
                 writeln!(out, "node      {}", visible(&identity.node_name))?;
-                writeln!(out, "cluster   {:032x}", identity.cluster_id)?;
+                // One that joined others has its cluster's number in another file.
+                if identity.cluster_id != 0 {
+                    writeln!(out, "cluster   {:032x}", identity.cluster_id)?;
+                }
                 writeln!(out, "folder    {:032x}", identity.folder_id)
             }
             Fact::Node(node) => {
                 let id = if node.id == 0 { "none yet".to_owned() } else { node.id.to_string() };
                 writeln!(out, "number    {id} in its cluster, {}, start {}", node.state.name(), node.start)
+            }
+            Fact::Cluster(record) => {
+                if let Some(cluster) = record.joined {
+                    writeln!(out, "cluster   {cluster:032x}")?;
+                }
+                let node = |node: &Founder| format!("{} at {}", node.number, visible(&node.address));
+                let nodes: Vec<String> = record.founders.iter().map(node).collect();
+                let when = if record.joined.is_some() { "when it joined" } else { "when it was founded" };
+                writeln!(out, "its nodes {when}: {}", nodes.join(", "))
             }
             Fact::NoIdentity => {
                 self.damage_count += 1;

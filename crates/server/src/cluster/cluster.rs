@@ -9,7 +9,7 @@ use super::handshake::{Newcomer, Secret};
 use super::joining::{Answered, Joining};
 use super::links::{Links, LinksParts};
 use super::peers::Peers;
-use crate::config::Config;
+use crate::config::{Config, folder_holder};
 use crate::engine::{OpenError, found_alone};
 use crate::node::{Node, tell_taken_by};
 use crate::run::{Asks, RunError};
@@ -49,6 +49,20 @@ const NO_ADDRESS: &str = "cluster_secret_file is set and cluster_address is not:
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often the log says what is waited for.
 const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// Where a node listens for others if its address names no port: RabbitMQ's port for that.
+const PORT: u16 = 25_672;
+
+/// An address as host:port.
+fn with_port(address: &str) -> String {
+    let colons = address.matches(':').count();
+    match address.strip_prefix('[') {
+        Some(rest) if rest.ends_with(']') => format!("{address}:{PORT}"),
+        None if colons == 0 => format!("{address}:{PORT}"),
+        None if colons > 1 => format!("[{address}]:{PORT}"),
+        _ => address.to_owned(),
+    }
+}
 
 /// How a node comes to its cluster.
 enum Beginning {
@@ -118,8 +132,10 @@ impl Cluster {
     /// The cluster that is set, if one is. Errors: one line that says what to do.
     pub(crate) fn of(config: &Config) -> Result<Option<Cluster>, RunError> {
         let wrong = |why: &str| Err(RunError::Cluster(why.to_owned()));
-        let (peers, join) = (&config.cluster_peers, config.cluster_join.first());
-        let own = config.cluster_address.first().map(String::as_str);
+        let peers: Vec<String> = config.cluster_peers.iter().map(|peer| with_port(peer)).collect();
+        let join = config.cluster_join.first().map(|via| with_port(via));
+        let own = config.cluster_address.first().map(|own| with_port(own));
+        let own = own.as_deref();
         if peers.is_empty() && join.is_none() && (own.is_none() || config.cluster_secret_file.is_none()) {
             return match (own, &config.cluster_secret_file) {
                 (Some(_), None) => wrong(NO_SECRET),
@@ -143,11 +159,15 @@ impl Cluster {
             (Some(_), None) => {
                 return wrong("cluster_join needs cluster_address: where the other nodes reach this one, as host:port");
             }
-            (Some(via), Some(own)) => (Beginning::Joins { via: via.clone() }, Peers::joined(own)),
+            (Some(via), Some(own)) => (Beginning::Joins { via }, Peers::joined(own)),
             (None, Some(own)) if peers.is_empty() => (Beginning::Alone, Peers::joined(own)),
-            (None, own) => (Beginning::Founds, Peers::new(peers, own)),
+            (None, own) => (Beginning::Founds, Peers::new(&peers, own)),
         };
-        let peers = peers.map_err(|error| RunError::Cluster(error.to_string()))?;
+        let peers = peers.map_err(|error| {
+            // A second process with the settings of the first.
+            let holder = folder_holder(config).filter(|_| error.is_of_a_taken_address());
+            holder.map_or_else(|| RunError::Cluster(error.to_string()), |held| OpenError::Storage(held).into())
+        })?;
         let tls = config.cluster_tls_files().map(LinkTls::load).transpose()?.map(Arc::new);
         Ok(Some(Cluster { beginning, peers, secret, tls }))
     }
@@ -328,8 +348,9 @@ impl Member {
             let _ = self.decide(node, Change::EndHome(home), (asks, startup), &mut tell_at)?;
         }
         tracing::info!(
-            node = self.number.0,
-            linked = ?self.links.linked().iter().map(|node| node.0).collect::<Vec<_>>(),
+            node = name,
+            number = self.number.0,
+            linked = %self.linked_names(node),
             ms = begin.elapsed().as_millis() as u64,
             "caught up with the cluster"
         );
@@ -371,6 +392,13 @@ impl Member {
                 startup.note(waits_for);
             }
         }
+    }
+
+    /// The nodes that this one is linked with, as they are called.
+    fn linked_names(&self, node: &Node) -> String {
+        let topology = node.shared().topology();
+        let names: Vec<String> = self.links.linked().into_iter().map(|node| topology.shown_node(node)).collect();
+        names.join(", ")
     }
 
     /// Which nodes of the cluster are not linked with this one, as far as it knows them.
@@ -416,6 +444,15 @@ mod tests {
         let says = missing(&["leveret@n2", "leveret@n3"]).sentence();
         assert_eq!(says, "it waits for a majority of the 3 nodes of its cluster, and does not reach leveret@n2, leveret@n3");
         assert!(missing(&[]).sentence().contains("has decided that it is back"));
+    }
+
+    #[test]
+    fn an_address_without_a_port_is_at_the_port_for_other_nodes() {
+        let of = |address: &str| with_port(address);
+        assert_eq!((of("n1"), of("10.0.0.1")), ("n1:25672".to_owned(), "10.0.0.1:25672".to_owned()));
+        assert_eq!((of("n1:7000"), of("[fe80::1]:7000")), ("n1:7000".to_owned(), "[fe80::1]:7000".to_owned()));
+        assert_eq!((of("[fe80::1]"), of("fe80::1")), ("[fe80::1]:25672".to_owned(), "[fe80::1]:25672".to_owned()));
+        assert_eq!(of("n1:"), "n1:", "a port was meant");
     }
 
     #[test]

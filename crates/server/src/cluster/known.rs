@@ -62,6 +62,12 @@ impl Known {
         said.or_else(|| self.founder(number).map(|founder| founder.address.clone()))
     }
 
+    /// What a node is called in the log.
+    pub(super) fn shown(&self, number: u32) -> String {
+        let shared = self.shared.upgrade();
+        shared.map_or_else(|| format!("node {number}"), |shared| shared.topology().shown_node(NodeNumber(number)))
+    }
+
     /// Whether a node was forgotten.
     pub(super) fn is_gone(&self, number: u32) -> bool {
         let Some(shared) = self.shared.upgrade() else { return false };

@@ -288,7 +288,7 @@ impl LinkArrival {
         let LinkArrival { stream, session, up, address, common, gone } = self;
         let node = up.peer.node;
         let outbox = common.outboxes.get(node).expect("it was made for the link").clone();
-        tracing::info!(node, address = %address, "linked with another node");
+        tracing::info!(node = %common.known.shown(node), %address, "linked with another node");
         if let Some(shared) = common.shared.upgrade() {
             // Read under the lock under which changes are told, so that the last word is true.
             let mut waiting = outbox.lock();
@@ -313,7 +313,7 @@ impl LinkArrival {
                 }
                 Err(error) => error.to_string(),
             };
-            tracing::warn!(node, address = %address, "the link to another node is gone: {why}");
+            tracing::warn!(node = %common.known.shown(node), %address, "the link to another node is gone: {why}");
             {
                 let mut waiting = outbox.lock();
                 (waiting.epoch, waiting.frames, waiting.bytes) = (0, Vec::new(), 0);

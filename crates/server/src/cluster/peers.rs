@@ -19,6 +19,13 @@ pub(super) enum PeersError {
     },
 }
 
+impl PeersError {
+    /// Whether somebody else listens there.
+    pub(super) fn is_of_a_taken_address(&self) -> bool {
+        matches!(self, PeersError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Peers {

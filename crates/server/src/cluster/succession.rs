@@ -56,9 +56,7 @@ pub(super) async fn tell(shared: Weak<Shared>, gone: NodeNumber) {
         let of_queues = shared.directory.durable().filter(|group| *group != node::TOPOLOGY);
         let Led { groups, own, none } = Led::count(&shared.leaders, of_queues, is_gone);
         if none == 0 || begin.elapsed() >= PATIENCE {
-            let topology = shared.topology();
-            let name = topology.nodes().find(|(number, _)| *number == gone);
-            let name = name.map_or_else(|| format!("node {}", gone.0), |(_, node)| node.name.to_string());
+            let name = shared.topology().shown_node(gone);
             match none {
                 0 => tracing::info!("leads {own} of {groups} groups after {name} went"),
                 _ => tracing::warn!(

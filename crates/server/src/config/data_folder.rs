@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use storage::data_folder::refuse_open_to_all;
+use storage::data_folder::{held_by_another, refuse_open_to_all};
 use storage::{DataFolder, FolderIdentity, RealDisk, StorageError};
 
 use super::settings::{Config, Key};
@@ -46,6 +46,11 @@ pub fn open_data_folder(config: &Config, cluster: Option<u128>) -> Result<DataFo
         Err(StorageError::OtherNode { found, .. }) if config.is_default(Key::node_name) => open(&found),
         result => result,
     }
+}
+
+/// Why the data folder cannot be used now, if another process has it.
+pub fn folder_holder(config: &Config) -> Option<StorageError> {
+    held_by_another(&RealDisk::existing(&config.data_dir).ok()?)
 }
 
 fn not_usable(folder: &Path, source: io::Error) -> StorageError {

@@ -29,7 +29,7 @@ mod tokens;
 mod traces;
 mod value;
 
-pub use data_folder::open_data_folder;
+pub use data_folder::{folder_holder, open_data_folder};
 pub use document::markdown;
 pub use environment::variable_name;
 pub use error::{ConfigError, Origin};

@@ -132,19 +132,19 @@ settings! {
     }
     cluster_peers: Vec<String> {
         Node, Kind::Names { count_max: 9, bytes_max: 255 }, Fixed("none"),
-        "All nodes of the cluster, this one too, each as the host:port where the others reach it: the same list on every node. Nodes with new \
+        "All nodes of the cluster, this one too, each as the host:port where the others reach it, without a port at 25672: the same list on every node. Nodes with new \
          data folders found a cluster together once all of them are there; afterwards a majority is enough. Without it the node runs alone.",
         elsewhere ["cluster_formation.classic_config.nodes", "cluster_nodes", "peers", "seeds"]
     }
     cluster_join: Vec<String> {
         Node, Kind::Names { count_max: 1, bytes_max: 255 }, Fixed("none"),
-        "Any node of a cluster that is there, as its cluster_address: this node, which has an empty data folder, asks it to be taken in. It \
+        "Any node of a cluster that is there, as its cluster_address, without a port at 25672: this node, which has an empty data folder, asks it to be taken in. It \
          needs cluster_address and cluster_secret_file, and no cluster_peers. Once it has joined it is not asked again.",
         elsewhere ["join", "join_cluster", "retry_join"]
     }
     cluster_address: Vec<String> {
         Node, Kind::Names { count_max: 1, bytes_max: 255 }, Fixed("none"),
-        "Where this node listens for the others, and they reach it, as host:port. With cluster_peers it says which of them this node is, \
+        "Where this node listens for the others, and they reach it, as host:port, without a port at 25672. With cluster_peers it says which of them this node is, \
          where that is not clear: several nodes on one machine, or addresses that the machine does not have itself. With neither those nor \
          cluster_join the node is the first of a cluster, which others may join, also where it ran alone before.",
         elsewhere ["advertise", "advertised_host", "cluster_listen", "inter_node_port"]

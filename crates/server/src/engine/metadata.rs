@@ -109,6 +109,11 @@ impl Proposer for Decided {
         change.map(|change| change.encode())
     }
 
+    fn shown_node(&self, node: NodeNumber) -> String {
+        let known = self.changes.with_topology(|topology| topology.shown_node(node));
+        known.unwrap_or_else(|| format!("node {}", node.0))
+    }
+
     fn end_of(&self, node: NodeNumber) -> Bytes {
         let era = self.changes.with_topology(|topology| topology.era(node)).unwrap_or_default();
         Change::EndHome(Home { node, era }).encode()

@@ -80,12 +80,13 @@ impl Shared {
 
     fn note_alarms(&self, node: NodeNumber, disk: bool, memory: bool) {
         if self.alarms.note(node, disk, memory) {
+            let node = self.topology().shown_node(node);
             let blocked = self.alarms.blocked_reason();
             match blocked {
                 Some(reason) => {
-                    tracing::warn!(node = node.0, reason, "alarms of another node changed: publishers are blocked")
+                    tracing::warn!(node, reason, "alarms of another node changed: publishers are blocked")
                 }
-                None => tracing::warn!(node = node.0, "the alarm of another node is over: publishers go on"),
+                None => tracing::warn!(node, "the alarm of another node is over: publishers go on"),
             }
             self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Alarms));
         }

@@ -11,7 +11,7 @@ use crate::error::{StorageError, at};
 use std::fmt::Write;
 use std::io;
 
-const CLUSTER_FILE: &str = "cluster";
+pub(crate) const CLUSTER_FILE: &str = "cluster";
 const FIRST_LINE: &str = "leveret cluster";
 const FORMAT_VERSION: u32 = 1;
 /// Of a node that joined: it names the cluster, whose number does not follow from the nodes.
@@ -90,16 +90,21 @@ fn founder(line: &str) -> Option<Founder> {
     Some(Founder { number: number.parse().ok()?, folder_id, address: address.to_owned() })
 }
 
+/// The record of a folder, if it has one.
+pub(crate) fn read_cluster_record<D: Disk>(disk: &D) -> Result<Option<ClusterRecord>, StorageError> {
+    let file = match disk.open(CLUSTER_FILE, OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(at("open", CLUSTER_FILE)(error)),
+    };
+    let contents = read_whole(&file, BYTES_MAX).map_err(at("read", CLUSTER_FILE))?;
+    ClusterRecord::decode(&contents).map(Some)
+}
+
 impl<D: Disk> DataFolder<D> {
     /// What the founders of the cluster agreed on, if this folder's node was one of several.
     pub fn cluster_record(&self) -> Result<Option<ClusterRecord>, StorageError> {
-        let file = match self.disk.open(CLUSTER_FILE, OpenMode::Read) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(at("open", CLUSTER_FILE)(error)),
-        };
-        let contents = read_whole(&file, BYTES_MAX).map_err(at("read", CLUSTER_FILE))?;
-        ClusterRecord::decode(&contents).map(Some)
+        read_cluster_record(&*self.disk)
     }
 
     /// Writes down what they agreed on. Returns when that is durable.
