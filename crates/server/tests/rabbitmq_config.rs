@@ -82,7 +82,10 @@ fn keys_that_mean_something_here_become_settings() {
          log.file.level = error\n\
          log.console.level = warning\n\
          log.console.formatter = json\n\
-         proxy_protocol = false\n",
+         proxy_protocol = false\n\
+         prometheus.tcp.port = 15693\n\
+         prometheus.tcp.ip = 127.0.0.1\n\
+         prometheus.return_per_object_metrics = true\n",
     );
     let config = said.config();
     let shown = |key: Key| config.value(key).shown(key.setting().kind);
@@ -100,6 +103,7 @@ fn keys_that_mean_something_here_become_settings() {
     assert_eq!(config.disk_free_min_bytes, 2_000_000_000);
     assert_eq!(config.management, ["127.0.0.1:15673".parse().unwrap()]);
     assert_eq!(config.management_tls.len(), 2);
+    assert_eq!(config.prometheus, ["127.0.0.1:15693".parse().unwrap()]);
     assert_eq!(config.definitions, Some(PathBuf::from("/etc/rabbitmq/definitions.json")));
     assert!(config.definitions_skip_if_unchanged);
     assert_eq!(config.log.everything, Level::Warn, "the one log says what the more talkative of theirs would");
@@ -108,7 +112,8 @@ fn keys_that_mean_something_here_become_settings() {
     assert_eq!(
         said.left_out(),
         [
-            "rabbitmq.conf line 30: log.console is left out: the log goes to standard error; log and log_format are its settings"
+            "rabbitmq.conf line 30: log.console is left out: the log goes to standard error; log and log_format are its settings",
+            "rabbitmq.conf line 37: prometheus.return_per_object_metrics is left out: metrics are served under /metrics of the management API"
         ]
     );
 }

@@ -77,6 +77,13 @@ pub(super) fn listeners_of(cx: &Cx<'_>) -> Result<Vec<Value>, Failure> {
     Ok(listeners.iter().map(describe).collect())
 }
 
+/// Where the node listens that is asked.
+pub(super) fn own_listeners(cx: &Cx<'_>) -> Result<Vec<Value>, Failure> {
+    let (node, mut listeners) = (cx.node()?, listeners_of(cx)?);
+    listeners.retain(|listener| listener["node"] == node.as_str());
+    Ok(listeners)
+}
+
 /// One line for each.
 pub(super) fn listener_lines(listeners: &[Value], with_node: bool) -> String {
     let line = |listener: &Value| {
@@ -189,7 +196,7 @@ fn forget(cx: &Cx<'_>) -> Result<Shown, Failure> {
 fn listeners(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let node = cx.node()?;
     cx.banner(&format!("Asking node {node} to report its protocol listeners ..."));
-    let listeners = listeners_of(cx)?;
+    let listeners = own_listeners(cx)?;
     let lines = listener_lines(&listeners, false);
     Ok(Shown::Document(json!({ "listeners": listeners, "node": node, "result": "ok" }), lines))
 }

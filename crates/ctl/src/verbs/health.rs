@@ -1,6 +1,6 @@
 //! Health checks: each is a question whose answer is the exit code.
 
-use super::cluster::{alarm_lines, alarms_of, listeners_of};
+use super::cluster::{alarm_lines, alarms_of, own_listeners};
 use crate::api::path;
 use crate::context::{Cx, items, text};
 use crate::failure::{Failure, UNAVAILABLE, USAGE};
@@ -194,7 +194,7 @@ fn connectivity(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let node = cx.node()?;
     cx.banner(&format!("Testing TCP connections to all active listeners on node {node} ..."));
     let (mut well, mut bad) = (Vec::new(), Vec::new());
-    for listener in listeners_of(cx)? {
+    for listener in own_listeners(cx)? {
         let port = listener["port"].as_u64().unwrap_or(0);
         let interface = match text(&listener["interface"]).as_str() {
             "0.0.0.0" => "127.0.0.1".to_owned(),

@@ -1,6 +1,6 @@
 //! One node: what it runs on, and what it holds.
 
-use super::cluster::{alarm_lines, alarms_of, listener_lines, listeners_of};
+use super::cluster::{alarm_lines, alarms_of, listener_lines, own_listeners};
 use crate::api::path;
 use crate::context::{Cx, items, text};
 use crate::failure::{Failure, USAGE};
@@ -112,7 +112,7 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let found = api.get(&path(&["nodes", &node]))?.good()?;
     let memory = api.get(&path(&["nodes", &node, "memory"]))?.good()?["memory"].clone();
     let vhosts = items(api.get("vhosts?columns=name")?.good()?)?.len();
-    let (listeners, alarms) = (listeners_of(cx)?, alarms_of(cx)?);
+    let (listeners, alarms) = (own_listeners(cx)?, alarms_of(cx)?);
     let parts = parts(&memory);
     let uptime_s = found["uptime"].as_u64().unwrap_or(0) / 1000;
     let pid: u64 = text(&found["os_pid"]).parse().unwrap_or(0);

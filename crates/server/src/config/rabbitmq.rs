@@ -345,9 +345,11 @@ impl Translation<'_> {
 
     fn http(&mut self, lines: &[&Line]) {
         let find = |key: &str| lines.iter().copied().find(|line| line.key == key);
-        for (group, key, usual) in
-            [("management.tcp", Key::management, "15672"), ("management.ssl", Key::management_tls, "15671")]
-        {
+        for (group, key, usual) in [
+            ("management.tcp", Key::management, "15672"),
+            ("management.ssl", Key::management_tls, "15671"),
+            ("prometheus.tcp", Key::prometheus, "15692"),
+        ] {
             let (port, ip) = (find(&format!("{group}.port")), find(&format!("{group}.ip")));
             let Some(line) = port.or(ip) else { continue };
             let port = port.map_or(usual, |line| line.value.as_str());
@@ -401,6 +403,8 @@ const GROUPS: &[&str] = &[
     "management.tcp.ip",
     "management.ssl.port",
     "management.ssl.ip",
+    "prometheus.tcp.port",
+    "prometheus.tcp.ip",
 ];
 
 fn is_of_group(key: &str) -> bool {
