@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 install -D -m 0755 "$binary" "$work/root/leveret"
 # Under these names it takes RabbitMQ's arguments.
-for name in rabbitmqctl rabbitmq-diagnostics rabbitmq-queues rabbitmq-plugins rabbitmqadmin; do
+for name in rabbitmqctl rabbitmq-diagnostics rabbitmq-queues rabbitmq-upgrade rabbitmq-plugins rabbitmqadmin; do
   ln -s leveret "$work/root/$name"
 done
 # A volume takes owner and mode from here. 1777 would be open; the group may write, whatever user a platform chooses. It lies apart, as

@@ -16,7 +16,7 @@ install -D -m 0644 "$here/default" "$root/etc/default/leveret"
 install -D -m 0644 "$here/copyright" "$root/usr/share/doc/leveret/copyright"
 # Under these names it takes RabbitMQ's arguments. They are beside the path, so that RabbitMQ's own may be on it.
 mkdir -p "$root/usr/lib/leveret/bin" "$root/usr/share/man/man1"
-for name in rabbitmqctl rabbitmq-diagnostics rabbitmq-queues rabbitmq-plugins rabbitmqadmin; do
+for name in rabbitmqctl rabbitmq-diagnostics rabbitmq-queues rabbitmq-upgrade rabbitmq-plugins rabbitmqadmin; do
   ln -s ../../../bin/leveret "$root/usr/lib/leveret/bin/$name"
 done
 "$binary" manual "$root/usr/share/man/man1" > /dev/null

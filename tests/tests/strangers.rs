@@ -341,7 +341,8 @@ fn a_request_whose_length_or_host_is_in_doubt_is_refused_and_the_connection_ends
         assert_eq!((answer.status, answer.head.contains("connection: close")), (400, true), "{head}: {answer:?}");
     }
     // One that is not in doubt is the last one of its connection.
-    let chunked = format!("PUT /api/vhosts/b HTTP/1.1\r\nHost: x\r\n{GUEST}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+    let chunked =
+        format!("PUT /api/vhosts/b HTTP/1.1\r\nHost: x\r\n{GUEST}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
     assert_eq!(http.raw(format!("{chunked}{smuggled}").as_bytes()).status, 201);
     assert_eq!(http.raw(format!("GET /api/whoami HTTP/1.0\r\n{GUEST}\r\n").as_bytes()).status, 200);
     assert_eq!(http.get("/api/vhosts/a").status, 404);

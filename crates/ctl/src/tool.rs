@@ -11,6 +11,8 @@ pub enum Tool {
     Diagnostics,
     /// `rabbitmq-queues`.
     Queues,
+    /// `rabbitmq-upgrade`.
+    Upgrade,
     /// `rabbitmq-plugins`.
     Plugins,
     /// `rabbitmqadmin`.
@@ -25,6 +27,7 @@ pub(crate) const QUEUES: Tools = 4;
 pub(crate) const PLUGINS: Tools = 8;
 /// Verbs that no tool of RabbitMQ has.
 pub(crate) const LEVERET: Tools = 16;
+pub(crate) const UPGRADE: Tools = 32;
 
 impl Tool {
     /// The tool that a program of this path is, if it is one.
@@ -33,6 +36,7 @@ impl Tool {
             "rabbitmqctl" => Some(Tool::Ctl),
             "rabbitmq-diagnostics" => Some(Tool::Diagnostics),
             "rabbitmq-queues" => Some(Tool::Queues),
+            "rabbitmq-upgrade" => Some(Tool::Upgrade),
             "rabbitmq-plugins" => Some(Tool::Plugins),
             "rabbitmqadmin" => Some(Tool::Admin),
             _ => None,
@@ -46,6 +50,7 @@ impl Tool {
             Tool::Ctl => "rabbitmqctl",
             Tool::Diagnostics => "rabbitmq-diagnostics",
             Tool::Queues => "rabbitmq-queues",
+            Tool::Upgrade => "rabbitmq-upgrade",
             Tool::Plugins => "rabbitmq-plugins",
             Tool::Admin => "rabbitmqadmin",
         }
@@ -54,10 +59,11 @@ impl Tool {
     /// Whether a verb of these tools is one of this tool's.
     pub(crate) fn has(self, tools: Tools) -> bool {
         let own = match self {
-            Tool::Leveret => CTL | DIAGNOSTICS | QUEUES | LEVERET,
+            Tool::Leveret => CTL | DIAGNOSTICS | QUEUES | UPGRADE | LEVERET,
             Tool::Ctl => CTL,
             Tool::Diagnostics => DIAGNOSTICS,
             Tool::Queues => QUEUES,
+            Tool::Upgrade => UPGRADE,
             Tool::Plugins => PLUGINS,
             Tool::Admin => 0,
         };

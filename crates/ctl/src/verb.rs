@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_verb_is_in_a_tools_table_once() {
-        for tool in [Tool::Leveret, Tool::Ctl, Tool::Diagnostics, Tool::Queues, Tool::Plugins] {
+        for tool in [Tool::Leveret, Tool::Ctl, Tool::Diagnostics, Tool::Queues, Tool::Upgrade, Tool::Plugins] {
             let mut names: Vec<&str> = of(tool).map(|verb| verb.name).collect();
             let all = names.len();
             names.sort_unstable();

@@ -381,7 +381,7 @@ Examples:
       An authority of your own and a certificate for each node, with which nodes encrypt what they say to each other.
   leveret ctl list_queues name messages consumers
       What RabbitMQ's tools tell and do, on the node of this machine; `leveret ctl help` lists all, `leveret ctl top` shows it live.
-      Linked to under the names rabbitmqctl, rabbitmq-diagnostics, rabbitmq-queues, rabbitmq-plugins and rabbitmqadmin it is these.
+      Linked to under the names rabbitmqctl, rabbitmq-diagnostics, rabbitmq-queues, rabbitmq-upgrade, rabbitmq-plugins and rabbitmqadmin it is these.
 
 Exit codes:
   0  done; a server was told to stop and has closed everything in order

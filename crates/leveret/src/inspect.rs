@@ -120,6 +120,9 @@ struct Printer<'a> {
     text: text::Tables,
     damage_count: u64,
     unread_count: u64,
+    /// Saved states, and files of the log that hold something.
+    state_count: u64,
+    log_count: u64,
     failed: Option<io::Error>,
 }
 
@@ -132,6 +135,8 @@ impl<'a> Printer<'a> {
             text,
             damage_count: 0,
             unread_count: 0,
+            state_count: 0,
+            log_count: 0,
             failed: None,
         }
     }
@@ -140,6 +145,8 @@ impl<'a> Printer<'a> {
         if let Fact::Damaged { .. } | Fact::NoIdentity = fact {
             self.damage_count += 1;
         }
+        self.state_count += u64::from(matches!(fact, Fact::Checkpoint { .. }));
+        self.log_count += u64::from(matches!(fact, Fact::WalFileEnd { records: 1.., .. }));
         self.unread_count += u64::from(matches!(fact, Fact::Extent { is_unread: true, .. }));
         let is_wanted = Part::of(fact).is_none_or(|part| self.inspection.parts.contains(&part));
         // Once nobody reads, only the count goes on: it is the exit code.
@@ -153,10 +160,15 @@ impl<'a> Printer<'a> {
         self.failed = written.err();
     }
 
+    /// Whether nothing was saved yet of what is in the log.
+    fn is_in_log_alone(&self) -> bool {
+        self.state_count == 0 && self.log_count > 0 && self.damage_count == 0
+    }
+
     fn end(mut self) -> Exit {
         let written = match self.inspection.json {
             true => writeln!(self.out, "{}", json::summary(self.damage_count, self.unread_count)),
-            false => self.text.write_end(self.unread_count, &mut self.out),
+            false => self.text.write_end((self.unread_count, self.is_in_log_alone()), &mut self.out),
         };
         ended(self.failed.or(written.and_then(|()| self.out.flush()).err()), self.damage_count)
     }

@@ -86,7 +86,7 @@ fn not_bound(config: &Config, setting: &'static str, address: SocketAddr, source
 
 /// The one way into the room that serves.
 fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), RunError> {
-    let failed = |setting| move |(address, source)| (setting, address, source);
+    let failed = |setting| move |(address, source): (SocketAddr, std::io::Error)| (setting, address, source);
     let management = match Management::bind(&config.management) {
         Ok(management) => Some(management),
         Err((address, error)) if config.is_default(Key::management) => {
@@ -102,8 +102,7 @@ fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), 
         management.with_metrics(&config.prometheus).map_err(failed("prometheus"))
     });
     let management = management.transpose();
-    let management =
-        management.map_err(|(setting, address, source)| not_bound(&config, setting, address, source))?;
+    let management = management.map_err(|(setting, address, source)| not_bound(&config, setting, address, source))?;
     server::run::run(
         &config,
         shutdown,

@@ -45,11 +45,7 @@ pub(crate) struct Boot {
 
 impl Boot {
     /// Answers on these sockets until it is dropped. `token` is the operator's, if there is one.
-    pub(crate) fn begin(
-        listeners: Vec<TcpListener>,
-        startup: Arc<Startup>,
-        token: Option<Token>,
-    ) -> io::Result<Boot> {
+    pub(crate) fn begin(listeners: Vec<TcpListener>, startup: Arc<Startup>, token: Option<Token>) -> io::Result<Boot> {
         let (end, until) = oneshot::channel();
         let thread = std::thread::Builder::new().name("boot".into()).spawn(move || {
             let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
@@ -168,6 +164,12 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
+    fn waiting() -> Arc<Startup> {
+        let startup = Startup::new("leveret@n1");
+        startup.note("it waits for nodes n2, n3".to_owned());
+        Arc::new(startup)
+    }
+
     fn begin(startup: &Arc<Startup>) -> (Boot, SocketAddr) {
         let listener = server::reserve("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         server::listen(&listener).expect("it is ours");
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn whatever_is_asked_is_answered_at_once_with_what_the_node_waits_for() {
-        let startup = Arc::new(Startup::for_tests("leveret@n1", "it waits for nodes n2, n3"));
+        let startup = waiting();
         let (boot, address) = begin(&startup);
         for request in ["GET /api/whoami", "GET /", "PUT /api/queues/%2F/q", "DELETE /x", "POST /api/leveret/stop"] {
             let said = said(address, &format!("{request} HTTP/1.1\r\nhost: x\r\n\r\n"));
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn who_is_elsewhere_hears_no_names_and_stops_nothing() {
-        let startup = Arc::new(Startup::for_tests("leveret@n1", "it waits for nodes n2, n3"));
+        let startup = waiting();
         let answers = Answers::new(startup, Some(Token::of_test(TOKEN)));
         let authorization = format!("Bearer {TOKEN}");
         let elsewhere = "192.0.2.1:9".parse().expect("an address");

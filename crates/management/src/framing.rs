@@ -201,7 +201,10 @@ mod tests {
             objection(&request.body(()).expect("a request").into_parts().0, false).is_some()
         };
         use hyper::Version;
-        assert_eq!([of(Version::HTTP_11, &[]), of(Version::HTTP_11, &["a"]), of(Version::HTTP_10, &[])], [true, false, false]);
+        assert_eq!(
+            [of(Version::HTTP_11, &[]), of(Version::HTTP_11, &["a"]), of(Version::HTTP_10, &[])],
+            [true, false, false]
+        );
         assert!(of(Version::HTTP_11, &["a", "b"]));
     }
 }

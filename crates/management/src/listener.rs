@@ -287,7 +287,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
     let (asked, says_two) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
     let service = service_fn(|request: Request<Incoming>| {
         asked.set(true);
-        let (permit, shared, says_two) = (permit.clone(), shared.clone(), says_two.clone());
+        let (permit, of_all, says_two) = (permit.clone(), shared.clone(), says_two.clone());
         let responding = async move {
             let (head, body) = request.into_parts();
             if let Some(refused) = framing::objection(&head, says_two.get()) {
@@ -295,7 +295,7 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
                 return Ok(framing::last(refused.into()).into_response(has_body));
             }
             let is_last = framing::is_last(&head);
-            let mut responded = respond(Request::from_parts(head, body), (peer, way), permit, shared).await;
+            let mut responded = respond(Request::from_parts(head, body), (peer, way), permit, of_all).await;
             if let (Ok(response), true) = (&mut responded, is_last) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }

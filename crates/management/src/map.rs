@@ -19,6 +19,9 @@ pub(crate) struct Map {
     members: HashMap<PartitionId, Vec<NodeNumber>>,
 }
 
+/// RabbitMQ's word for a queue that is led, with a majority.
+pub(crate) const RUNNING: &str = "running";
+
 /// Where a queue is.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
@@ -96,7 +99,7 @@ impl<'a> Place<'a> {
         match self.leader {
             _ if online == 0 => "down",
             _ if online <= self.members.len() / 2 => "minority",
-            Some(_) => "running",
+            Some(_) => RUNNING,
             None => "down",
         }
     }
@@ -130,7 +133,8 @@ mod tests {
 
     #[test]
     fn a_queue_runs_while_its_leader_and_a_majority_are_there() {
-        let state = |reached, leader: Option<u32>| Map::of_three(reached).place(PartitionId(7), leader.map(NodeNumber)).state();
+        let state =
+            |reached, leader: Option<u32>| Map::of_three(reached).place(PartitionId(7), leader.map(NodeNumber)).state();
         assert_eq!(state([true, true, true], Some(2)), "running");
         assert_eq!(state([true, true, false], Some(1)), "running");
         assert_eq!(state([true, true, false], Some(3)), "down", "the next leader is not known yet");

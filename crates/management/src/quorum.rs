@@ -1,10 +1,10 @@
 //! Which groups are led and which copies keep up, as this node sees it at one moment: for metrics and
 //! health checks, which ask no other node.
 //!
-//! Invariant: a leader counts only if it can be reached from here. How far a copy is only its leader
+//! Invariant: a leader counts only if it and a majority of its members can be reached from here. How far a copy is only its leader
 //! says, so that each copy is counted by one node at most.
 
-use crate::map::Map;
+use crate::map::{Map, Place, RUNNING};
 use broker::{NodeNumber, PartitionId};
 use server::handle::{Follower, MemberStanding};
 
@@ -16,7 +16,7 @@ pub(crate) const LAG_MAX: u64 = 1_000;
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Quorum {
-    /// Groups without a leader that can be reached; that of the topology is one of them.
+    /// Groups without a leader that can be reached, or without a majority of their members; that of the topology is one of them.
     pub(crate) leaderless: Vec<PartitionId>,
     /// Copies of groups that this node leads which do not have what a majority has: their node is not
     /// reached, they are behind, or they have no vote yet.
@@ -34,8 +34,11 @@ impl Quorum {
     ) -> Quorum {
         let is_reached = |number: NodeNumber| map.node(number).is_some_and(|member| member.is_reached);
         let of_topology = standings.iter().find(|standing| standing.partition == TOPOLOGY);
-        let has_topology = of_topology.and_then(|standing| standing.leader).is_some_and(is_reached);
-        let queues = map.partitions().into_iter().filter(|id| map.place(*id, leader(*id)).leader.is_none());
+        let leads = of_topology.and_then(|standing| standing.leader).and_then(|number| map.node(number));
+        let topology = Place { leader: leads.filter(|member| member.is_reached), ..map.everywhere() };
+        let has_topology = topology.state() == RUNNING;
+        // Who led before may not have noticed yet that the others are gone.
+        let queues = map.partitions().into_iter().filter(|id| map.place(*id, leader(*id)).state() != RUNNING);
         let leaderless = (!has_topology).then_some(TOPOLOGY).into_iter().chain(queues).collect();
         let lacks = |follower: &Follower, commit: u64| {
             !is_reached(follower.node) || !follower.is_voter || follower.synced + LAG_MAX < commit
@@ -81,6 +84,8 @@ mod tests {
         assert_eq!(alone.leaderless, [TOPOLOGY, PartitionId(7)]);
         let why = alone.without_majority().expect("nobody decides");
         assert_eq!(why, "it reaches no majority of its cluster and waits for n2, n3");
+        let leads_on = Quorum::of(&map, |_| Some(NodeNumber(1)), &[standing(0, Some(1), Vec::new())]);
+        assert_eq!(leads_on.leaderless, alone.leaderless, "it leads for as long as it has not noticed");
         let elects = Quorum::of(&Map::of_three([true; 3]), |_| None, &[standing(0, None, Vec::new())]);
         assert_eq!(elects.without_majority().as_deref(), Some("its cluster has no leader now"));
         let well = Quorum::of(&Map::of_three([true; 3]), |_| Some(NodeNumber(3)), &[standing(0, Some(2), Vec::new())]);

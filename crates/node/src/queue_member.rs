@@ -110,13 +110,12 @@ impl QueueMember {
         let wanted: Vec<NodeId> = wanted.iter().map(|node| NodeId(node.0.into())).collect();
         let changes = view.next_change(&wanted, share.may_grow(id));
         if changes.is_empty() {
-            if let Some(node) = edge.heir(id, led_ms)
-                && let heir = NodeId(node.0.into())
-                && view.may_lead(heir)
-                && replica.group_mut().transfer_leadership(heir).is_ok()
+            if let Some((heir, member)) = edge.heir(id, led_ms).map(|heir| (heir, NodeId(heir.0.into())))
+                && view.may_lead(member)
+                && replica.group_mut().transfer_leadership(member).is_ok()
             {
-                let heir = edge.shown_node(node);
-                tracing::info!(partition = id.0, %heir, "another node is to lead, which leads fewer");
+                let heir = edge.shown_node(heir);
+                tracing::info!(partition = id.0, %heir, "another node is to lead");
             }
             return;
         }
@@ -128,7 +127,9 @@ impl QueueMember {
                 tracing::debug!(partition = id.0, "{}", told(&changes, |node| edge.shown_node(node)));
             }
             // It is asked again with the next look.
-            Err(why) => tracing::debug!(partition = id.0, %why, "not yet: {}", told(&changes, |node| edge.shown_node(node))),
+            Err(why) => {
+                tracing::debug!(partition = id.0, %why, "not yet: {}", told(&changes, |node| edge.shown_node(node)))
+            }
         }
     }
 

@@ -6,6 +6,7 @@
 //! is seen from the group itself.
 
 use crate::Millis;
+use broker::NodeNumber;
 use consensus::{Change, Group, LogIndex, Membership, NodeId, Progress, ProgressState};
 
 /// How often a leader looks at its members.

@@ -56,6 +56,11 @@ pub trait Proposer: Machine {
     /// What the leader has to say once these nodes have a vote.
     fn next_standing(&self, voters: &[NodeNumber]) -> Option<Bytes>;
 
+    /// Who is to lead instead of this node, if that is to lead nothing.
+    fn heir(&self) -> Option<NodeNumber> {
+        None
+    }
+
     /// What a node is called in the log.
     fn shown_node(&self, node: NodeNumber) -> String {
         format!("node {}", node.0)
@@ -87,11 +92,20 @@ fn look_after_members(
         match replica.group_mut().change_membership(&changes) {
             Ok(_) => tracing::info!("the topology's group: {}", told(&changes, |node| machine.shown_node(node))),
             // It is asked again with the next look.
-            Err(why) => tracing::debug!(%why, "the topology's group, not yet: {}", told(&changes, |node| machine.shown_node(node))),
+            Err(why) => {
+                tracing::debug!(%why, "the topology's group, not yet: {}", told(&changes, |node| machine.shown_node(node)))
+            }
         }
         return None;
     }
     if view.membership.is_joint() {
+        return None;
+    }
+    if let Some((heir, member)) = machine.heir().map(|heir| (heir, NodeId(heir.0.into())))
+        && view.may_lead(member)
+        && replica.group_mut().transfer_leadership(member).is_ok()
+    {
+        tracing::info!(heir = machine.shown_node(heir), "the topology's group: another node is to lead");
         return None;
     }
     let voters = view.membership.voters.iter().filter_map(|node| u32::try_from(node.0).ok());

@@ -137,6 +137,7 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         (Forward::News(News::User { name: text("ann"), connections: 300, channels: 4 }), "93 3 a n n 172.2 4"),
         (Forward::News(News::Vhost { vhost: VhostId(300), connections: 4 }), "94 172.2 4"),
         (Forward::News(News::Traced { vhost: VhostId(1), on: true, stamp: 300 }), "95 1 1 172.2"),
+        (Forward::News(News::Rests { on: true }), "96 1"),
     ];
     let commands = commands.map(|(command, bytes)| (Forward::Command(command), bytes));
     let effects = effects.map(|(effect, bytes)| (Forward::Effect(effect), bytes));
@@ -280,7 +281,8 @@ fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
         "92 4",                    // A third alarm.
         "94 128.128.128.128.16 1", // A virtual host of more than 32 bits.
         "95 1 2 1",                // A second flag of a trace.
-        "96",
+        "96 2",                    // A second flag of a rest.
+        "97",
         "255",
     ];
     for bytes in refused {
@@ -529,6 +531,7 @@ fn news() -> impl Strategy<Value = News> {
         }),
         (vhost(), number()).prop_map(|(vhost, connections)| News::Vhost { vhost, connections }),
         (vhost(), any::<bool>(), number()).prop_map(|(vhost, on, stamp)| News::Traced { vhost, on, stamp }),
+        any::<bool>().prop_map(|on| News::Rests { on }),
     ]
 }
 

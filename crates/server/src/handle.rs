@@ -132,7 +132,9 @@ pub enum ChangeError {
     )]
     Undecided(String),
     /// The same of a question.
-    #[error("no majority of the cluster has said that this node knows all that is decided, so nothing was changed. {0}")]
+    #[error(
+        "no majority of the cluster has said that this node knows all that is decided, so nothing was changed. {0}"
+    )]
     NotCaughtUp(String),
     /// Nobody came to lead the partition of a queue.
     #[error("nobody leads the queue now, so nobody has done it. {0}")]
@@ -484,6 +486,16 @@ impl Handle {
     /// Holds publishers, as an alarm does, or lets them go on. A restart forgets it.
     pub fn hold_publishers(&self, hold: bool) {
         self.shared().set_alarm(Alarm::Operator, hold);
+    }
+
+    /// Has the node serve no clients and lead nothing from now on, or all of it again. A restart forgets it.
+    pub fn rest(&self, on: bool) {
+        self.shared().rest(on);
+    }
+
+    /// Whether it does.
+    pub fn rests(&self) -> bool {
+        *self.shared().rests.borrow()
     }
 
     async fn look<T>(&self, look: impl Fn(oneshot::Sender<Vec<T>>) -> Look) -> Vec<T> {

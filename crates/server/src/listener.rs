@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 /// Connections that the kernel holds until we accept them; a burst of clients after a restart.
 const BACKLOG: i32 = 4096;
@@ -104,8 +104,8 @@ impl Door {
     }
 }
 
-/// Takes `address` for this process. Whoever connects is refused until it is [listened on](listen). An
-/// IPv6 address takes no IPv4 connections, so that both can be listened on at one port.
+/// Binds to `address`. Whoever connects is refused until it is [listened on](listen). An IPv6 address takes no
+/// IPv4 connections, so that both can be listened on at one port.
 pub fn reserve(address: SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -119,7 +119,8 @@ pub fn reserve(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Lets clients connect to an address that was [reserved](reserve); they wait until they are accepted.
+/// Lets clients connect to an address that was [reserved](reserve); they wait until they are accepted. Errors:
+/// somebody else listens there since, as a process may bind to what nobody listens on.
 pub fn listen(reserved: &TcpListener) -> io::Result<()> {
     Ok(rustix::net::listen(reserved, BACKLOG)?)
 }
@@ -144,21 +145,28 @@ impl Complaint {
 /// door.
 pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared>, room: Arc<Room>) {
     let address = listener.local_addr();
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => {
-            tracing::error!(%error, "a listener cannot be watched");
-            return;
-        }
-    };
+    let failed = |error: io::Error| tracing::error!(%error, "a listener cannot be watched");
+    let Ok(mut listener) = tokio::net::TcpListener::from_std(listener).map_err(failed) else { return };
+    let mut rests = shared.rests.subscribe();
     if let Ok(address) = address {
         tracing::debug!(%address, tls = door.tls, proxy = door.proxy, "listening for AMQP");
     }
     let mut complaint = Complaint { last: None };
     let mut next = 0;
     loop {
+        if *rests.borrow_and_update() {
+            let Ok(awake) = rest(listener, &mut rests).await.map_err(failed) else { return };
+            listener = awake;
+            continue;
+        }
         let Ok(permit) = room.places.clone().acquire_owned().await else { return };
-        let accepted = listener.accept().await;
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            changed = rests.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+        };
         if shared.draining.load(Ordering::Acquire) {
             return;
         }
@@ -203,6 +211,21 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared
     }
 }
 
+/// Refuses whoever connects until the node serves again.
+async fn rest(
+    listener: tokio::net::TcpListener,
+    rests: &mut watch::Receiver<bool>,
+) -> io::Result<tokio::net::TcpListener> {
+    let address = listener.local_addr()?;
+    drop(listener);
+    let listener = reserve(address)?;
+    if rests.wait_for(|rests| !rests).await.is_err() {
+        return Err(io::ErrorKind::NotConnected.into());
+    }
+    listen(&listener)?;
+    tokio::net::TcpListener::from_std(listener)
+}
+
 /// The shard with the fewest connections, the next in turn among equals.
 pub(crate) fn fewest(shared: &Shared, start: usize) -> usize {
     let count = shared.gauges.len();
@@ -229,15 +252,36 @@ mod tests {
     }
 
     #[test]
-    fn who_connects_before_the_node_listens_is_refused_at_once_and_the_address_is_taken() {
+    fn who_connects_before_the_node_listens_is_refused_at_once() {
         let reserved = reserve("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let address = reserved.local_addr().expect("bound");
         let refused = std::net::TcpStream::connect(address).expect_err("nobody listens");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
-        assert!(TcpListener::bind(address).is_err(), "it is somebody's");
         listen(&reserved).expect("it is ours");
         let _client = std::net::TcpStream::connect(address).expect("it listens");
         assert_eq!(bind(address).expect_err("it is listened on").kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn while_a_node_rests_who_connects_is_refused_and_afterwards_let_in() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let reserved = bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        let address = reserved.local_addr().expect("bound");
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(reserved).expect("it can be watched");
+            let (tell, mut rests) = watch::channel(true);
+            let resting = rest(listener, &mut rests);
+            let looking = async {
+                while tokio::net::TcpStream::connect(address).await.is_ok() {
+                    tokio::task::yield_now().await;
+                }
+                tell.send_replace(false);
+            };
+            let (listener, ()) = tokio::join!(resting, looking);
+            let listener = listener.expect("it listens again");
+            let (client, accepted) = tokio::join!(tokio::net::TcpStream::connect(address), listener.accept());
+            assert!(client.is_ok() && accepted.is_ok(), "{client:?} {accepted:?}");
+        });
     }
 
     #[test]

@@ -390,7 +390,7 @@ fn watch(
             let is_near = free < config.disk_free_min_bytes.saturating_mul(DISK_NEAR_LIMITS);
             pause = if is_near { DISK_LOOK_CLOSELY_EVERY } else { DISK_LOOK_EVERY };
         }
-    });
+    })
 }
 
 /// One line with what the node knows of itself.

@@ -15,16 +15,10 @@ pub struct Startup {
 }
 
 impl Startup {
-    pub(crate) fn new(node_name: &str) -> Startup {
+    /// Of a node that reads its data folder.
+    pub fn new(node_name: &str) -> Startup {
         let waits_for = Mutex::new("it reads its data folder".to_owned());
         Startup { node_name: node_name.to_owned(), secret: random::secret(), waits_for }
-    }
-
-    /// One that waits for this, for tests.
-    pub fn for_tests(node_name: &str, waits_for: &str) -> Startup {
-        let startup = Startup::new(node_name);
-        startup.note(waits_for.to_owned());
-        startup
     }
 
     /// The node.
@@ -42,7 +36,8 @@ impl Startup {
         self.waits_for.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn note(&self, waits_for: String) {
+    /// It does or waits for something else from here on.
+    pub fn note(&self, waits_for: String) {
         *self.waits_for.lock().unwrap_or_else(PoisonError::into_inner) = waits_for;
     }
 }

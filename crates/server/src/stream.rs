@@ -235,3 +235,21 @@ impl Tls {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_looks_after_a_connection_over_which_nothing_comes() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let socket = std::net::TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
+        assert!(!sockopt::socket_keepalive(&socket).expect("it is a socket"), "the system does not by itself");
+        keep_alive(&socket).expect("it can");
+        assert!(sockopt::socket_keepalive(&socket).expect("it is a socket"));
+        let after = sockopt::tcp_keepidle(&socket).expect("it is one of TCP");
+        let every = sockopt::tcp_keepintvl(&socket).expect("it is one of TCP");
+        let tries = sockopt::tcp_keepcnt(&socket).expect("it is one of TCP");
+        assert!(after + every * tries <= Duration::from_secs(240), "{after:?}, {tries} times {every:?}");
+    }
+}

@@ -7,8 +7,8 @@
 
 use crate::node::Shared;
 use crate::shard::Mailbox;
-use broker::ChannelKey;
 use broker::topology::{Applied, Command, CommandReply, Refusal, Topology};
+use broker::{ChannelKey, NodeNumber};
 use partition::RequestId;
 use std::sync::{Arc, Weak, mpsc};
 use tokio::sync::oneshot;
@@ -93,6 +93,17 @@ impl Changes {
     /// Looks at the topology; `None` when the node is gone.
     pub(crate) fn with_topology<T>(&self, look: impl FnOnce(&Topology) -> T) -> Option<T> {
         Some(look(&self.shared.upgrade()?.topology()))
+    }
+
+    /// Who is to lead the topology's group instead of this node, if that is to lead nothing.
+    pub(crate) fn heir(&self) -> Option<NodeNumber> {
+        let shared = self.shared.upgrade()?;
+        let leaders = &shared.leaders;
+        if !leaders.rests(leaders.own()) {
+            return None;
+        }
+        let linked = shared.links.get()?.linked();
+        linked.into_iter().find(|node| !leaders.rests(*node))
     }
 
     /// The replicated part of the topology, for a checkpoint; empty when the node is gone.

@@ -37,6 +37,13 @@ pub fn heir(
     (count(heir) + 1 < count(own)).then_some(heir)
 }
 
+/// Who is to lead `partition` now that its leader is to lead nothing: one of these, so that what one node
+/// led is spread over all others.
+pub(crate) fn successor(partition: PartitionId, others: &[NodeNumber]) -> Option<NodeNumber> {
+    let count = u32::try_from(others.len()).ok().filter(|count| *count > 0)?;
+    Some(others[(partition.0 % count) as usize])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +72,14 @@ mod tests {
         assert_eq!(heir_of(1, 1, &[1, 1, 2, 3], &ALL), None, "as even as can be");
         assert_eq!(heir_of(1, 1, &[1, 1, 1, 0], &ALL), None, "one has no leader");
         assert_eq!(heir_of(1, 1, &[1, 1, 1, 2], &[1]), None, "nobody is there");
+    }
+
+    #[test]
+    fn what_a_node_led_that_leads_nothing_any_more_is_spread_over_the_others() {
+        let others = [2, 3].map(NodeNumber);
+        let heirs: Vec<_> = (1..=4).filter_map(|id| successor(PartitionId(id), &others)).map(|node| node.0).collect();
+        assert_eq!(heirs, [3, 2, 3, 2]);
+        assert_eq!(successor(PartitionId(1), &[]), None, "it goes on leading");
     }
 
     /// Whoever moves first, and all at once, it comes to an end, and to an even one.

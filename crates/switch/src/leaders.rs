@@ -7,7 +7,7 @@
 
 use broker::{NodeNumber, PartitionId};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// See the module. Clones share one table: every thread of the node reads and writes it.
 #[derive(Clone, Debug)]
@@ -24,7 +24,12 @@ pub struct Leaders {
     balances_until_us: Arc<AtomicU64>,
     /// Whether this node has carried out what was decided about the cluster before it started.
     knows_members: Arc<AtomicBool>,
+    /// Nodes that are to lead nothing, as somebody looks after them; 0 is nobody.
+    resting: Arc<[AtomicU32; RESTING_MAX]>,
 }
+
+/// So many nodes may rest at once: more than a cluster has.
+const RESTING_MAX: usize = 16;
 
 /// The low bits of a term stand above the number of the node that leads in it: they tell terms apart
 /// that a node may see in its life.
@@ -44,6 +49,7 @@ impl Leaders {
             changes: Arc::default(),
             balances_until_us: Arc::default(),
             knows_members: Arc::new(AtomicBool::new(true)),
+            resting: Arc::default(),
         }
     }
 
@@ -58,7 +64,23 @@ impl Leaders {
             changes: Arc::default(),
             balances_until_us: Arc::default(),
             knows_members: Arc::default(),
+            resting: Arc::default(),
         }
+    }
+
+    /// A node is to lead nothing from now on, or may lead again; false if that was so before.
+    pub fn rest(&self, node: NodeNumber, on: bool) -> bool {
+        let (before, after) = if on { (0, node.0) } else { (node.0, 0) };
+        if self.rests(node) == on {
+            return false;
+        }
+        let change = |slot: &AtomicU32| slot.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
+        self.resting.iter().any(|slot| change(slot).is_ok())
+    }
+
+    /// Whether a node is to lead nothing.
+    pub fn rests(&self, node: NodeNumber) -> bool {
+        self.resting.iter().any(|slot| slot.load(Ordering::Relaxed) == node.0)
     }
 
     /// Whether other nodes may lead something.
@@ -179,6 +201,17 @@ mod tests {
         let (here, there) = (PartitionId::in_memory(NodeNumber(2), 0), PartitionId::in_memory(NodeNumber(1), 0));
         assert_eq!((leaders.leader(here), leaders.away(here)), (Some(NodeNumber(2)), None));
         assert_eq!(leaders.away(there), Some(NodeNumber(1)));
+    }
+
+    #[test]
+    fn who_rests_is_known_to_all_threads_until_it_ends() {
+        let leaders = Leaders::among_others(NodeNumber(2), PartitionId(3));
+        assert!(!leaders.rests(NodeNumber(1)));
+        assert!(leaders.clone().rest(NodeNumber(1), true) && !leaders.rest(NodeNumber(1), true));
+        assert!(leaders.rest(NodeNumber(3), true));
+        assert!(leaders.rests(NodeNumber(1)) && leaders.rests(NodeNumber(3)) && !leaders.rests(NodeNumber(2)));
+        assert!(leaders.rest(NodeNumber(1), false) && !leaders.rest(NodeNumber(1), false));
+        assert!(!leaders.rests(NodeNumber(1)) && leaders.rests(NodeNumber(3)));
     }
 
     #[test]

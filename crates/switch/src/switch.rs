@@ -678,6 +678,22 @@ impl<E: Surroundings> Crossing<'_, E> {
     }
 }
 
+impl<E: Surroundings> Crossing<'_, E> {
+    /// Who leads a partition instead of this node, which is to lead nothing.
+    fn successor(&self, partition: PartitionId) -> Option<NodeNumber> {
+        let leaders = &self.switch.leaders;
+        let topology = self.env.topology();
+        let put = topology.partitions().find(|(id, _)| *id == partition);
+        let members = put.map(|(_, put)| put.members.clone()).unwrap_or_default();
+        drop(topology);
+        let mut inbox = self.switch.inbox.borrow_mut();
+        let can =
+            |node: &NodeNumber| *node != leaders.own() && inbox.roads.road(*node).is_some() && !leaders.rests(*node);
+        let others: Vec<NodeNumber> = members.into_iter().filter(can).collect();
+        balance::successor(partition, &others)
+    }
+}
+
 impl<E: Surroundings> Edge for Crossing<'_, E> {
     fn members_wanted(&mut self, partition: PartitionId) -> Vec<NodeNumber> {
         match self.switch.leaders.knows_members() {
@@ -688,6 +704,9 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
 
     fn heir(&mut self, partition: PartitionId, led_ms: u64) -> Option<NodeNumber> {
         let leaders = &self.switch.leaders;
+        if leaders.rests(leaders.own()) {
+            return self.successor(partition);
+        }
         if led_ms < BALANCE_AFTER_MS && !leaders.balances_at(self.env.elapsed_us()) {
             return None;
         }
@@ -706,7 +725,7 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
         let reached: Vec<NodeNumber> = all
             .iter()
             .flat_map(|led| led.members.iter().copied())
-            .filter(|node| inbox.roads.road(*node).is_some())
+            .filter(|node| inbox.roads.road(*node).is_some() && !leaders.rests(*node))
             .collect();
         drop(inbox);
         balance::heir(leaders.own(), partition, &all, |node| reached.contains(&node))

@@ -213,6 +213,9 @@ fn what_a_node_does_not_answer_is_told_and_nobody_hangs() {
         fields(&kept, "state").iter().all(|state| **state == "minority").then_some(())
     });
     alone.get("/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts").with(503);
+    nodes.until("it is not ready", || {
+        (alone.get("/api/health/checks/ready-to-serve-clients").status == 503).then_some(())
+    });
     for check in ["ready-to-serve-clients", "is-in-service"] {
         let failed = alone.get(&format!("/api/health/checks/{check}")).with(503);
         let reason = failed["reason"].as_str().unwrap();
@@ -254,7 +257,11 @@ fn every_node_says_which_copies_a_durable_queue_has_and_how_far_they_are() {
             assert_eq!((&queue["members"], &queue["online"]), (&json!(nodes.names), &json!(nodes.names)));
             assert_eq!(queue["leader"], queue["node"]);
         }
-        assert!(leaders(http).iter().all(|leader| nodes.names.iter().any(|name| leader == name)), "{:?}", leaders(http));
+        assert!(
+            leaders(http).iter().all(|leader| nodes.names.iter().any(|name| leader == name)),
+            "{:?}",
+            leaders(http)
+        );
         assert_eq!(http.get("/api/queues/%2f/own").with(200)["members"], Value::Null, "it is in one node's memory");
     }
     let listed = Tools::of(&nodes.brokers[0]).ctl("-q list_queues name members").good();

@@ -60,6 +60,53 @@ fn commands_speak_of_all_nodes_and_of_those_that_are_gone() {
     assert!(critical.contains("queue 'q' in vhost '/' would lose quorum if node leveret@n1 is stopped"), "{critical}");
 }
 
+#[test]
+fn a_node_that_is_drained_serves_nobody_and_leads_nothing_until_it_is_revived() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::up(&[&[]; 3]);
+    let (mut client, channel) = nodes.connect(0);
+    client.declare(channel, &QueueDeclare { name: "q", durable: true, ..QueueDeclare::default() }).unwrap();
+    let tools = Tools::of(&nodes.brokers[0]);
+    let leaders = || -> Vec<String> {
+        let told: Value = serde_json::from_str(&tools.run("leveret", "cluster status --json").good()).unwrap();
+        let partitions = told["partitions"].as_array().unwrap().clone();
+        partitions.iter().map(|partition| partition["leader"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    // As even as can be, so that it leads something.
+    tools.run("rabbitmq-upgrade", "post_upgrade").good();
+    tools.run("rabbitmq-upgrade", "await_online_quorum_plus_one -t 20").good();
+    assert!(leaders().iter().any(|leader| leader == "leveret@n1"), "{:?}", leaders());
+    let said = tools.run("rabbitmq-upgrade", "drain").good();
+    assert!(said.starts_with("Will put node leveret@n1 into maintenance mode"), "{said}");
+    let closed = client.closed(0);
+    assert!(closed.code == 320 && closed.text.contains("maintenance mode"), "{closed:?}");
+    assert!(!leaders().contains(&"leveret@n1".to_owned()), "{:?}", leaders());
+    let refused = std::net::TcpStream::connect(nodes.brokers[0].addr()).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    assert!(tools.diagnostics("check_running").bad(69).contains("maintenance mode"));
+    assert!(tools.ctl("cluster_status").good().contains("Node: leveret@n1, status: marked for maintenance"));
+    for http in &nodes.http {
+        assert_eq!(http.get("/api/nodes/leveret@n1").with(200)["being_drained"], true);
+    }
+    // Nobody gives it anything, and what it has is as good as before.
+    nodes.http[1].post("/api/rebalance/queues", "{}").with(204);
+    let (mut other, on_other) = nodes.connect(1);
+    other.confirm_select(on_other).unwrap();
+    other.put(on_other, "q", b"1");
+    other.confirmed(on_other, 1, 1);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(!leaders().contains(&"leveret@n1".to_owned()), "{:?}", leaders());
+    tools.run("rabbitmq-upgrade", "revive").good();
+    nodes.until("it lets clients in", || std::net::TcpStream::connect(nodes.brokers[0].addr()).ok());
+    let (mut client, channel) = nodes.connect(0);
+    assert_eq!(client.get(channel, "q", true).unwrap().unwrap().body, b"1");
+    tools.diagnostics("check_running").good();
+    tools.run("rabbitmq-upgrade", "post_upgrade").good();
+    assert!(leaders().contains(&"leveret@n1".to_owned()), "{:?}", leaders());
+}
+
 /// One node is killed by a word and started again by another; at the end nothing runs.
 #[test]
 fn a_demo_starts_three_nodes_and_ends_them() {

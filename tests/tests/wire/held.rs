@@ -147,3 +147,25 @@ fn what_waits_of_held_publishers_is_bounded() {
     let grown = resident_kib() - before;
     assert!(grown < PUBLISHERS * 512, "{PUBLISHERS} held publishers cost {grown} KiB");
 }
+
+/// The kernel's timer of the broker's end of a connection, as `/proc/net/tcp` has it: 2 is keepalive.
+fn timer(client: &Client) -> Option<u8> {
+    let (near, far) = (client.stream.peer_addr().unwrap(), client.stream.local_addr().unwrap());
+    let ends = [near.port(), far.port()].map(|port| format!(":{port:04X}"));
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let row = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = row.filter(|row| row.len() > 5).find(|row| row[1].ends_with(&ends[0]) && row[2].ends_with(&ends[1]))?;
+    row[5].split(':').next()?.parse().ok()
+}
+
+#[test]
+fn a_client_that_is_not_read_and_vanishes_without_a_word_is_looked_after_by_the_kernel() {
+    // Nothing else would notice it: it has no heartbeats, and what it holds is for nobody else.
+    let Some((_broker, _http, _watcher, publisher, _)) = held_with(0, 1) else { return };
+    let due = Instant::now() + PATIENCE;
+    // Until all that was written is acknowledged another timer runs.
+    while timer(&publisher) != Some(2) {
+        assert!(Instant::now() < due, "{:?}", timer(&publisher));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

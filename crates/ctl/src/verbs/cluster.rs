@@ -144,8 +144,11 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
             (name.clone(), listeners.iter().filter(|listener| listener["node"] == name.as_str()).cloned().collect())
         })
         .collect();
+    let is_drained =
+        |name: &String| nodes.iter().any(|node| node["name"] == name.as_str() && node["being_drained"] == true);
+    let word = |name: &String| if is_drained(name) { "marked for maintenance" } else { "not under maintenance" };
     let maintenance: serde_json::Map<String, Value> =
-        running.iter().map(|name| (name.clone(), "not under maintenance".into())).collect();
+        running.iter().map(|name| (name.clone(), word(name).into())).collect();
     let told = json!({
         "alarms": alarms,
         "cluster_name": overview["cluster_name"],
@@ -169,7 +172,7 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
         title("Running Nodes") + &lines(&running),
         title("Versions") + &lines(&running.iter().map(|name| format!("{name}: {version}")).collect::<Vec<_>>()),
         title("Maintenance status")
-            + &lines(&running.iter().map(|n| format!("Node: {n}, status: not under maintenance")).collect::<Vec<_>>()),
+            + &lines(&running.iter().map(|n| format!("Node: {n}, status: {}", word(n))).collect::<Vec<_>>()),
         title("Alarms") + &lines(&alarm_lines(&alarms)),
         title("Network Partitions") + "(none)\n",
         title("Listeners") + &listener_lines(&listeners, true),

@@ -135,9 +135,17 @@ fn look_until<T>(cx: &Cx<'_>, mut found: impl FnMut(Duration) -> Result<T, Failu
 }
 
 fn await_startup(cx: &Cx<'_>) -> Result<Shown, Failure> {
-    look_until(cx, |left| look(cx, left)).map(|_| Shown::Done).map_err(|failure| match failure.code {
-        // It is there and hangs.
-        TOO_LATE => Failure { text: late(cx), ..failure },
+    let mut known = None;
+    let found = look_until(cx, |left| {
+        look(cx, left).inspect_err(|failure| {
+            if failure.code == UNAVAILABLE {
+                known = Some(failure.text.clone());
+            }
+        })
+    });
+    found.map(|_| Shown::Done).map_err(|failure| match failure.code {
+        // It is there and hangs, or the last look had no time left.
+        TOO_LATE => Failure { text: known.unwrap_or_else(|| late(cx)), ..failure },
         // That a node is not there is, after a wait, that it took too long; why is told.
         UNAVAILABLE => Failure { code: TOO_LATE, ..failure },
         _ => failure,

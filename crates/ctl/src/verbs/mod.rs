@@ -21,6 +21,7 @@ mod replicas;
 mod report;
 mod settings;
 mod status;
+mod upgrade;
 mod users;
 mod vhosts;
 mod whole;
@@ -46,6 +47,7 @@ pub(crate) const ALL: &[&[Verb]] = &[
     listings::VERBS,
     queues::VERBS,
     replicas::VERBS,
+    upgrade::VERBS,
     connections::VERBS,
     health::VERBS,
     settings::VERBS,
@@ -54,7 +56,8 @@ pub(crate) const ALL: &[&[Verb]] = &[
 ];
 
 /// Answered before a verb is looked for; here for the list.
-const EVERY_TOOL: u8 = crate::tool::CTL | crate::tool::DIAGNOSTICS | crate::tool::QUEUES | crate::tool::PLUGINS;
+const EVERY_TOOL: u8 =
+    crate::tool::CTL | crate::tool::DIAGNOSTICS | crate::tool::QUEUES | crate::tool::UPGRADE | crate::tool::PLUGINS;
 const HELP: &[Verb] = &[
     Verb {
         name: "help",

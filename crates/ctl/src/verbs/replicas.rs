@@ -220,7 +220,11 @@ fn is_spread(cluster: &Value) -> bool {
 }
 
 fn rebalance(cx: &Cx<'_>) -> Result<Shown, Failure> {
-    let kind = cx.word(0);
+    spread(cx, cx.word(0))
+}
+
+/// Spreads leaders over the nodes, and tells who leads how many.
+pub(super) fn spread(cx: &Cx<'_>, kind: &str) -> Result<Shown, Failure> {
     if !["all", "classic", "quorum"].contains(&kind) {
         return Err(Failure::argument(DATA, format!("Bad argument: '{kind}' is none of all, classic and quorum")));
     }

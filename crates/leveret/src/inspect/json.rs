@@ -5,9 +5,9 @@
 //! no such numbers.
 
 use serde_json::{Value, json};
-use storage::{Founder, WalPosition};
 use storage::inspect::Fact;
 use storage::wal::RecordName;
+use storage::{Founder, WalPosition};
 
 /// The line of a fact, without its line break.
 pub(super) fn line(fact: &Fact) -> Value {

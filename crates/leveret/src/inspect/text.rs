@@ -6,9 +6,9 @@
 
 use std::io::{self, Write};
 
-use storage::{Founder, WalPosition};
 use storage::inspect::Fact;
 use storage::wal::RecordName;
+use storage::{Founder, WalPosition};
 
 /// Which table is being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,11 +138,18 @@ impl Tables {
         }
     }
 
-    /// Writes the last line. What was not read is named there: nobody is to take it for whole.
-    pub(super) fn write_end(&mut self, unread: u64, out: &mut impl Write) -> io::Result<()> {
+    /// Writes the last lines. What was not read is named there: nobody is to take it for whole.
+    /// `in_log_alone`: no state was saved yet.
+    pub(super) fn write_end(&mut self, (unread, in_log_alone): (u64, bool), out: &mut impl Write) -> io::Result<()> {
         self.end_row(out)?;
         let [wal, extents, checkpoints] = self.counts;
         writeln!(out)?;
+        if in_log_alone {
+            writeln!(
+                out,
+                "no state was saved yet: all that is in this folder is in the log, record by record (--records)"
+            )?;
+        }
         write!(out, "log files {wal}, extents {extents}, checkpoints {checkpoints}; ")?;
         match self.damage_count {
             0 if unread > 0 => write!(out, "no damage found in what was read")?,

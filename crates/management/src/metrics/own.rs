@@ -133,7 +133,11 @@ impl Scrape {
                 "Copies of partitions that this node leads which are not in sync, or whose node is not reached",
                 self.quorum.behind,
             ),
-            ("nodes_unreached", "Nodes of the cluster that this one is not linked with", self.quorum.unreached.len() as u64),
+            (
+                "nodes_unreached",
+                "Nodes of the cluster that this one is not linked with",
+                self.quorum.unreached.len() as u64,
+            ),
             ("transient_messages_bytes", "Memory pinned by messages of transient queues", figures.transient_bytes),
             (
                 "transient_messages_limit_bytes",

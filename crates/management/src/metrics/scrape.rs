@@ -125,7 +125,7 @@ impl Scrape {
         let standings = if is_asked { handle.member_standings().await } else { Vec::new() };
         let members = handle.members();
         let topology = handle.topology();
-        let quorum = match is_asked {
+        let seen = match is_asked {
             true => Quorum::of(&Map::of(handle, &topology, members), |id| handle.leader(id), &standings),
             false => Quorum::default(),
         };
@@ -171,7 +171,7 @@ impl Scrape {
             exchanges: exchange_rows(&topology, &store, &view),
             channels,
             connections,
-            quorum,
+            quorum: seen,
             stages: *store.stages().since_start(),
             memory: crate::resource::memory_parts(&figures),
             figures,

@@ -26,7 +26,7 @@ pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused
         "product_name": facts.config.product,
         "product_version": facts.config.product_version,
         "parameters": parameter::all(&topology, wanted),
-        "policies": policy::all(&topology, false, wanted),
+        "policies": policy::exported(&topology, wanted),
         "queues": queues(&topology, wanted),
         "exchanges": exchanges(&topology, wanted),
         "bindings": bindings(&topology, wanted),

@@ -67,7 +67,8 @@ const NOT_SERVING: &str = "this rabbit node is not currently available to serve"
 
 /// GET: the node serves clients: a majority of its cluster decides for it.
 pub(super) async fn in_service(cx: Cx<'_>) -> Result<Answer, Refused> {
-    match cx.quorum().await.without_majority() {
+    let rests = cx.handle().rests().then(|| "it is in maintenance mode until `rabbitmq-upgrade revive`".to_owned());
+    match rests.or(cx.quorum().await.without_majority()) {
         None => well(),
         Some(why) => {
             let reason = format!("{NOT_SERVING}: {why}");

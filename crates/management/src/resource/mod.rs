@@ -251,6 +251,9 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"nodes", name, b"publishers", b"hold"] => on!(method;
             "PUT" => node::hold_publishers(cx, name, true),
             "DELETE" => node::hold_publishers(cx, name, false)),
+        [b"nodes", name, b"maintenance"] => on!(method;
+            "PUT" => node::rest(cx, name, true),
+            "DELETE" => node::rest(cx, name, false)),
         [b"connections" | b"channels" | b"consumers", ..] => sockets(cx, method, parts).await,
         [b"vhosts", vhost, b"connections"] => on!(method; "GET" => connection::list(cx, Some(vhost), None).await),
         [b"vhosts", vhost, b"channels"] => on!(method; "GET" => channel::list(cx, Some(vhost)).await),

@@ -310,6 +310,14 @@ pub(super) fn hold_publishers(cx: Cx<'_>, name: &[u8], hold: bool) -> Result<Ans
     Ok(Answer::done())
 }
 
+/// PUT and DELETE: the node serves no clients and leads nothing, or all of it again.
+pub(super) fn rest(cx: Cx<'_>, name: &[u8], on: bool) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    cx.need_node(name)?;
+    cx.handle().rest(on);
+    Ok(Answer::done())
+}
+
 /// Where the node listens, in RabbitMQ's form.
 pub(super) fn listeners(cx: Cx<'_>) -> Vec<Value> {
     let facts = cx.handle().facts();
@@ -349,7 +357,7 @@ fn describe(cx: Cx<'_>, rates: Option<&Ranges>) -> Value {
         "name": facts.node_name,
         "type": "disc",
         "running": true,
-        "being_drained": false,
+        "being_drained": handle.rests(),
         "os_pid": std::process::id().to_string(),
         "uptime": facts.started.elapsed().as_millis() as u64,
         "processors": std::thread::available_parallelism().map_or(1, usize::from),

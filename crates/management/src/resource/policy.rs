@@ -120,6 +120,20 @@ pub(super) fn all(topology: &Topology, operator: bool, wanted: impl Fn(VhostId) 
     policies.map(|(vhost, name, policy)| describe(vhost, name, policy)).collect()
 }
 
+/// The same for an export. One of whose keys none had a meaning here, as those of mirrored queues have not, stays
+/// for its place before others, and RabbitMQ takes none without a key: it gets one that says what is so anyway.
+pub(super) fn exported(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value> {
+    let mut policies = all(topology, false, wanted);
+    policies.iter_mut().for_each(|policy| give_a_key(&mut policy["definition"]));
+    policies
+}
+
+fn give_a_key(definition: &mut Value) {
+    if definition.as_object().is_some_and(|keys| keys.is_empty()) {
+        *definition = json!({ "queue-mode": "default" });
+    }
+}
+
 fn describe(vhost: &Vhost, name: &Name, policy: &Policy) -> Value {
     json!({
         "vhost": json::text(&vhost.name),
@@ -129,4 +143,19 @@ fn describe(vhost: &Vhost, name: &Name, policy: &Policy) -> Value {
         "definition": json::table(&policy.definition),
         "priority": policy.priority,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_without_a_key_is_exported_with_one_that_changes_nothing() {
+        let exported = |mut definition: Value| {
+            give_a_key(&mut definition);
+            definition
+        };
+        assert_eq!(exported(json!({})), json!({ "queue-mode": "default" }));
+        assert_eq!(exported(json!({ "max-length": 5 })), json!({ "max-length": 5 }));
+    }
 }

@@ -119,8 +119,8 @@ impl<'a> Rows<'a> {
         let leader = place.leader.filter(|_| !is_damaged);
         let is_known = leader.is_some_and(|member| member.is_own);
         // In a cluster a durable classic queue has copies too.
-        let has_copies = queue.shape.queue_type == QueueType::Quorum
-            || handle.has_peers() && !queue.partition.is_in_memory();
+        let has_copies =
+            queue.shape.queue_type == QueueType::Quorum || handle.has_peers() && !queue.partition.is_in_memory();
         let policies = self.topology.policies_of_queue(queue);
         let text = |name: Option<&'a Name>| name.map(|name| Text(name));
         let totals = |count: u64| Some(count).filter(|_| is_known && (self.rates.is_some() || self.wants_totals));

@@ -15,7 +15,7 @@
 //! 87 applied       index
 //! 88 ask           number, length, question
 //! 89 answer        number, flags { last, refused }, length, part
-//! 92 to 95         news, see `news_form`
+//! 92 to 96         news, see `news_form`
 //! ```
 //!
 //! Numbers are varints. A frame of this kind stands in a packet with the partition that it is for or

@@ -6,6 +6,7 @@
 //! 93 user     length, name, connections, channels
 //! 94 vhost    virtual host, connections
 //! 95 traced   virtual host, flags { on }, stamp
+//! 96 rests    flags { on }
 //! ```
 //!
 //! Invariant: as of the other frames, see `peer`. Each says what is, and not what changed, so that one
@@ -52,6 +53,11 @@ pub enum News {
         /// The highest counts.
         stamp: u64,
     },
+    /// Whether the sending node is to lead nothing.
+    Rests {
+        /// Whether it is.
+        on: bool,
+    },
 }
 
 pub(super) fn kind(news: &News) -> u8 {
@@ -60,6 +66,7 @@ pub(super) fn kind(news: &News) -> u8 {
         News::User { .. } => 93,
         News::Vhost { .. } => 94,
         News::Traced { .. } => 95,
+        News::Rests { .. } => 96,
     }
 }
 
@@ -77,6 +84,7 @@ pub(super) fn encode(news: &News, out: &mut Segments) {
             put_flags(out, &[*on]);
             out.put_varint(*stamp);
         }
+        News::Rests { on } => put_flags(out, &[*on]),
     }
 }
 
@@ -93,6 +101,10 @@ pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<News>, De
         95 => {
             let (vhost, [on]) = (vhost(cursor)?, flags(cursor)?);
             News::Traced { vhost, on, stamp: cursor.varint()? }
+        }
+        96 => {
+            let [on] = flags(cursor)?;
+            News::Rests { on }
         }
         _ => return Ok(None),
     };

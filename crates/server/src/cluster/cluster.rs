@@ -16,7 +16,8 @@ use crate::run::{Asks, RunError};
 use crate::startup::Startup;
 use crate::topology_log::Answer;
 use broker::topology::{
-    ClusterMember, ClusterNode, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, NodeStanding, Refusal, Topology,
+    ClusterMember, ClusterNode, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, NodeStanding,
+    Refusal, Topology,
 };
 use broker::{NodeLife, NodeNumber};
 use partition::machine::MACHINE_VERSION as QUEUES_MACHINE_VERSION;
@@ -122,7 +123,10 @@ impl Missing {
         match names.is_empty() {
             true => format!("it waits until a majority of the {of} nodes of its cluster has decided that it is back"),
             false => {
-                format!("it waits for a majority of the {of} nodes of its cluster, and does not reach {}", names.join(", "))
+                format!(
+                    "it waits for a majority of the {of} nodes of its cluster, and does not reach {}",
+                    names.join(", ")
+                )
             }
         }
     }
@@ -407,7 +411,10 @@ impl Member {
         // Those that were forgotten stay in the record.
         let known: Vec<(NodeNumber, String)> = match topology.nodes().count() >= self.record.founders.len() {
             true => {
-                let shown = |node: &ClusterNode| if node.name.is_empty() { &node.address } else { &node.name }.to_string();
+                let shown = |node: &ClusterNode| {
+                    let shown = if node.name.is_empty() { &node.address } else { &node.name };
+                    shown.to_string()
+                };
                 topology.present_nodes().map(|(number, node)| (number, shown(node))).collect()
             }
             // The topology does not have them yet.
@@ -442,7 +449,10 @@ mod tests {
     fn who_asks_a_node_that_waits_hears_for_whom() {
         let missing = |names: &[&str]| Missing { names: names.iter().map(|n| (*n).to_owned()).collect(), of: 3 };
         let says = missing(&["leveret@n2", "leveret@n3"]).sentence();
-        assert_eq!(says, "it waits for a majority of the 3 nodes of its cluster, and does not reach leveret@n2, leveret@n3");
+        assert_eq!(
+            says,
+            "it waits for a majority of the 3 nodes of its cluster, and does not reach leveret@n2, leveret@n3"
+        );
         assert!(missing(&[]).sentence().contains("has decided that it is back"));
     }
 

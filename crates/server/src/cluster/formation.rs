@@ -50,7 +50,7 @@ pub(super) enum FormationError {
     #[error(
         "the cluster was founded with another data folder for {address}: this one is new, and a node that lost its disk cannot come back as \
          itself. Bring the old folder back; where it is lost, have another node forget this one (`leveret ctl forget_cluster_node`, if that was \
-         not done yet), and start it with cluster_join in place of cluster_peers: it joins anew"
+         not done yet), and start it over an empty folder with cluster_join in place of cluster_peers: it joins anew"
     )]
     NotNamed {
         /// This node.

@@ -10,7 +10,9 @@
 mod support;
 
 use crate::config::{Config, Key, Machine, Sources, load};
+use crate::handle::Handle;
 use crate::run::{Asks, run};
+use crate::startup::{Attendant, Startup};
 use amqp::wire::method::Method;
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -101,6 +103,21 @@ fn config(folder: &Path) -> Config {
     config
 }
 
+/// Is told where the broker listens.
+struct Told(std::sync::mpsc::Sender<SocketAddr>);
+
+impl Attendant for Told {
+    type Attending = ();
+
+    fn begin(&mut self, _: &Arc<Startup>) {}
+
+    fn hold(&mut self) {}
+
+    fn attend(self, handle: Handle) {
+        self.0.send(handle.facts().amqp[0]).unwrap();
+    }
+}
+
 /// Runs a broker of one shard over a disk behind `gate` while `test` talks to it.
 fn with_broker(gate: &Arc<Gate>, test: impl FnOnce(SocketAddr)) {
     let parent = tempfile::Builder::new().tempdir_in(MEMORY).or_else(|_| tempfile::tempdir()).unwrap();
@@ -113,7 +130,7 @@ fn with_broker(gate: &Arc<Gate>, test: impl FnOnce(SocketAddr)) {
         let never = AtomicBool::new(false);
         let asks = Asks { report: &never, reload: &never, ends: &never };
         let shutdown = async move { _ = stopped.recv() };
-        run(&config, shutdown, || {}, asks, |handle| told.send(handle.facts().amqp[0]).unwrap()).unwrap();
+        run(&config, shutdown, || {}, asks, Told(told)).unwrap();
     });
     test(address.recv().unwrap());
     drop(stop);

@@ -109,6 +109,10 @@ impl Proposer for Decided {
         change.map(|change| change.encode())
     }
 
+    fn heir(&self) -> Option<NodeNumber> {
+        self.changes.heir()
+    }
+
     fn shown_node(&self, node: NodeNumber) -> String {
         let known = self.changes.with_topology(|topology| topology.shown_node(node));
         known.unwrap_or_else(|| format!("node {}", node.0))

@@ -40,9 +40,14 @@ impl Shared {
         News::Alarms { disk: alarms.disk, memory: alarms.memory }
     }
 
+    /// Whether this node is to lead nothing.
+    pub(crate) fn rest_news(&self) -> News {
+        News::Rests { on: self.leaders.rests(self.leaders.own()) }
+    }
+
     /// All that a node is to hear that was just linked.
     pub(crate) fn all_news(&self) -> Vec<News> {
-        let mut all = vec![self.alarm_news()];
+        let mut all = vec![self.alarm_news(), self.rest_news()];
         all.extend(self.sessions.occupancy.all().into_iter().map(taken_news));
         all.extend(self.traced.all().into_iter().map(|(vhost, said)| trace_news(vhost, said)));
         all
@@ -69,12 +74,16 @@ impl Shared {
                 self.sessions.occupancy.note(node, Taken::Vhost { vhost, connections: count(connections) });
             }
             News::Traced { vhost, on, stamp } => self.traced.note(vhost, Said { stamp, on }),
+            News::Rests { on } => {
+                self.leaders.rest(node, on);
+            }
         }
     }
 
     /// The link to another node is gone: what it told of itself is true no longer.
     pub(crate) fn unhear(&self, node: NodeNumber) {
         self.note_alarms(node, false, false);
+        self.leaders.rest(node, false);
         self.sessions.occupancy.forget(node);
     }
 

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 use switch::{Directory, Follower, Leaders, Tell};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// The part of `transient_bytes_max` that the histories of all `x-recent-history` exchanges may
 /// take: one in so many.
@@ -84,6 +84,8 @@ pub(crate) struct Shared {
     pub(crate) queues_created: AtomicU64,
     pub(crate) queues_deleted: AtomicU64,
     pub(crate) draining: AtomicBool,
+    /// Whether somebody looks after the node, so that it serves no clients and is to lead nothing.
+    pub(crate) rests: watch::Sender<bool>,
     /// Tells the acceptor that the node drains.
     pub(crate) door_closes: Notify,
     start: Instant,
@@ -148,6 +150,7 @@ impl Shared {
             queues_created: AtomicU64::new(0),
             queues_deleted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
+            rests: watch::Sender::new(false),
             door_closes: Notify::new(),
             start,
             config,
@@ -275,6 +278,22 @@ impl Shared {
     /// The partition that answers a sync for the whole node.
     pub(crate) fn sync_partition(&self) -> PartitionId {
         self.directory.durable().next().unwrap_or_else(|| self.directory.in_memory(0))
+    }
+
+    /// Has the node serve no clients and lead nothing from now on, or all of it again.
+    pub(crate) fn rest(&self, on: bool) {
+        if self.rests.send_replace(on) == on {
+            return;
+        }
+        self.leaders.rest(self.leaders.own(), on);
+        self.tell_nodes(|| vec![self.rest_news()]);
+        match on {
+            true => {
+                tracing::warn!("put into maintenance mode: clients are closed, none is let in, and others are to lead");
+                self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::CloseClients));
+            }
+            false => tracing::info!("back from maintenance mode: clients are let in, and it may lead"),
+        }
     }
 
     /// Raises or ends an alarm.

@@ -49,6 +49,8 @@ pub(crate) enum Parcel {
         /// What the client is told.
         text: String,
     },
+    /// The operator closes all of them.
+    CloseClients,
     /// Somebody looked at the password of a login.
     Password {
         /// The connection's.

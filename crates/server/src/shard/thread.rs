@@ -13,7 +13,7 @@ use crate::engine::{Decided, ShardDisk, wall_ms};
 use crate::listener::{self, Door, Room};
 use crate::node::{MakePartitions, ShardParts, Shared};
 use crate::random;
-use crate::stream::Stream;
+use crate::stream::{Stream, keep_alive};
 use crate::topology_log::Answer;
 use amqp::Millis;
 use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, Topology};
@@ -34,6 +34,8 @@ use std::time::Duration;
 use switch::{Crossing, Follower, LEADERS_LOOK_MS, Surroundings, Switch, Tell, window_bytes};
 use tokio::runtime::{Builder, LocalOptions};
 
+/// What clients are told of a node that serves none any more, in RabbitMQ's words.
+const MAINTENANCE: &str = "Node was put into maintenance mode";
 /// A shard that does something gives the memory of bursts back this often.
 const TRIM_AFTER_MS: Millis = 2_000;
 
@@ -434,6 +436,12 @@ impl StepTask {
             Parcel::CloseConnection { connection, text } => {
                 for client in local.all_clients().into_iter().filter(|client| client.number() == connection) {
                     client.close_by_operator(&text, local, now);
+                    local.flush_later(&client);
+                }
+            }
+            Parcel::CloseClients => {
+                for client in local.all_clients() {
+                    client.close_by_operator(MAINTENANCE, local, now);
                     local.flush_later(&client);
                 }
             }

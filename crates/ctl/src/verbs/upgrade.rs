@@ -1,0 +1,111 @@
+//! What goes before and after an upgrade of one node: it is emptied, and taken back.
+//!
+//! Invariant: `drain` comes back once others lead all that they can, and not when it was told.
+
+use super::replicas;
+use crate::api::path;
+use crate::context::{Cx, items, text};
+use crate::failure::{Failure, SOFTWARE};
+use crate::form::Shown;
+use crate::tool::UPGRADE;
+use crate::verb::{Section, VERB, Verb};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+const STEP: Verb = Verb { tools: UPGRADE, section: Section::Cluster, ..VERB };
+/// How long others may take to lead what the node led, and how often it is looked how far they are.
+const HANDED_OVER_WITHIN: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often it is looked whether the node is not needed any more.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+
+pub(super) const VERBS: &[Verb] = &[
+    Verb {
+        name: "drain",
+        about: "Puts the node into maintenance mode: it closes its clients, lets none in, and others lead its queues",
+        run: drain,
+        ..STEP
+    },
+    Verb { name: "revive", about: "Ends maintenance mode", run: revive, ..STEP },
+    Verb {
+        name: "await_online_quorum_plus_one",
+        about: "Waits until no queue loses its majority with the node",
+        timeout_s: 120,
+        run: await_quorum_plus_one,
+        ..STEP
+    },
+    Verb {
+        name: "post_upgrade",
+        about: "Spreads the leaders of all queues over the nodes",
+        run: |cx| replicas::spread(cx, "all"),
+        ..STEP
+    },
+];
+
+fn drain(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let node = cx.node()?;
+    cx.banner(&format!(
+        "Will put node {node} into maintenance mode. The node will no longer serve any client traffic!"
+    ));
+    cx.api()?.put(&path(&["nodes", &node, "maintenance"]), &Value::Null)?.good()?;
+    let until = Instant::now() + HANDED_OVER_WITHIN;
+    let mut left = leads(cx, &node)?;
+    while !left.is_empty() && Instant::now() < until {
+        std::thread::sleep(LOOK_EVERY);
+        left = leads(cx, &node)?;
+    }
+    match left.is_empty() {
+        true => Ok(Shown::Done),
+        false => Err(Failure::error(
+            SOFTWARE,
+            format!(
+                "Node {node} serves no clients any more, and still leads partitions {}: no other node has all of them and can \
+                 be reached. They stand still once it stops, until a majority of their nodes is there",
+                left.join(", ")
+            ),
+        )),
+    }
+}
+
+/// The partitions that a node leads while another one could; none of a node alone.
+fn leads(cx: &Cx<'_>, node: &str) -> Result<Vec<String>, Failure> {
+    let cluster = cx.api()?.get("leveret/cluster?columns=nodes,partitions")?.good()?;
+    if cluster["nodes"].as_array().map_or(0, Vec::len) < 2 {
+        return Ok(Vec::new());
+    }
+    let partitions = items(cluster["partitions"].clone())?;
+    let led = partitions.iter().filter(|partition| partition["leader"] == node);
+    Ok(led.map(|partition| partition["partition"].to_string()).collect())
+}
+
+fn revive(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let node = cx.node()?;
+    cx.banner(&format!("Will revive node {node} from maintenance. The node will now serve client traffic!"));
+    cx.api()?.delete(&path(&["nodes", &node, "maintenance"]))?.good().map(|_| Shown::Done)
+}
+
+fn await_quorum_plus_one(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let timeout = cx.timeout().unwrap_or(Duration::from_secs(120));
+    cx.banner(&format!(
+        "Will wait for a quorum + 1 of nodes to be online for all quorum queues for {} seconds...",
+        timeout.as_secs()
+    ));
+    if items(cx.api()?.get("nodes?columns=name")?.good()?)?.len() < 2 {
+        let text = "Target node seems to be the only one in a single node cluster, the command does not apply";
+        return Ok(Shown::Line(text.to_owned()));
+    }
+    // The request itself has all of that time, and is not to be the one that runs out of it.
+    let until = Instant::now() + timeout.saturating_sub(ASK_EVERY * 2);
+    loop {
+        let answer = cx.api()?.get("health/checks/node-is-quorum-critical")?;
+        match answer.status {
+            503 if Instant::now() < until => std::thread::sleep(ASK_EVERY),
+            503 => {
+                let why = text(&answer.json()["reason"]);
+                let late = "time is up, no quorum + 1 online replicas came online for at least some quorum queues";
+                return Err(Failure::error(SOFTWARE, format!("{late}: {why}")));
+            }
+            _ => return answer.good().map(|_| Shown::Done),
+        }
+    }
+}
