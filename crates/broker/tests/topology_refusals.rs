@@ -143,6 +143,22 @@ const LOCKED: &str = "RESOURCE_LOCKED - cannot obtain exclusive access to locked
                       originally declared on another connection or the exclusive property value does not match that \
                       of the original declaration.";
 
+/// Rights by a token are those of its scopes, whatever the user of that name may do.
+#[test]
+fn scopes_say_which_keys_of_a_topic_exchange_may_be_used() {
+    let topology = Topology::new();
+    let publish = |texts: &[&str], key: &[u8]| {
+        let scopes = Scopes::parse(texts.iter().copied(), &|_| None);
+        let actor = Actor { user: b"guest", connection: 1, scopes: Some(&scopes) };
+        topology.check_publish(actor, VhostId(0), b"amq.topic", key).is_ok()
+    };
+    let some_keys = ["write:*/amq.topic/a.*"];
+    assert!(publish(&some_keys, b"a.b") && !publish(&some_keys, b"b.a"));
+    assert!(!publish(&["write:*/amq.topic"], b"a.b"), "a scope without keys grants none");
+    assert!(!publish(&["read:*/amq.topic/*"], b"a.b") && !publish(&["write:other/amq.topic/*"], b"a.b"));
+    assert!(publish(&["write:*/*/*"], b"a.b"));
+}
+
 #[test]
 fn argument_values_are_refused_with_rabbitmqs_reasons() {
     let cases: &[(&str, &str, Value, &str)] = &[

@@ -290,6 +290,17 @@ mod tests {
     }
 
     #[test]
+    fn patterns_and_scopes_have_a_limit_and_what_is_beyond_it_grants_nothing() {
+        let stars = |count: usize| scopes(&[&format!("read:*/{}", "a*".repeat(count / 2))]);
+        assert!(stars(PIECES_MAX).allows(Access::Read, b"/", "a".repeat(PIECES_MAX / 2).as_bytes()));
+        assert_eq!(stars(PIECES_MAX + 2), Scopes::default());
+        let many: Vec<String> = (0..=SCOPES_MAX).map(|number| format!("read:*/q{number}")).collect();
+        let many = Scopes::parse(many.iter().map(String::as_str), &|_| None);
+        let is_read = |number: usize| many.allows(Access::Read, b"/", format!("q{number}").as_bytes());
+        assert!(is_read(SCOPES_MAX - 1) && !is_read(SCOPES_MAX));
+    }
+
+    #[test]
     fn texts_say_the_same_again() {
         let own = scopes(&["read:*/{sub}-*", "write:%2F/x/a.*%25", "configure:{vhost}/a+b"]);
         let texts: Vec<String> = own.texts().collect();

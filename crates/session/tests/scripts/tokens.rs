@@ -1,7 +1,8 @@
 //! Logins by a token, what it gives, its renewal and its end.
 
 use crate::script::{Script, declare, get};
-use amqp::Event;
+use amqp::{Event, Properties};
+use broker::topology::{Command as Change, Name, PasswordHash};
 use bytes::Bytes;
 
 /// Of the form of a token; who looks at it is the script.
@@ -37,6 +38,19 @@ fn who_is_let_in_by_a_token_may_do_what_its_scopes_say() {
     assert_eq!(script.said().len(), 1, "it goes on its way");
     script.ask(1, get());
     assert_eq!(script.said(), ["1: error 403 read access to queue 'q' in vhost '/' refused for user 'ann'"]);
+}
+
+#[test]
+fn the_tags_of_a_user_of_that_name_are_not_those_of_a_token() {
+    let mut script = ann(&["configure:*/*", "write:*/amq.default"]);
+    let password = PasswordHash::argon2id(b"sesame", [7; 16]);
+    script.decree(Change::RaiseVersion { version: 3 });
+    script.decree(Change::PutUser { name: Name::from("ann"), password, tags: vec![Name::from("impersonator")] });
+    let mut properties = Vec::new();
+    Properties { user_id: Some(b"bob"), ..Properties::default() }.encode_to(&mut properties);
+    script.publish_with(1, "q", "x", 1, &properties);
+    let said = script.said();
+    assert!(said.len() == 1 && said[0].starts_with("1: error 406 user_id property set to 'bob'"), "{said:?}");
 }
 
 #[test]

@@ -336,6 +336,8 @@ fn what_is_no_token_is_refused() {
         assert_eq!(look(token), Refused::Malformed);
     }
     assert_eq!(look(&"a".repeat(70_000)), Refused::Malformed);
+    let long = signer.sign(&json!({"alg": "ES256", "kid": "k"}), &with("more", json!("x".repeat(70_000))));
+    assert_eq!(look(&long), Refused::Malformed, "nothing so long is looked at, however well it is signed");
     let head = json!({"alg": "ES256", "kid": "k", "crit": ["b64"], "b64": false});
     assert_eq!(look(&signer.sign(&head, &claims())), Refused::Critical);
     let head = json!({"alg": "ES256", "kid": "k"});
