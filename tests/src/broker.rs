@@ -67,6 +67,15 @@ pub fn unique(stem: &str) -> String {
     format!("{stem}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// Whether all threads of a process stand still: one may go on for a moment behind the signal.
+fn is_stopped(id: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{id}/task")).expect("the broker runs").flatten();
+    let state = |stat: String| stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with('T'));
+    threads
+        .map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok().and_then(state))
+        .all(|is| is != Some(false))
+}
+
 impl Broker {
     /// The broker that all tests of this process share. Started at the first call.
     pub fn shared() -> &'static Broker {
@@ -301,6 +310,11 @@ impl Broker {
         let id = self.pid().expect("the broker runs");
         let pid = rustix::process::Pid::from_raw(i32::try_from(id).expect("process ids are small")).expect("not zero");
         rustix::process::kill_process(pid, signal).expect("our own child can be signalled");
+        let due = Instant::now() + END_PATIENCE;
+        while signal == rustix::process::Signal::STOP && !is_stopped(id) {
+            assert!(Instant::now() < due, "the broker goes on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits for the process to end by itself or by a signal sent before.

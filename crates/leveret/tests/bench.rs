@@ -142,7 +142,7 @@ fn a_campaign_goes_on_where_it_was_and_tells_what_could_not_be_made() {
     assert!(code == Some(1) && text.contains("not made: no broker, Hare: starting cat"), "{code:?} {text}");
     let out = folder.path().join("two");
     let page = std::fs::read_to_string(out.join("index.html")).unwrap();
-    for part in ["fast, size 1000", "A campaign of the tests.", "Could not be measured: no broker, Hare", "As fast as"]
+    for part in ["fast, size 1,000", "A campaign of the tests.", "Could not be measured: no broker, Hare", "As fast as"]
     {
         assert!(page.contains(part), "{part}");
     }

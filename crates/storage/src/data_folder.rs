@@ -72,6 +72,8 @@ pub struct DataFolder<D: Disk> {
     identity: FolderIdentity,
     node: NodeRecord,
     founded: bool,
+    /// Whether its node became a member by this process.
+    is_new_member: bool,
     was_short: bool,
     _lock: D::File,
     _folder_lock: FolderLock,
@@ -156,6 +158,7 @@ impl<D: Disk> DataFolder<D> {
                 identity: founding,
                 node,
                 founded: true,
+                is_new_member: false,
                 was_short,
                 _lock: lock,
                 _folder_lock: folder_lock,
@@ -182,7 +185,16 @@ impl<D: Disk> DataFolder<D> {
         if version == 1 {
             write_identity(&*disk, &identity)?;
         }
-        Ok(DataFolder { disk, identity, node, founded: false, was_short, _lock: lock, _folder_lock: folder_lock })
+        Ok(DataFolder {
+            disk,
+            identity,
+            node,
+            founded: false,
+            is_new_member: false,
+            was_short,
+            _lock: lock,
+            _folder_lock: folder_lock,
+        })
     }
 
     /// Who it belongs to.

@@ -87,6 +87,7 @@ fn a_node_that_is_drained_serves_nobody_and_leads_nothing_until_it_is_revived() 
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     assert!(tools.diagnostics("check_running").bad(69).contains("maintenance mode"));
     assert!(tools.ctl("cluster_status").good().contains("Node: leveret@n1, status: marked for maintenance"));
+    assert!(tools.ctl("status").good().contains("Is under maintenance?: true"));
     for http in &nodes.http {
         assert_eq!(http.get("/api/nodes/leveret@n1").with(200)["being_drained"], true);
     }

@@ -117,6 +117,7 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let uptime_s = found["uptime"].as_u64().unwrap_or(0) / 1000;
     let pid: u64 = text(&found["os_pid"]).parse().unwrap_or(0);
     let folder = text(&found["db_dir"]);
+    let is_drained = found["being_drained"] == true;
     let told = json!({
         "active_plugins": [],
         "alarms": alarms,
@@ -130,7 +131,7 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
             "total_limit": found["fd_total"],
             "total_used": found["fd_used"],
         },
-        "is_under_maintenance": false,
+        "is_under_maintenance": is_drained,
         "leveret_version": overview["leveret_version"],
         "listeners": listeners,
         "log_files": ["<stderr>"],
@@ -160,7 +161,7 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let sections = [
         title("Runtime")
             + &format!(
-                "OS PID: {pid}\nOS: Linux\nUptime (seconds): {uptime_s}\nIs under maintenance?: false\nRabbitMQ version: \
+                "OS PID: {pid}\nOS: Linux\nUptime (seconds): {uptime_s}\nIs under maintenance?: {is_drained}\nRabbitMQ version: \
                  {}\nLeveret version: {}\nNode name: {node}\nThreads: {} used, {} limit\n",
                 text(&overview["rabbitmq_version"]),
                 text(&overview["leveret_version"]),

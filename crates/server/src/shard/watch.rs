@@ -109,6 +109,7 @@ mod tests {
 
     const P: PartitionId = PartitionId(1);
 
+    #[expect(clippy::vec_box, reason = "they come boxed")]
     fn step(watch: &Watch, now_us: u64, progress: Option<Progress>) -> Vec<Box<Span>> {
         let ended: RefCell<Vec<Box<Span>>> = RefCell::default();
         watch.begin_step(now_us);

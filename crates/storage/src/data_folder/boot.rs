@@ -79,7 +79,8 @@ impl<D: Disk> DataFolder<D> {
     /// A process begins to use the folder, in this boot of the machine: a number that no other boot
     /// has.
     ///
-    /// A folder that was founded just now has forgotten nothing. What is returned is durable.
+    /// A folder that was founded just now, or whose node became a member just now, has forgotten nothing. What is
+    /// returned is durable.
     pub fn begin_life(&self, boot: u128) -> Result<Life, StorageError> {
         let last = match read(&*self.disk) {
             Ok(last) => last,
@@ -90,7 +91,7 @@ impl<D: Disk> DataFolder<D> {
         };
         let forgot = match &last {
             Some((life, closed)) if *closed || life.boot == boot => life.forgot.clone(),
-            None if self.founded => Forgot::Groups(BTreeSet::new()),
+            None if self.founded || self.is_new_member => Forgot::Groups(BTreeSet::new()),
             _ => Forgot::Everything,
         };
         let life = Life { start: u64::from(self.node.start), boot, forgot };
@@ -215,6 +216,21 @@ mod tests {
         assert_eq!((life.start(), life.forgot()), (3, &Forgot::Everything), "the machine started anew");
         let life = open(&disk).begin_life(8).unwrap();
         assert_eq!((life.start(), life.forgot()), (4, &Forgot::Everything), "and nobody has caught up since");
+    }
+
+    #[test]
+    fn a_node_that_becomes_a_member_only_at_its_second_start_has_forgotten_nothing() {
+        let disk = Arc::new(FaultyDisk::new(1));
+        drop(open(&disk));
+        let mut folder = open(&disk);
+        folder.become_member(1).unwrap();
+        let life = folder.begin_life(7).unwrap();
+        assert_eq!((life.start(), life.forgot()), (2, &some(&[])), "it gave no vote and took nothing in before");
+        drop(folder);
+        doubt_log(&*disk);
+        let mut folder = open(&disk);
+        folder.become_member(1).unwrap();
+        assert_eq!(folder.begin_life(7).unwrap().forgot(), &Forgot::Everything, "it was one before");
     }
 
     #[test]

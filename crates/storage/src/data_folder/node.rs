@@ -99,7 +99,7 @@ impl<D: Disk> DataFolder<D> {
         if state != NodeState::Member {
             let member = NodeRecord { id, state: NodeState::Member, ..self.node };
             write(&*self.disk, &member)?;
-            self.node = member;
+            (self.node, self.is_new_member) = (member, true);
         }
         Ok(())
     }
