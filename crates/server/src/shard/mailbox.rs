@@ -25,7 +25,6 @@ use crate::tokens::Told;
 use broker::topology::{Name, Refusal, Token};
 
 /// What one shard, or another thread of the node, hands to a shard.
-#[expect(clippy::large_enum_variant, reason = "nearly all of them are for the switch")]
 pub(crate) enum Parcel {
     /// For its switch.
     Crossing(switch::Parcel<Outsider>),
