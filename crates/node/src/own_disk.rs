@@ -9,6 +9,7 @@
 
 use crate::Millis;
 use crate::steward::MembersView;
+use broker::NodeNumber;
 use consensus::{LogIndex, NodeId, ProgressState};
 
 /// How long a leader's disk takes nothing before somebody else is to lead.
@@ -28,8 +29,8 @@ impl OwnDisk {
     }
 
     /// A leader looks. Gives who is to lead instead, where its disk has taken nothing for long that waits
-    /// for it, and another one's has.
-    pub(crate) fn heir(&mut self, view: &MembersView, now: Millis) -> Option<NodeId> {
+    /// for it, and another one's has; once in that time, as long as it lasts.
+    pub(crate) fn heir(&mut self, view: &MembersView, now: Millis) -> Option<NodeNumber> {
         if view.persisted >= view.last {
             self.seen = None;
             return None;
@@ -45,7 +46,11 @@ impl OwnDisk {
         let is_ahead = |node: NodeId, matched: LogIndex| matched > view.persisted && view.may_lead(node);
         let others =
             view.progress.iter().filter(|p| p.state == ProgressState::Replicate && is_ahead(p.node, p.matched));
-        others.max_by_key(|p| (p.matched, p.node)).map(|p| p.node)
+        let heir = others.max_by_key(|p| (p.matched, p.node)).and_then(|p| u32::try_from(p.node.0).ok());
+        if heir.is_some() {
+            self.seen = Some((view.persisted, now));
+        }
+        heir.map(NodeNumber)
     }
 }
 
@@ -80,11 +85,12 @@ mod tests {
         let mut disk = OwnDisk::default();
         assert_eq!(disk.heir(&view(50, [90, 100]), 5_000), None, "it may be under way");
         assert_eq!(disk.heir(&view(50, [90, 100]), 5_900), None);
-        assert_eq!(disk.heir(&view(50, [90, 100]), 6_000), Some(NodeId(3)));
-        assert_eq!(disk.heir(&view(50, [100, 90]), 6_300), Some(NodeId(2)), "nobody took it yet");
+        assert_eq!(disk.heir(&view(50, [90, 100]), 6_000), Some(NodeNumber(3)));
+        assert_eq!(disk.heir(&view(50, [100, 90]), 6_300), None, "it is on its way to the next one");
+        assert_eq!(disk.heir(&view(50, [100, 90]), 7_000), Some(NodeNumber(2)), "nobody took it");
         let mut silent = view(50, [100, 90]);
         silent.progress[0].is_recently_active = false;
-        assert_eq!(disk.heir(&silent, 6_600), Some(NodeId(3)));
+        assert_eq!(disk.heir(&silent, 8_000), Some(NodeNumber(3)));
         disk.forget();
         assert_eq!(disk.heir(&view(50, [100, 90]), 9_000), None, "it leads anew");
     }

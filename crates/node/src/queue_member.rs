@@ -102,8 +102,9 @@ impl QueueMember {
             share.has_grown(id);
         }
         if let Some(heir) = self.own_disk.heir(&view, now) {
-            if replica.group_mut().transfer_leadership(heir).is_ok() {
-                tracing::warn!(partition = id.0, heir = heir.0, "this node's disk hangs: another node is to lead");
+            if replica.group_mut().transfer_leadership(NodeId(heir.0.into())).is_ok() {
+                let heir = edge.shown_node(heir);
+                tracing::warn!(partition = id.0, %heir, "this node's disk hangs: another node is to lead");
             }
             return;
         }

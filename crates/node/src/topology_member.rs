@@ -82,8 +82,9 @@ fn look_after_members(
     let replica = log.replica_mut();
     let view = MembersView::of(replica.group(), replica.node());
     if let Some(heir) = own_disk.heir(&view, now) {
-        if replica.group_mut().transfer_leadership(heir).is_ok() {
-            tracing::warn!(heir = heir.0, "this node's disk hangs: another node is to lead the topology's group");
+        if replica.group_mut().transfer_leadership(NodeId(heir.0.into())).is_ok() {
+            let heir = machine.shown_node(heir);
+            tracing::warn!(%heir, "this node's disk hangs: another node is to lead the topology's group");
         }
         return None;
     }

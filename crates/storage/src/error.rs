@@ -122,15 +122,18 @@ pub enum StorageError {
     },
     /// The data folder belongs to a node of another cluster.
     #[error(
-        "the data folder {folder} belongs to a node of cluster {found:032x}, which cannot join cluster {wanted:032x}; \
-         use an empty folder as --data-dir"
+        "the data folder {folder} belongs to a node of cluster {found:032x}, and what is set is about {}: to go on there it needs the \
+         cluster_peers and the file of cluster_secret_file with which it began; one that ran alone and is to be the first of a cluster \
+         needs cluster_address, and neither cluster_peers nor cluster_join; only one that was forgotten, or is to leave what it has behind, \
+         needs another, empty folder as --data-dir",
+        other_cluster(*.wanted)
     )]
     OtherCluster {
         /// The folder.
         folder: String,
         /// The cluster that its node founded or joined.
         found: u128,
-        /// The cluster that it is to join.
+        /// The cluster that it is to join; 0 where it is not known yet.
         wanted: u128,
     },
     /// Nothing says any more which node a folder belongs to.
@@ -228,4 +231,12 @@ pub(crate) fn at<'a>(action: &'static str, file: &'a str) -> impl FnOnce(io::Err
 /// The same for syncs, whose failures are final.
 pub(crate) fn syncing(file: &str) -> impl FnOnce(io::Error) -> StorageError + '_ {
     move |source| StorageError::SyncFailed { file: file.to_owned(), source }
+}
+
+/// A cluster that a folder is not of.
+fn other_cluster(number: u128) -> String {
+    match number {
+        0 => "another one to join".to_owned(),
+        number => format!("cluster {number:032x}"),
+    }
 }
