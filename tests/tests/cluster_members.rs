@@ -38,8 +38,13 @@ impl Nodes {
 
     /// Three that founded a cluster.
     fn three() -> Nodes {
+        Nodes::founders(3)
+    }
+
+    /// So many that founded a cluster.
+    fn founders(count: usize) -> Nodes {
         let mut nodes = Nodes::none();
-        let mut addresses: Vec<String> = (0..3).map(|_| free_port().to_string()).collect();
+        let mut addresses: Vec<String> = (0..count).map(|_| free_port().to_string()).collect();
         addresses.sort_unstable();
         let peers = addresses.join(",");
         for address in addresses {
@@ -171,6 +176,12 @@ impl Publisher {
     fn of(nodes: &Nodes, node: usize, queue: &'static str, first: u64) -> Publisher {
         let (mut client, channel) = nodes.connect(node);
         client.declare(channel, &durable(queue)).unwrap();
+        Publisher::to(nodes, node, queue, first)
+    }
+
+    /// The same to a queue that is there.
+    fn to(nodes: &Nodes, node: usize, queue: &'static str, first: u64) -> Publisher {
+        let (mut client, channel) = nodes.connect(node);
         client.confirm_select(channel).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let over = stop.clone();
@@ -523,4 +534,106 @@ fn leaders_are_spread_again_when_that_is_asked_for() {
     let there = drain(&nodes, 0, "kept");
     let lost: Vec<&u64> = confirmed.difference(&there).collect();
     assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
+}
+
+fn quorum(name: &str, copies: i32) -> QueueDeclare<'_> {
+    let arguments = vec![("x-queue-type", "quorum".into()), ("x-quorum-initial-group-size", copies.into())];
+    QueueDeclare { arguments, ..durable(name) }
+}
+
+/// The nodes that have a queue, as one of them says, and who leads it; waits until somebody does.
+fn members_of(nodes: &Nodes, node: usize, queue: &str) -> (BTreeSet<usize>, usize) {
+    let due = Instant::now() + PATIENCE;
+    let place = |name: &Value| nodes.nodes.iter().position(|node| *name == node.name.as_str());
+    loop {
+        let told = nodes.nodes[node].http.get(&format!("/api/queues/%2F/{queue}")).with(200);
+        let members = told["members"].as_array().unwrap().iter().filter_map(place).collect();
+        if let Some(leader) = place(&told["leader"]) {
+            return (members, leader);
+        }
+        assert!(Instant::now() < due, "nobody leads it: {told}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_queue_with_three_copies_on_five_nodes_is_served_by_all_and_outlives_its_members() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::founders(5);
+    let (mut client, channel) = nodes.connect(0);
+    client.declare(channel, &quorum("three", 3)).unwrap();
+    client.declare(channel, &quorum("one", 1)).unwrap();
+    client.declare(channel, &quorum("all", 7)).unwrap();
+    let (members, leader) = members_of(&nodes, 0, "three");
+    assert_eq!((members.len(), members.contains(&leader)), (3, true));
+    let (sole, _) = members_of(&nodes, 0, "one");
+    assert_eq!((sole.len(), members_of(&nodes, 0, "all").0.len()), (1, 5));
+    let outside = (0..5).find(|node| !members.contains(node)).unwrap();
+    for node in [leader, outside] {
+        let due = Instant::now() + PATIENCE;
+        loop {
+            let told = nodes.nodes[node].http.get("/api/leveret/queues/%2F/three").with(200);
+            if told["guarantee"] == "3 of 3 copies synced to disk; 2 before a confirm" {
+                break;
+            }
+            assert!(Instant::now() < due, "{told}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    // Who has no copy serves it, also while its leader dies.
+    let publisher = Publisher::to(&nodes, outside, "three", 0);
+    std::thread::sleep(Duration::from_secs(1));
+    nodes.kill(leader);
+    let (mut client, channel) = nodes.connect(outside);
+    client.confirm_select(channel).unwrap();
+    let due = Instant::now() + PATIENCE;
+    for count in 1.. {
+        client.put(channel, "three", b"1000000");
+        let Event::Confirm { tag, nack, .. } = client.event(channel) else { panic!("only answers are due") };
+        assert_eq!(tag, count);
+        if !nack {
+            break;
+        }
+        assert!(Instant::now() < due, "two of three are there");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+
+    // Another node takes the place of one that is gone for good, unless that has what nobody else has.
+    if sole.contains(&leader) {
+        let (status, why) = nodes.forget(outside, leader);
+        assert!(status == 400, "{status} {why}");
+        nodes.start(leader);
+        client = nodes.connect(outside).0;
+        let channel = client.channel();
+        client.delete(channel, "one", false, false).unwrap();
+        nodes.kill(leader);
+    }
+    let due = Instant::now() + PATIENCE;
+    while nodes.forget(outside, leader).0 != 204 {
+        assert!(Instant::now() < due, "{:?}", nodes.forget(outside, leader));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    nodes.until(outside, "three copies again", |cluster| {
+        let partitions = cluster["partitions"].as_array().unwrap();
+        let is_small = |partition: &&Value| partition["of"] == 3;
+        let small: Vec<&Value> = partitions.iter().filter(is_small).collect();
+        small.len() == 12 && small.iter().all(|partition| partition["in_sync"] == 3)
+    });
+    let (now, _) = members_of(&nodes, outside, "three");
+    assert!(now.len() == 3 && !now.contains(&leader), "{now:?}");
+    assert_eq!(now.intersection(&members).count(), 2, "one took the place of the one that is gone");
+    let confirmed = publisher.end();
+    assert!(confirmed.len() > 100, "{} confirmed", confirmed.len());
+
+    // All of them at once: everybody finds what it had, and who leads what it has not.
+    let left: Vec<usize> = (0..5).filter(|node| *node != leader).collect();
+    left.iter().for_each(|node| nodes.kill(*node));
+    left.iter().for_each(|node| nodes.launch(*node));
+    left.iter().for_each(|node| nodes.nodes[*node].broker.until_it_answers());
+    let there = drain(&nodes, outside, "three");
+    let lost: Vec<&u64> = confirmed.difference(&there).collect();
+    assert!(lost.is_empty() && there.contains(&1_000_000), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
 }

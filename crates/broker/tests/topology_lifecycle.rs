@@ -62,6 +62,7 @@ impl Node {
             Effect::QueueDeleted { id, .. } => format!(", deleted {}", number(*id)),
             Effect::ExchangeUnused { name, .. } => format!(", unused {name}"),
             Effect::QueueRulesChanged { id, .. } => format!(", rules of {}", id.0),
+            Effect::MembersChanged { partition } => format!(", members of {}", partition.0),
             Effect::UserDeleted { name } => format!(", no user {name}"),
             Effect::VhostDeleted { name, .. } => format!(", no vhost {name}"),
         });
@@ -641,15 +642,17 @@ fn a_queue_without_a_type_is_of_its_virtual_hosts_default_type_where_its_flags_g
             auto_delete: false,
             arguments: &arguments,
         };
-        let mut found = None;
         let actor = Actor { user: b"guest", connection: 1, scopes: None };
-        topology
-            .check_queue_declare(actor, &declare, |placement| {
-                found = Some(placement.queue_type);
-                PartitionId(1)
-            })
-            .unwrap();
-        found.unwrap()
+        let checked = topology.check_queue_declare(actor, &declare, |_| PartitionId(1)).unwrap();
+        let (QueueDeclared::Propose(Command::DeclareQueue(new)) | QueueDeclared::Local(Command::DeclareQueue(new))) =
+            checked
+        else {
+            panic!("{checked:?}")
+        };
+        match new.arguments.get("x-queue-type") {
+            Some(Value::LongString(word)) if &word[..] == b"quorum" => QueueType::Quorum,
+            _ => QueueType::Classic,
+        }
     };
     assert_eq!(declared(&topology, true, false, Table::new()), QueueType::Classic);
     description.default_queue_type = Some(QueueType::Quorum);

@@ -37,6 +37,7 @@ mod sync_times;
 mod ticks;
 mod topology_member;
 mod upkeep;
+mod vacant_member;
 mod waits;
 
 pub use batch::Batch;
@@ -64,6 +65,7 @@ pub use steward::MembersView;
 pub use sync_times::{SyncClock, SyncTimes};
 pub use topology_member::{Proposer, TopologyMember, Wish};
 pub use upkeep::{Task, Upkeep, UpkeepFailed};
+pub use vacant_member::{Beginning, KnownQueue, VacantMember};
 pub use waits::{Intake, Waiting, Waits};
 
 use broker::PartitionId;

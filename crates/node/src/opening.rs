@@ -169,7 +169,7 @@ pub fn bring_back<D: Disk>(
 }
 
 /// How a member's group is set up. Followers that lag a little are served from memory.
-fn raft(node: NodeId, id: u32) -> Config {
+pub(crate) fn raft(node: NodeId, id: u32) -> Config {
     Config {
         cache_bytes_max: FOLLOWERS_CACHE_BYTES,
         // Whoever waits for a change of the topology waits until it is applied on his own node.

@@ -143,6 +143,11 @@ impl QueueMember {
         follows
     }
 
+    /// It looks for a leader at once: itself, as nobody else hurries.
+    pub(crate) fn hurry(&mut self, now: Millis) {
+        self.ticks.hurry(now);
+    }
+
     /// The partition itself.
     pub fn partition(&self) -> &QueuePartition {
         &self.partition

@@ -11,6 +11,7 @@ use crate::queue_member::QueueMember;
 use crate::share::Share;
 use crate::standing::MemberStanding;
 use crate::topology_member::{Proposer, TopologyMember};
+use crate::vacant_member::{Beginning, KnownQueue, VacantMember};
 use crate::waits::{Intake, Waiting};
 use crate::{Millis, NEVER};
 use broker::queue::KeyMeter;
@@ -81,6 +82,8 @@ pub enum Member<M> {
     Quarantined(Box<QuarantinedMember>),
     /// A group that ends on this node, or has.
     Ending(Box<EndingMember>),
+    /// The place of a group that this node has nothing of.
+    Vacant(Box<VacantMember>),
     /// Something else.
     Other(Box<dyn Partition>),
 }
@@ -99,6 +102,16 @@ pub trait Edge: Outlets {
 
     /// The nodes that the group of a partition is to have as its members; none while nobody says.
     fn members_wanted(&mut self, _partition: PartitionId) -> Vec<NodeNumber> {
+        Vec::new()
+    }
+
+    /// How this node begins as a member of the group of a partition of which it has nothing.
+    fn beginning(&mut self, _partition: PartitionId) -> Beginning {
+        Beginning::Nothing
+    }
+
+    /// The queues of a partition, as the topology here has them.
+    fn queues_of(&mut self, _partition: PartitionId) -> Vec<KnownQueue> {
         Vec::new()
     }
 
@@ -160,6 +173,10 @@ impl<M: Proposer> Member<M> {
                 waiting.forwards.clear();
                 member.step(waiting, share);
             }
+            Member::Vacant(member) => {
+                waiting.forwards.clear();
+                member.step(now, waiting, share, edge);
+            }
             Member::Other(partition) => {
                 waiting.declared.drain(..).for_each(|queue| partition.declare(queue));
                 waiting.frames.clear();
@@ -176,6 +193,7 @@ impl<M: Proposer> Member<M> {
             Member::Topology(member) => member.poll_timeout(),
             Member::Quarantined(member) => member.poll_timeout(),
             Member::Ending(member) => member.poll_timeout(),
+            Member::Vacant(member) => member.poll_timeout(),
             Member::Other(partition) => partition.poll_timeout(),
         }
     }
@@ -184,7 +202,11 @@ impl<M: Proposer> Member<M> {
         match self {
             Member::Queues(member) => member.unwritten_bytes(share),
             Member::Other(partition) => partition.unwritten_bytes(),
-            Member::Transient(_) | Member::Topology(_) | Member::Quarantined(_) | Member::Ending(_) => 0,
+            Member::Transient(_)
+            | Member::Topology(_)
+            | Member::Quarantined(_)
+            | Member::Ending(_)
+            | Member::Vacant(_) => 0,
         }
     }
 
@@ -199,7 +221,9 @@ impl<M: Proposer> Member<M> {
         match self {
             Member::Transient(queues) => Some(queues.key_meter()),
             Member::Queues(member) => Some(member.partition().queues().key_meter()),
-            Member::Topology(_) | Member::Quarantined(_) | Member::Ending(_) | Member::Other(_) => None,
+            Member::Topology(_) | Member::Quarantined(_) | Member::Ending(_) | Member::Vacant(_) | Member::Other(_) => {
+                None
+            }
         }
     }
 
@@ -207,7 +231,7 @@ impl<M: Proposer> Member<M> {
         match self {
             Member::Transient(queues) => queues.survey(figures),
             Member::Queues(member) => member.survey(figures),
-            Member::Topology(_) | Member::Quarantined(_) | Member::Ending(_) => {}
+            Member::Topology(_) | Member::Quarantined(_) | Member::Ending(_) | Member::Vacant(_) => {}
             Member::Other(partition) => partition.survey(figures),
         }
     }
@@ -216,7 +240,11 @@ impl<M: Proposer> Member<M> {
         match self {
             Member::Queues(member) => member.trim(),
             Member::Topology(member) => member.trim(),
-            Member::Transient(_) | Member::Quarantined(_) | Member::Ending(_) | Member::Other(_) => {}
+            Member::Transient(_)
+            | Member::Quarantined(_)
+            | Member::Ending(_)
+            | Member::Vacant(_)
+            | Member::Other(_) => {}
         }
     }
 }
@@ -297,6 +325,12 @@ impl<M: Proposer> Shard<M> {
             edge.begin(*id, member.queues());
             member.step(now, waiting, share, edge);
             assert!(waiting.commands.is_empty(), "a step carries out all of its commands");
+            if let Member::Vacant(vacant) = member
+                && let Some(begun) = vacant.take_begun()
+            {
+                *member = Member::Queues(begun);
+                intake.with(|waits| waits.wake(place));
+            }
             if let Member::Quarantined(member) = member {
                 edge.is_led(*id, member.leader(), member.term());
             }

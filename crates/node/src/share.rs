@@ -18,7 +18,7 @@ pub struct ShareLimits {
     pub checkpoint_lag_files: u32,
     /// What the indexes of the shard's partitions may take, in bytes.
     pub index_bytes_max: u64,
-    /// How many partitions the shard has.
+    /// How many partitions the shard has, those left out of which it has nothing.
     pub partitions: u64,
 }
 
@@ -109,6 +109,11 @@ impl Share {
     /// A group takes nobody in, or this shard does not lead it.
     pub(crate) fn has_grown(&mut self, partition: PartitionId) {
         self.growing = self.growing.filter(|growing| *growing != partition);
+    }
+
+    /// A partition more runs here.
+    pub(crate) fn seat_is_taken(&mut self) {
+        self.limits.partitions += 1;
     }
 
     pub(crate) fn wal_state(&self, own_index_bytes: u64) -> WalState {

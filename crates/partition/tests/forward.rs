@@ -129,6 +129,8 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         (Forward::Pong { number: 1 }, "85 1"),
         (Forward::Delete { queue, if_unused: true, if_empty: false, channel, request }, "86 9 5 2,200.1,172.2 1"),
         (Forward::Applied { index: LogIndex(300) }, "87 172.2"),
+        (Forward::Leads { term: 300, leads: true }, "90 172.2 1"),
+        (Forward::Leads { term: 1, leads: false }, "90 1 0"),
         (Forward::Ask { number: 300, question: text("who") }, "88 172.2 3 w h o"),
         (Forward::Answer { number: 300, part: text("me"), is_last: false, is_refused: false }, "89 172.2 0 2 m e"),
         (Forward::Answer { number: 300, part: text("me"), is_last: true, is_refused: false }, "89 172.2 1 2 m e"),
@@ -546,6 +548,7 @@ fn forward() -> impl Strategy<Value = Forward> {
         1 => number().prop_map(|token| Forward::NotProposed { token }),
         1 => number().prop_map(|number| Forward::Ping { number }),
         1 => number().prop_map(|index| Forward::Applied { index: LogIndex(index) }),
+        1 => (number(), any::<bool>()).prop_map(|(term, leads)| Forward::Leads { term, leads }),
         1 => number().prop_map(|number| Forward::Pong { number }),
         1 => (number(), bytes()).prop_map(|(number, question)| Forward::Ask { number, question }),
         1 => (number(), bytes(), any::<[bool; 2]>()).prop_map(|(number, part, [last, is_refused])| {

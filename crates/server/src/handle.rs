@@ -612,7 +612,7 @@ impl Handle {
         let declared = self.topology().check_queue_declare(actor, declare, |placement| {
             let place = match placement.in_memory {
                 true => Some(self.shared().directory.in_memory(0)),
-                false => self.shared().place_queue(),
+                false => self.shared().place_queue(&placement),
             };
             has_place = place.is_some();
             place.unwrap_or_default()

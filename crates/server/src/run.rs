@@ -167,6 +167,7 @@ pub fn run(
             per_user: config.login_failures_per_user,
         },
         password_hashing: config.password_hashing,
+        leader_locator: config.queue_leader_locator,
         known_passwords_s: config.login_cache_s,
         anonymous_user: config.anonymous_login_user.clone(),
         takes_passwords: config.takes_passwords(),

@@ -13,7 +13,7 @@ use crate::spans::Spans;
 use crate::topology_log::Answer;
 use ::node::Stage;
 use amqp::{Millis, Table};
-use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
+use broker::topology::{Applied, BrokerEvent, Command as Change, Placement, Topology};
 use broker::{ChannelKey, PartitionId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
@@ -96,8 +96,8 @@ impl Host for Turn<'_> {
         self.local.switch.in_memory()
     }
 
-    fn place_queue(&self) -> Option<PartitionId> {
-        self.local.shared.place_queue()
+    fn place_queue(&self, placement: &Placement) -> Option<PartitionId> {
+        self.local.shared.place_queue(placement)
     }
 
     fn sync_partition(&self) -> PartitionId {

@@ -120,7 +120,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or
 /// a flag.
-const OTHERS: [(Key, &str, &str); 86] = [
+const OTHERS: [(Key, &str, &str); 87] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -138,6 +138,7 @@ const OTHERS: [(Key, &str, &str); 86] = [
     (Key::stamp_time, r#""fill""#, "fill"),
     (Key::stamp_node, r#""overwrite""#, "overwrite"),
     (Key::redeclaration, r#""relaxed""#, "relaxed"),
+    (Key::queue_leader_locator, r#""balanced""#, "balanced"),
     (Key::event_exchange_vhost, r#"["/"]"#, "/"),
     (Key::definitions, r#""definitions.json""#, "definitions.json"),
     (Key::loopback_users, "[]", "none"),

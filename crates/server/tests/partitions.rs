@@ -6,8 +6,11 @@ mod support;
 
 use amqp::wire::method::Method;
 use amqp::{Properties, Table, Value};
-use broker::topology::Topology;
-use broker::{PartitionId, QueueId};
+use broker::topology::{
+    ClusterNode, Command as Change, FIRST_POOL, MACHINE_VERSION, MachineVersions, Name, NodeStanding, PartitionPool,
+    PartitionStage, PoolPartition, Topology,
+};
+use broker::{NodeNumber, PartitionId, QueueId};
 use partition::command::{Durability, Selective};
 use partition::{Command, Effect, Level, Outlets, Publish, Reply, RequestId, TransientQueues};
 use server::{MemoryLog, Node, NodeConfig, Partition, ShardParts, TopologyLog, Wiring};
@@ -86,13 +89,19 @@ struct HeldNode {
 impl HeldNode {
     /// A node with durable partitions 1 and 2 on these shards.
     fn start(shards: usize, first: usize, second: usize) -> Self {
+        Self::start_with(shards, (first, second), Topology::new(), &[])
+    }
+
+    /// The same with a map, and with damage in some of them.
+    fn start_with(shards: usize, (first, second): (usize, usize), topology: Topology, damaged: &[u32]) -> Self {
         let mut config: NodeConfig = support::config();
+        config.quarantined = damaged.iter().copied().map(PartitionId).collect();
         config.shards = shards;
         config.placement = vec![(PartitionId(1), first), (PartitionId(2), second)];
         config.unwritten_bytes_max = 1000;
         let hands: Vec<Arc<Mutex<Hand>>> = (0..2).map(|_| Arc::default()).collect();
         let (given, mut kept) = (hands.clone(), None);
-        let node = Node::start(config, Topology::new(), |wiring| {
+        let node = Node::start(config, topology, |wiring| {
             kept = Some(wiring.clone());
             let log: Arc<dyn TopologyLog> = Arc::new(MemoryLog::new(wiring.changes()));
             let make = move |shard: usize| {
@@ -119,8 +128,8 @@ impl HeldNode {
     }
 }
 
-fn declare_durable(client: &mut Client, queue: &str, arguments: Table) {
-    let declare = Method::QueueDeclare {
+fn durable(queue: &str, arguments: Table) -> Method {
+    Method::QueueDeclare {
         ticket: 0,
         queue: queue.to_owned().into(),
         passive: false,
@@ -129,8 +138,11 @@ fn declare_durable(client: &mut Client, queue: &str, arguments: Table) {
         auto_delete: false,
         no_wait: false,
         arguments,
-    };
-    let declared = client.call(1, &declare);
+    }
+}
+
+fn declare_durable(client: &mut Client, queue: &str, arguments: Table) {
+    let declared = client.call(1, &durable(queue, arguments));
     assert!(matches!(declared, Method::QueueDeclareOk { .. }), "{declared:?}");
 }
 
@@ -188,6 +200,44 @@ fn a_sync_is_confirmed_when_every_partition_that_the_channel_used_has_synced() {
     client.silent(50);
     held.change(2, |hand| hand.release_syncs = true);
     client.confirmed(2);
+}
+
+/// A topology with partitions 1 and 2 of one node on its map.
+fn mapped() -> Topology {
+    let name = Name::from("default");
+    let can = MachineVersions { topology: MACHINE_VERSION, queues: 1 };
+    let node = ClusterNode { name: Name::from("n"), address: Name::from(""), standing: NodeStanding::Member, can };
+    let pool = PartitionPool { name, replication_factor: 1, target: 2, serves_classic: true, serves_quorum: true };
+    let put = |id| {
+        let members = vec![NodeNumber(1)];
+        let partition = PoolPartition { pool: FIRST_POOL, members, stage: PartitionStage::Serving };
+        Change::PutPartition { id: PartitionId(id), partition }
+    };
+    let mut topology = Topology::new();
+    let changes = [Change::PutNode { number: NodeNumber(1), node }, Change::PutPool { id: FIRST_POOL, pool }];
+    for change in changes.into_iter().chain([put(1), put(2), Change::RaiseVersion { version: MACHINE_VERSION }]) {
+        topology.apply(&change).outcome.unwrap();
+    }
+    topology
+}
+
+#[test]
+fn a_new_queue_finds_a_partition_that_is_not_damaged_with_a_map_and_without() {
+    for topology in [mapped, Topology::new] {
+        let held = HeldNode::start_with(2, (0, 1), topology(), &[1]);
+        let mut client = held.node.channel();
+        for queue in ["a", "b", "c", "d"] {
+            declare_durable(&mut client, queue, Table::new());
+            client.publish(1, "", queue, b"m");
+        }
+        support::eventually("what is whole has all", || held.held(2) == 4);
+        assert_eq!(held.held(1), 0);
+        let held = HeldNode::start_with(1, (0, 0), topology(), &[1, 2]);
+        let mut client = held.node.channel();
+        client.send(1, &durable("a", Table::new()));
+        let (code, why) = closed(client.recv().method);
+        assert!(code == 540 && why.contains("no durable queues"), "{code} {why}");
+    }
 }
 
 #[test]

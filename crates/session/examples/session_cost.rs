@@ -18,7 +18,7 @@
 use amqp::wire::frame::{FRAME_BODY, FRAME_HEADER, PROTOCOL_HEADER, write_frame};
 use amqp::wire::method::Method;
 use amqp::{Connection, ConnectionConfig, Millis, Properties, Table, Value};
-use broker::topology::{Applied, BrokerEvent, Command as Change, Topology};
+use broker::topology::{Applied, BrokerEvent, Command as Change, Placement, Topology};
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
 use bytes::{Bytes, BytesMut};
 use partition::TransientQueues;
@@ -119,7 +119,7 @@ impl Host for Node {
         QUEUES
     }
 
-    fn place_queue(&self) -> Option<PartitionId> {
+    fn place_queue(&self, _: &Placement) -> Option<PartitionId> {
         Some(QUEUES)
     }
 

@@ -236,7 +236,7 @@ impl Session {
         let mut has_place = true;
         let place = |placement: Placement| match placement.in_memory {
             true => host.transient_partition(),
-            false => host.place_queue().unwrap_or_else(|| {
+            false => host.place_queue(&placement).unwrap_or_else(|| {
                 has_place = false;
                 PartitionId::default()
             }),

@@ -14,7 +14,7 @@ use crate::tally::Count;
 use crate::trace_context::Sampler;
 use crate::unfinished::Sums;
 use amqp::{Millis, Table};
-use broker::topology::{Applied, BrokerEvent, Command as Change, Name, PasswordHash, Topology};
+use broker::topology::{Applied, BrokerEvent, Command as Change, Name, PasswordHash, Placement, Topology};
 use broker::{ChannelKey, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
@@ -179,8 +179,9 @@ pub trait Host {
     /// The partition of what this shard has in memory: transient and exclusive queues.
     fn transient_partition(&self) -> PartitionId;
 
-    /// The partition for a new durable queue; `None` where there are none.
-    fn place_queue(&self) -> Option<PartitionId>;
+    /// The partition for a new durable queue, one of those in which it may live; `None` where there are
+    /// none.
+    fn place_queue(&self, placement: &Placement) -> Option<PartitionId>;
 
     /// The partition that answers a sync for the whole node.
     fn sync_partition(&self) -> PartitionId;

@@ -124,6 +124,8 @@ pub enum Bug {
     NotLeaderIsSwallowed,
     /// Partitions are not told the rules of queues when a node starts.
     RulesAreForgotten,
+    /// Who leads a partition of which it learns only then that others are no members tells them nothing.
+    LeaderIsSilent,
     /// A client that is gone is forgotten without the end of its session.
     TeardownIsForgotten,
     /// Partitions do not hear that a channel ended.
@@ -148,7 +150,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 68] = [
+    pub const ALL: [Bug; 69] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -207,6 +209,7 @@ impl Bug {
         Bug::CreditIsForgotten,
         Bug::NotLeaderIsSwallowed,
         Bug::RulesAreForgotten,
+        Bug::LeaderIsSilent,
         Bug::TeardownIsForgotten,
         Bug::DetachIsForgotten,
         Bug::ConfirmIsHasty,

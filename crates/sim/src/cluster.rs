@@ -150,6 +150,7 @@ impl Cluster {
             declares: options.declares,
             upgrades: options.upgrades,
             gives_up: plan.groups.iter().map(|queues| gives_up(&plan, queues)).collect(),
+            pools: false,
         };
         let apart = options.declares || options.faults.leaders || options.faults.log_rot;
         assert!(!options.members || !apart, "these do not go together");

@@ -95,6 +95,9 @@ pub struct Settings {
     pub alone: bool,
     /// Partitions whose publishers take a refusal for an answer: what follows one may be taken in.
     pub gives_up: Vec<bool>,
+    /// Only the first partition is founded with the nodes: the others come to be by the topology, with
+    /// members on three of them.
+    pub pools: bool,
 }
 
 impl Settings {

@@ -88,7 +88,7 @@ impl Faults {
 /// What is asked for beside the seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Nodes, each with a member of every partition: 1 or 3, or 5.
+    /// Nodes, each with a member of every partition but for `pools`: 1 or 3, or 5.
     pub nodes: u64,
     /// What may go wrong.
     pub faults: Faults,
@@ -118,6 +118,9 @@ pub struct Options {
     /// The same by a map of who is to have what, which nodes hear of late and leaders follow by
     /// themselves, as in the server.
     pub mapped: bool,
+    /// With sessions and more than three nodes: quorum queues live in partitions with members on three of
+    /// the nodes, which come to be with the first of them.
+    pub pools: bool,
 }
 
 impl Default for Options {
@@ -135,6 +138,7 @@ impl Default for Options {
             upgrades: false,
             members: false,
             mapped: false,
+            pools: false,
         }
     }
 }

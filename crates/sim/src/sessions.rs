@@ -28,6 +28,7 @@ use crate::schedule::{MS, Micros, SECOND, Schedule};
 use crate::trace::Trace;
 use amqp::{Connection, ConnectionConfig};
 use audit::{Audit, Task};
+use broker::topology::Topology;
 use broker::{ConsumerKey, NodeLife, NodeNumber, PartitionId};
 use bytes::{Bytes, BytesMut};
 use client::{Client, DEAD, FLEETING, SHORT_LIVED, Wish, declare, exclusive, fleeting};
@@ -218,6 +219,7 @@ impl Sessions {
             declares: true,
             upgrades: false,
             gives_up: vec![true; PARTITIONS as usize],
+            pools: options.pools && options.nodes > 3,
         };
         let nodes: Vec<_> = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();
         let clients = (0..random.between(2, 5)).map(|number| Client::new(number, random.fork())).collect();
@@ -311,6 +313,11 @@ impl Sessions {
             }
             Phase::Audits if self.audit.is_done() => {
                 self.ledger.finish();
+                let is_pooled = |topology: &Topology, id| topology.founders_of(id).is_some();
+                let pooled = |topology: &Topology| {
+                    topology.queues().filter(|queue| is_pooled(topology, queue.partition)).count()
+                };
+                self.ledger.figures.pooled += self.nodes[0].topology().map_or(0, pooled) as u64;
                 return true;
             }
             Phase::Begins | Phase::Audits if now > self.until => violated("liveness", &self.describe()),

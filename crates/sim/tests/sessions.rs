@@ -31,7 +31,10 @@ fn found(bug: Bug, nodes: u64, checker: &str) {
 }
 
 fn found_in(seeds: std::ops::Range<u64>, bug: Bug, nodes: u64, checker: &str) {
-    let options = Options { bug: Some(bug), nodes, ..Options::default() };
+    found_with(seeds, Options { bug: Some(bug), nodes, ..Options::default() }, checker);
+}
+
+fn found_with(seeds: std::ops::Range<u64>, options: Options, checker: &str) {
     let mut others = Vec::new();
     for seed in seeds.clone() {
         let mut cluster = Sessions::new(seed, options);
@@ -42,7 +45,7 @@ fn found_in(seeds: std::ops::Range<u64>, bug: Bug, nodes: u64, checker: &str) {
         }
         others.push(text.lines().next().unwrap_or_default().to_owned());
     }
-    panic!("{bug:?} was not found by {checker} in seeds {seeds:?}, but by {others:?}");
+    panic!("{:?} was not found by {checker} in seeds {seeds:?}, but by {others:?}", options.bug);
 }
 
 #[test]
@@ -74,6 +77,14 @@ fn three_nodes_keep_it_while_what_is_on_one_disk_rots() {
     let faults = Faults { rot: true, ..Faults::ALL };
     let total = run_all(100..110, Options { faults, ..Options::default() });
     assert!(total.confirmed > 2_000, "runs in which nothing happens show nothing: {total:?}");
+}
+
+#[test]
+fn five_nodes_keep_it_in_partitions_with_members_on_three_of_them() {
+    let total = run_all(0..6, Options { nodes: 5, pools: true, ..Options::default() });
+    assert!(total.confirmed > 1_000 && total.delivered > 1_200, "{total:?}");
+    assert!(total.pooled > 20, "queues lived where not every node is a member: {total:?}");
+    assert!(total.restarts > 40, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
 #[test]
@@ -149,4 +160,10 @@ fn what_a_leader_says_late_that_leads_no_more_is_not_passed_on() {
 #[test]
 fn an_ack_on_its_way_to_a_leader_that_goes_counts() {
     found(Bug::RepeatIsLost, 3, "[undone]");
+}
+
+#[test]
+fn who_leads_before_it_knows_who_the_members_are_tells_the_others_later() {
+    let options = Options { bug: Some(Bug::LeaderIsSilent), nodes: 5, pools: true, ..Options::default() };
+    found_with(150..165, options, "has no leader to ask");
 }

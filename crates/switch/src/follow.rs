@@ -16,6 +16,9 @@ pub trait Tell {
 
     /// Hands a partition a command; nothing where it runs elsewhere.
     fn command(&self, partition: PartitionId, command: Command);
+
+    /// A partition has other members, perhaps this node: its place on the node looks.
+    fn look(&self, partition: PartitionId);
 }
 
 /// Has partitions do what follows from a change. `topology` has the change in it, and nobody else
@@ -32,6 +35,7 @@ pub fn tell_partitions(effects: &[Effect], topology: &Topology, tell: &impl Tell
             }
             Effect::QueueRulesChanged { id, partition } => tell_rules(*partition, *id, false),
             Effect::QueueDeleted { id, partition } => tell.command(*partition, Command::Delete { queue: *id }),
+            Effect::MembersChanged { partition } => tell.look(*partition),
             Effect::ExchangeUnused { .. } | Effect::VhostDeleted { .. } | Effect::UserDeleted { .. } => {}
         }
     }
@@ -59,7 +63,10 @@ pub trait Follower {
 pub fn follow(effects: &[Effect], follower: &impl Follower) {
     for effect in effects {
         match effect {
-            Effect::QueueCreated { .. } | Effect::QueueRulesChanged { .. } | Effect::QueueDeleted { .. } => {}
+            Effect::QueueCreated { .. }
+            | Effect::QueueRulesChanged { .. }
+            | Effect::QueueDeleted { .. }
+            | Effect::MembersChanged { .. } => {}
             Effect::ExchangeUnused { vhost, name } => {
                 // An auto-delete exchange lost the last binding that this node saw.
                 let deletion = follower.topology().deletion_of_unused(*vhost, name);

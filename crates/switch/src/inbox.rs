@@ -228,6 +228,16 @@ impl<O> Inbox<O> {
         }
     }
 
+    /// Has the place of a partition on this node look whether the node is to have it.
+    pub(crate) fn look(&mut self, partition: PartitionId) {
+        match self.directory.find(partition) {
+            Some((shard, place)) if shard == self.shard => self.waits.wake(place),
+            Some((shard, _)) => self.push_parcel(shard, Parcel::Look(partition)),
+            None => {}
+        }
+        self.wake();
+    }
+
     /// Queues a parcel for another shard; it leaves at the end of the step.
     pub fn push_parcel(&mut self, shard: usize, parcel: Parcel<O>) {
         self.remote[shard].push(parcel);

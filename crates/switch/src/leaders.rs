@@ -18,6 +18,8 @@ pub struct Leaders {
     by_partition: Arc<[AtomicU64]>,
     /// By partition number, the highest term that this node has heard of.
     terms: Arc<[AtomicU64]>,
+    /// By partition number, whether a member of this node hears who leads: nobody else is believed then.
+    heard: Arc<[AtomicBool]>,
     /// Grows whenever somebody else leads something.
     changes: Arc<AtomicU64>,
     /// Until then leaders move to an even spread at once, in microseconds since the node started.
@@ -46,6 +48,7 @@ impl Leaders {
             own,
             by_partition: Arc::default(),
             terms: Arc::default(),
+            heard: Arc::default(),
             changes: Arc::default(),
             balances_until_us: Arc::default(),
             knows_members: Arc::new(AtomicBool::new(true)),
@@ -57,10 +60,12 @@ impl Leaders {
     pub fn among_others(own: NodeNumber, last: PartitionId) -> Leaders {
         let by_partition = (0..=last.0).map(|_| AtomicU64::new(0)).collect();
         let terms = (0..=last.0).map(|_| AtomicU64::new(0)).collect();
+        let heard = (0..=last.0).map(|_| AtomicBool::new(false)).collect();
         Leaders {
             own,
             by_partition,
             terms,
+            heard,
             changes: Arc::default(),
             balances_until_us: Arc::default(),
             knows_members: Arc::default(),
@@ -163,6 +168,39 @@ impl Leaders {
         }
     }
 
+    /// Whether a member of this node hears who leads a partition.
+    #[inline]
+    pub(crate) fn is_heard(&self, partition: PartitionId) -> bool {
+        self.heard.get(partition.0 as usize).is_some_and(|heard| heard.load(Ordering::Relaxed))
+    }
+
+    /// A member of this node hears it from now on.
+    pub(crate) fn note_heard(&self, partition: PartitionId) {
+        if let Some(heard) = self.heard.get(partition.0 as usize) {
+            heard.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Another node says that it leads a partition in this term, or does not any more. A member of this
+    /// node knows it better: it may have led itself, and still owe answers.
+    pub(crate) fn hear(&self, partition: PartitionId, node: NodeNumber, term: u64, leads: bool) {
+        if self.is_heard(partition) || self.is_outdated(partition, term) {
+            return;
+        }
+        self.note_term(partition, term);
+        match leads {
+            true => self.note(partition, Some(node), term),
+            false => self.lose(partition, node),
+        }
+    }
+
+    /// A node leads a partition no more, or that cannot be heard.
+    pub(crate) fn lose(&self, partition: PartitionId, node: NodeNumber) {
+        if self.leader(partition) == Some(node) {
+            self.note(partition, None, 0);
+        }
+    }
+
     /// A member is in this term, or a leader of it has said something.
     #[inline]
     pub fn note_term(&self, partition: PartitionId, term: u64) {
@@ -221,6 +259,26 @@ mod tests {
         assert!(!leaders.knows_members());
         leaders.clone().know_members();
         assert!(leaders.knows_members());
+    }
+
+    #[test]
+    fn who_is_no_member_hears_of_leaders_from_themselves() {
+        let leaders = Leaders::among_others(NodeNumber(5), PartitionId(3));
+        let (p, one, two) = (PartitionId(3), NodeNumber(1), NodeNumber(2));
+        leaders.hear(p, one, 5, true);
+        assert_eq!((leaders.in_term(p), leaders.is_outdated(p, 4)), (Some((one, 5)), true));
+        leaders.hear(p, two, 4, true);
+        assert_eq!(leaders.leader(p), Some(one), "that was before");
+        leaders.hear(p, two, 6, true);
+        leaders.hear(p, one, 6, false);
+        assert_eq!(leaders.in_term(p), Some((two, 6)), "another one's end says nothing of who leads now");
+        leaders.hear(p, two, 6, false);
+        assert_eq!(leaders.leader(p), None);
+        assert!(leaders.is_outdated(p, 5), "what was led is not forgotten");
+        leaders.note(p, Some(NodeNumber(5)), 7);
+        leaders.note_heard(p);
+        leaders.hear(p, one, 8, true);
+        assert_eq!(leaders.in_term(p), Some((NodeNumber(5), 7)), "its own member says so first");
     }
 
     #[test]

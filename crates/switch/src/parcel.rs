@@ -42,6 +42,8 @@ pub enum Parcel<O> {
     },
     /// A partition wants a step although nobody sent it a command: the disk or a peer answered.
     Wake(PartitionId),
+    /// A partition of this shard has other members, or is new, as the topology here has it now.
+    Look(PartitionId),
     /// Something happened that the event exchange is told.
     Event(Box<BrokerEvent>),
     /// A queue is to go: one of this shard's partitions, or of those that other nodes lead.

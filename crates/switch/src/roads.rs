@@ -94,6 +94,7 @@ pub fn shard_for(life: NodeLife, partition: PartitionId, forward: &Forward, dire
         | Forward::Propose { .. }
         | Forward::Delete { .. }
         | Forward::Applied { .. }
+        | Forward::Leads { .. }
         | Forward::NotProposed { .. } => Some(directory.find(partition)?.0),
         Forward::Effect(effect) => of_channel(effect.channel()?),
         Forward::Starved { consumer } => of_channel(consumer.channel),
@@ -307,6 +308,14 @@ impl Roads {
         road.out.push((partition, Forward::Effect(effect)));
         self.has_frames = true;
         true
+    }
+
+    /// Says to every node that can be reached whether this one leads a partition.
+    pub(crate) fn tell_leads(&mut self, partition: PartitionId, term: u64, leads: bool) {
+        for road in &mut self.roads {
+            road.out.push((partition, Forward::Leads { term, leads }));
+            self.has_frames = true;
+        }
     }
 
     /// A channel of this shard leaves a partition: every node is told that may know the channel

@@ -11,15 +11,17 @@ use crate::follow::{Follower, Tell, follow};
 use crate::inbox::Inbox;
 use crate::leaders::Leaders;
 use crate::parcel::Parcel;
-use crate::roads::Frames;
+use crate::roads::{Frames, LinkUp};
 use crate::settles::Settles;
 use crate::surroundings::{Outsider, Surroundings};
 use crate::windows::RemoteWindows;
-use broker::topology::{Applied, Command as Change, CommandReply, Name, PartitionStage, Refusal, Topology};
+use broker::topology::{
+    Applied, Command as Change, CommandReply, Name, PartitionStage, Refusal, Topology, leads_first,
+};
 use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId, VhostId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use node::{Edge, Intake, Waits};
+use node::{Beginning, Edge, Intake, KnownQueue, Waits};
 use partition::peer::forward::Forward;
 use partition::{Command, Effect, Outlets, QueuePartition, Reply, RequestId};
 use session::{Asker, Deleter, Deletion, Deletions};
@@ -43,8 +45,8 @@ pub struct Switch<C, O> {
     channels: RefCell<HashMap<ChannelKey, (C, u16), FixedState>>,
     /// Whom partitions of this shard follow now, and the others have not heard.
     noted: RefCell<Vec<(PartitionId, Option<NodeNumber>, u64)>>,
-    /// Partitions of this shard that lead, where others could.
-    leading: RefCell<Vec<PartitionId>>,
+    /// Partitions of this shard that lead, where others could, and in which term.
+    leading: RefCell<Vec<(PartitionId, u64)>>,
     remote: RefCell<RemoteWindows>,
     /// Connections with room reserved in this step, and channels of other shards likewise.
     reserved: RefCell<Vec<C>>,
@@ -252,7 +254,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 // Whoever sent it here knows why.
                 self.inbox.borrow_mut().push_here(partition, command);
             }
-            Parcel::LinkUp(link) => self.inbox.borrow_mut().roads.open(link),
+            Parcel::LinkUp(link) => self.link_up(link, env),
             Parcel::LinkDown(node) => self.link_down(node, env),
             Parcel::Forwards(node, frames) => self.take_forwards(node, frames, env),
             Parcel::Frame(partition, from, frame) => self.inbox.borrow_mut().receive(partition, from, frame),
@@ -269,6 +271,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     self.delete_abandoned(id, env);
                 }
             }
+            Parcel::Look(partition) => self.look(partition),
             Parcel::Wake(partition) => self.inbox.borrow_mut().wake_partition(partition),
             Parcel::Event(event) => self.emit_event(&event, env),
             Parcel::Delete(deletion) => self.delete_queue(*deletion, env),
@@ -347,21 +350,42 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         }
     }
 
+    /// Whether a member hears who leads its group. One that joins does not before anybody of the group has
+    /// spoken to it.
+    fn hears(&self, queues: &QueuePartition) -> bool {
+        if self.leaders.is_heard(queues.id()) {
+            return true;
+        }
+        let is_known = !queues.replica().group().membership().voters.is_empty();
+        if is_known {
+            self.leaders.note_heard(queues.id());
+        }
+        is_known
+    }
+
     /// Looks at a member after a step. One that begins to lead is told which of the queues it has
     /// something of are gone: the delete may have come while it did not lead.
     pub fn note_member(&self, queues: &QueuePartition, env: &impl Surroundings<Connection = C, Outsider = O>) {
-        if !self.leaders.has_peers() {
+        if !self.leaders.has_peers() || !self.hears(queues) {
             return;
         }
+        let (id, term) = (queues.id(), queues.term().0);
         let mut leading = self.leading.borrow_mut();
-        if leading.contains(&queues.id()) == queues.is_leading() {
+        let before = leading.iter().find(|(known, _)| *known == id).map(|(_, term)| *term);
+        if before == queues.is_leading().then_some(term) {
             return;
+        }
+        leading.retain(|(known, _)| *known != id);
+        let topology = env.topology();
+        // Where not every node is a member, the others hear it from nobody else.
+        if topology.founders_of(id).is_some() {
+            self.inbox.borrow_mut().roads.tell_leads(id, term, queues.is_leading());
+            self.inbox.borrow_mut().wake();
         }
         if !queues.is_leading() {
-            return leading.retain(|id| *id != queues.id());
+            return;
         }
-        leading.push(queues.id());
-        let topology = env.topology();
+        leading.push((id, term));
         // One that this node has not heard of yet is no orphan.
         let is_gone = |queue: &QueueId| topology.queue(*queue).is_none() && *queue < topology.next_queue();
         for queue in queues.queue_ids().into_iter().filter(is_gone) {
@@ -406,8 +430,27 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         inbox.wake();
     }
 
+    /// There is a link to another node, which hears what this shard leads and it may not.
+    fn link_up(&self, link: LinkUp, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let leading = self.leading.borrow();
+        let topology = env.topology();
+        let mut inbox = self.inbox.borrow_mut();
+        inbox.roads.open(link);
+        let node = NodeNumber(link.peer.node);
+        for (partition, term) in leading.iter().filter(|(id, _)| topology.founders_of(*id).is_some()) {
+            inbox.roads.send(node, *partition, Forward::Leads { term: *term, leads: true });
+            inbox.wake();
+        }
+    }
+
     /// The link to another node is gone, and with it all that was on its way.
     fn link_down(&self, node: NodeNumber, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        // What that node led it may lead no more when it is back; who is a member hears that otherwise.
+        {
+            let topology = env.topology();
+            let small = topology.partitions().map(|(id, _)| id).filter(|id| topology.founders_of(*id).is_some());
+            small.filter(|id| !self.leaders.is_heard(*id)).for_each(|id| self.leaders.lose(id, node));
+        }
         let (effects, gone) = self.inbox.borrow_mut().roads.close(node);
         for (partition, channel) in gone {
             self.remote.borrow_mut().forget(channel);
@@ -478,6 +521,11 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 forward @ (Forward::Propose { .. } | Forward::NotProposed { .. } | Forward::Applied { .. }) => {
                     let from = road.peer();
                     inbox.receive_forward(partition, from, forward);
+                }
+                Forward::Leads { term, leads } => {
+                    self.leaders.hear(partition, node, term, leads);
+                    // What waits for a leader goes on.
+                    inbox.wake();
                 }
                 // For the node as a whole: what drives the links keeps them.
                 Forward::Ask { .. } | Forward::Answer { .. } | Forward::News(_) => {}
@@ -629,6 +677,13 @@ impl<C, O> Tell for Switch<C, O> {
     fn command(&self, partition: PartitionId, command: Command) {
         self.inbox.borrow_mut().push_here(partition, command);
     }
+
+    fn look(&self, partition: PartitionId) {
+        // A member that came to lead while the topology here was an older one has told nobody: after its
+        // step it is as if it had begun just now.
+        self.leading.borrow_mut().retain(|(known, _)| *known != partition);
+        self.inbox.borrow_mut().look(partition);
+    }
 }
 
 impl<C, O> Intake for Switch<C, O> {
@@ -702,6 +757,28 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
         }
     }
 
+    fn beginning(&mut self, partition: PartitionId) -> Beginning {
+        let leaders = &self.switch.leaders;
+        let topology = self.env.topology();
+        let Some(founders) = topology.founders_of(partition) else { return Beginning::Nothing };
+        match topology.members_wanted(partition).contains(&leaders.own()) {
+            false => Beginning::Nothing,
+            // By a map of the past this node would begin what has ended.
+            true if !leaders.knows_members() => Beginning::NotKnown,
+            true if founders.contains(&leaders.own()) => Beginning::Founds {
+                founders: founders.to_vec(),
+                leads_first: leads_first(partition, founders) == Some(leaders.own()),
+            },
+            true => Beginning::Joins,
+        }
+    }
+
+    fn queues_of(&mut self, partition: PartitionId) -> Vec<KnownQueue> {
+        let topology = self.env.topology();
+        let there = topology.queues().filter(|queue| queue.partition == partition && !queue.id.is_local());
+        there.map(|queue| (queue.id, (!queue.rules.is_plain()).then(|| queue.rules.clone()))).collect()
+    }
+
     fn heir(&mut self, partition: PartitionId, led_ms: u64) -> Option<NodeNumber> {
         let leaders = &self.switch.leaders;
         if leaders.rests(leaders.own()) {
@@ -719,7 +796,7 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
         }
         let led =
             serving().map(|(id, put)| Led { partition: id, leader: leaders.leader(id), members: put.members.clone() });
-        let all: Vec<Led> = led.collect();
+        let mut all: Vec<Led> = led.collect();
         drop(topology);
         let mut inbox = self.switch.inbox.borrow_mut();
         let reached: Vec<NodeNumber> = all
@@ -728,6 +805,11 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
             .filter(|node| inbox.roads.road(*node).is_some() && !leaders.rests(*node))
             .collect();
         drop(inbox);
+        // What nobody can lead keeps nobody waiting.
+        let is_there = |node: &NodeNumber| *node == leaders.own() || reached.contains(node);
+        all.retain(|led| {
+            led.leader.is_some() || 2 * led.members.iter().filter(|node| is_there(node)).count() > led.members.len()
+        });
         balance::heir(leaders.own(), partition, &all, |node| reached.contains(&node))
     }
 
@@ -743,7 +825,7 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
     }
 
     fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
-        if let Some(queues) = queues.filter(|_| self.switch.leaders.has_peers()) {
+        if let Some(queues) = queues.filter(|queues| self.switch.leaders.has_peers() && self.switch.hears(queues)) {
             let term = queues.term().0;
             self.switch.note_term(partition, term);
             self.switch.note_leader(partition, queues.leader(), term);

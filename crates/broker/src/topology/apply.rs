@@ -72,6 +72,12 @@ pub enum Effect {
         /// Where it lived.
         partition: PartitionId,
     },
+    /// A partition of a pool of fewer copies than nodes has other members, or is new: who is to have it
+    /// begins as its member. Comes before what lives in it.
+    MembersChanged {
+        /// The partition.
+        partition: PartitionId,
+    },
     /// A virtual host is gone: its connections are closed. Comes after the ends of its queues.
     VhostDeleted {
         /// Its id.
@@ -160,7 +166,7 @@ impl Topology {
             | Command::ChangeNodes(_)
             | Command::RaiseVersion { .. } => {
                 assert_eq!(scope, Scope::Replicated, "the map of the cluster is the same on every node");
-                self.change_cluster(command)
+                self.change_cluster(command, &mut effects)
             }
             other => {
                 assert_eq!(scope, Scope::Replicated, "users, virtual hosts and policies are the same on every node");
@@ -247,17 +253,18 @@ impl Topology {
         let shape = self.queue_shape(declare)?;
         let is_local = declare.is_local();
         assert_eq!(is_local, scope == Scope::Local, "what every node knows goes through the log, the rest does not");
-        if let Some(home) = declare.home {
-            if self.era(home.node) != home.era {
-                // Its node went away and came back meanwhile: what asked for it may be gone.
-                return Err(Refusal::undecided());
-            }
-        } else if !is_local && !self.may_place_in(declare.partition, Some(shape.queue_type)) {
-            return Err(Refusal::precondition_failed(&format!(
-                "cannot declare queue '{}': partition {} takes no such queues",
-                declare.name, declare.partition.0
-            )));
+        if let Some(home) = declare.home
+            && self.era(home.node) != home.era
+        {
+            // Its node went away and came back meanwhile: what asked for it may be gone.
+            return Err(Refusal::undecided());
         }
+        let held = self.policies_matching(declare.vhost, &declare.name, shape.queue_type);
+        let rules = self.rules_under(declare.vhost, &held, &shape);
+        let partition = match is_local || declare.home.is_some() {
+            true => declare.partition,
+            false => self.settle_place(declare.partition, (&declare.name, &shape, &rules), effects)?,
+        };
         if let Some(at) = displaced {
             self.remove_queue(at, &[], effects);
         }
@@ -270,21 +277,22 @@ impl Topology {
         };
         assert_eq!(id.is_local(), is_local, "2^63 queues are more than a log can hold");
         let shape = self.queues.share(shape);
-        let held = self.policies_matching(declare.vhost, &declare.name, shape.queue_type);
+        // A queue without policies shares the rules of its shape.
+        let rules = if rules == shape.rules { shape.rules.clone() } else { rules };
         self.queues.insert(Queue {
             id,
             vhost: declare.vhost,
             name: declare.name.clone(),
-            partition: declare.partition,
+            partition,
             exclusive: declare.exclusive,
             home: declare.home,
-            rules: self.rules_under(declare.vhost, &held, &shape),
+            rules,
             held,
             shape,
             incoming: Vec::new(),
         });
         self.version += 1;
-        effects.push(Effect::QueueCreated { id, partition: declare.partition });
+        effects.push(Effect::QueueCreated { id, partition });
         Ok(CommandReply::Queue { id, created: true })
     }
 

@@ -480,12 +480,9 @@ fn number(arguments: &Table, key: &str) -> Option<i64> {
     arguments.get(key).map(|v| integer(v).expect("the rule of this argument asks for an integer"))
 }
 
-fn leader_locator(arguments: &Table) -> LeaderLocator {
+fn leader_locator(arguments: &Table) -> Option<LeaderLocator> {
     let value = arguments.get("x-queue-leader-locator").or_else(|| arguments.get("x-queue-master-locator"));
-    match value {
-        Some(Value::LongString(word)) if &word[..] != b"client-local" => LeaderLocator::Balanced,
-        _ => LeaderLocator::ClientLocal,
-    }
+    value.and_then(LeaderLocator::of)
 }
 
 /// Reads the four durability arguments together; each alone has passed its rule.

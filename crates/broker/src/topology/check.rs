@@ -14,10 +14,11 @@ use super::encoding::{self, TABLE_DEPTH_MAX};
 use super::exchange::{self, Exchange};
 use super::exchange_type::{self, ExchangeType};
 use super::name::{NAME_BYTES_MAX, Name};
+use super::pools::Placement;
 use super::queue::{self, Queue};
 use super::refusal::{Kind, Refusal, Resource};
 use super::scopes::Scopes;
-use super::settings::{ConsumerSettings, LeaderLocator, QueueType};
+use super::settings::{ConsumerSettings, QueueType};
 use super::user::Access;
 use super::{ARGUMENTS_BYTES_MAX, Redeclaration, Topology, arguments, arguments::TypeAsked};
 use crate::ids::{PartitionId, QueueId, VhostId};
@@ -92,19 +93,6 @@ pub struct QueueDeclare<'a> {
     pub auto_delete: bool,
     /// The arguments of the method.
     pub arguments: &'a Table,
-}
-
-/// What decides where a new queue should live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// In the memory of this node: choose a shard. Otherwise choose a partition.
-    pub in_memory: bool,
-    /// A quorum queue asks for replicas.
-    pub queue_type: QueueType,
-    /// How many it asks for.
-    pub initial_group_size: Option<u32>,
-    /// Where its leader should be.
-    pub leader_locator: LeaderLocator,
 }
 
 /// An `exchange.declare` that is not passive.
@@ -294,12 +282,7 @@ impl Topology {
         let in_memory = command.is_in_memory();
         command.home = self.own_home().filter(|_| in_memory);
         let is_local = command.is_local();
-        command.partition = place(Placement {
-            in_memory,
-            queue_type: shape.queue_type,
-            initial_group_size: shape.settings.initial_group_size,
-            leader_locator: shape.settings.leader_locator,
-        });
+        command.partition = place(self.placement(in_memory, command.vhost, &command.name, &shape));
         let command = Command::DeclareQueue(command);
         Ok(if is_local { QueueDeclared::Local(command) } else { QueueDeclared::Propose(command) })
     }

@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 
 use super::Topology;
-use super::apply::CommandReply;
+use super::apply::{CommandReply, Effect};
 use super::arguments::GROUP_SIZE_MAX;
 use super::command::Command;
 use super::encoding::{Malformed, Reader, Writer};
@@ -33,11 +33,13 @@ use crate::ids::{NodeNumber, PartitionId, PoolId};
 /// - 2: a durable queue is placed in a partition that serves, of a pool that serves its type.
 /// - 3: passwords may be hashed by Argon2id, which earlier builds cannot read.
 /// - 4: nodes join and are forgotten; a node that becomes a member gets a copy of every partition.
-pub const MACHINE_VERSION: u32 = 4;
+/// - 5: a quorum queue that asks for fewer copies than there are nodes lives in a pool of that size, and
+///   only partitions of other pools get a copy on every node.
+pub const MACHINE_VERSION: u32 = 5;
 /// The version of a topology that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 /// The version from which on the map of partitions decides where queues may be.
-const MAP_DECIDES: u32 = 2;
+pub(super) const MAP_DECIDES: u32 = 2;
 /// The version from which on hashes of Argon2id are kept.
 const KEEPS_ARGON2ID: u32 = 3;
 
@@ -127,6 +129,8 @@ pub(super) struct Cluster {
     pub(super) nodes: BTreeMap<NodeNumber, ClusterNode>,
     pub(super) pools: BTreeMap<PoolId, PartitionPool>,
     pub(super) partitions: BTreeMap<PartitionId, PoolPartition>,
+    /// The nodes that began the groups of partitions of small pools, see `pools.rs`.
+    pub(super) founders: BTreeMap<PartitionId, Vec<NodeNumber>>,
     /// The data folders of nodes that joined.
     pub(super) folders: BTreeMap<NodeNumber, u128>,
 }
@@ -320,20 +324,24 @@ impl Topology {
 
     /// Carries out a command of this file. Errors: 406 for what is not lawful, and nothing has
     /// changed.
-    pub(super) fn change_cluster(&mut self, command: &Command) -> Result<CommandReply, Refusal> {
+    pub(super) fn change_cluster(
+        &mut self,
+        command: &Command,
+        effects: &mut Vec<Effect>,
+    ) -> Result<CommandReply, Refusal> {
         match command {
-            Command::PutNode { number, node } => self.put_node(*number, node)?,
+            Command::PutNode { number, node } => self.put_node(*number, node, effects)?,
             Command::PutPool { id, pool } => self.put_pool(*id, pool)?,
             Command::PutPartition { id, partition } => self.put_partition(*id, partition)?,
             Command::RaiseVersion { version } => self.raise_version(*version)?,
-            Command::ChangeNodes(change) => return self.change_nodes(change),
+            Command::ChangeNodes(change) => return self.change_nodes(change, effects),
             _ => unreachable!("other commands are carried out elsewhere"),
         }
         self.version += 1;
         Ok(CommandReply::Done)
     }
 
-    fn put_node(&mut self, number: NodeNumber, node: &ClusterNode) -> Result<(), Refusal> {
+    fn put_node(&mut self, number: NodeNumber, node: &ClusterNode, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
         let refused = |why: &str| Err(Refusal::precondition_failed(&format!("cannot put node {}: {why}", number.0)));
         let before = self.cluster.nodes.get(&number);
         if before == Some(node) {
@@ -356,7 +364,7 @@ impl Topology {
         let joins = before.is_none_or(|before| before.standing < NodeStanding::Member);
         self.cluster.nodes.insert(number, node.clone());
         if joins && node.standing == NodeStanding::Member && self.lets_nodes_come_and_go() {
-            self.give_copies(number);
+            self.give_copies(number, effects);
         }
         Ok(())
     }
@@ -364,6 +372,9 @@ impl Topology {
     fn put_pool(&mut self, id: PoolId, pool: &PartitionPool) -> Result<(), Refusal> {
         let refused = |why: &str| Err(Refusal::precondition_failed(&format!("cannot put pool {}: {why}", id.0)));
         let before = self.cluster.pools.get(&id);
+        if before != Some(pool) && self.is_small_pool(id) {
+            return refused("its partitions have members by its size");
+        }
         if id.0 == 0 || !is_group_size(pool.replication_factor) || pool.target as usize > PARTITIONS_EVER_MAX {
             return refused("a number is out of its range");
         }
@@ -391,6 +402,9 @@ impl Topology {
         let Some(pool) = pools.get(&partition.pool) else { return refused("its pool is not there") };
         match before {
             _ if id.0 == 0 => return refused("that is the topology's group"),
+            _ if self.cluster.founders.contains_key(&id) || self.is_small_pool(partition.pool) => {
+                return refused("its pool chooses its members");
+            }
             Some(before) if before.stage == PartitionStage::Retired => return refused("it is retired for ever"),
             Some(before) if before.stage > partition.stage => return refused("it has gone further than that"),
             Some(before) if before.pool != partition.pool => return refused("it belongs to another pool"),
@@ -478,7 +492,7 @@ impl Topology {
         let replay = |topology: &mut Self, command: Command, last: &mut u32, number: u32| {
             let rises = std::mem::replace(last, number) < number;
             let refused = "node, pool or partition that the rules refuse";
-            let applied = topology.change_cluster(&command).is_ok();
+            let applied = topology.change_cluster(&command, &mut Vec::new()).is_ok();
             if rises && applied { Ok(()) } else { Err(refused) }
         };
         let mut last = 0;

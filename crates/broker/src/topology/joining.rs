@@ -10,8 +10,8 @@
 //! ```
 
 use super::Topology;
-use super::apply::CommandReply;
-use super::cluster::{ClusterNode, FIRST_POOL, MachineVersions, NodeStanding, PartitionStage};
+use super::apply::{CommandReply, Effect};
+use super::cluster::{Cluster, ClusterNode, FIRST_POOL, MachineVersions, NodeStanding, PartitionStage, PoolPartition};
 use super::command::Command;
 use super::encoding::{Malformed, Reader, Writer};
 use super::name::Name;
@@ -20,7 +20,7 @@ use crate::ids::{NodeNumber, PartitionId};
 
 /// The version from which on nodes join and are forgotten.
 const NODES_COME_AND_GO: u32 = 4;
-/// Nodes of a cluster at a time: each has a copy of everything.
+/// Nodes of a cluster at a time: each has a copy of all that does not ask for fewer.
 pub const NODES_MAX: usize = 9;
 const FOLDER_BYTES: usize = 16;
 
@@ -142,7 +142,11 @@ impl Topology {
         Some(Command::PutNode { number, node: ClusterNode { standing: NodeStanding::Member, ..node.clone() } })
     }
 
-    pub(super) fn change_nodes(&mut self, change: &NodeChange) -> Result<CommandReply, Refusal> {
+    pub(super) fn change_nodes(
+        &mut self,
+        change: &NodeChange,
+        effects: &mut Vec<Effect>,
+    ) -> Result<CommandReply, Refusal> {
         if !self.lets_nodes_come_and_go() {
             return Err(Refusal::precondition_failed(
                 "nodes come and go once every node of the cluster runs a leveret that can do it",
@@ -150,7 +154,7 @@ impl Topology {
         }
         match change {
             NodeChange::Join(newcomer) => self.join(newcomer)?,
-            NodeChange::Forget(number) => self.forget(*number)?,
+            NodeChange::Forget(number) => self.forget(*number, effects)?,
         }
         self.version += 1;
         Ok(CommandReply::Done)
@@ -189,7 +193,7 @@ impl Topology {
         Ok(())
     }
 
-    fn forget(&mut self, number: NodeNumber) -> Result<(), Refusal> {
+    fn forget(&mut self, number: NodeNumber, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
         let refused = |why: &str| Err(Refusal::precondition_failed(&format!("cannot forget node {}: {why}", number.0)));
         let Some(node) = self.node(number) else { return refused("there is none of that number") };
         if node.standing == NodeStanding::Gone {
@@ -198,8 +202,8 @@ impl Topology {
         if self.present_nodes().count() == 1 {
             return refused("it is the last one");
         }
-        if self.cluster.partitions.values().any(|partition| partition.members == [number]) {
-            return refused("it has the only copy of a partition");
+        if let Err(why) = self.retire_without(number) {
+            return refused(&why);
         }
         for partition in self.cluster.partitions.values_mut() {
             partition.members.retain(|member| *member != number);
@@ -207,13 +211,18 @@ impl Topology {
         if let Some(node) = self.cluster.nodes.get_mut(&number) {
             node.standing = NodeStanding::Gone;
         }
+        self.fill_pools(effects);
         Ok(())
     }
 
-    /// A node became a member: every partition is to have a copy there.
-    pub(super) fn give_copies(&mut self, number: NodeNumber) {
-        let there = self.cluster.partitions.values_mut().filter(|put| put.stage != PartitionStage::Retired);
-        for put in there {
+    /// A node became a member: every partition is to have a copy there, but those of pools of fewer
+    /// copies, which get one where they lack some.
+    pub(super) fn give_copies(&mut self, number: NodeNumber, effects: &mut Vec<Effect>) {
+        let Cluster { partitions, founders, .. } = &mut self.cluster;
+        let is_meant = |(id, put): &(&PartitionId, &mut PoolPartition)| {
+            put.stage != PartitionStage::Retired && !founders.contains_key(*id)
+        };
+        for (_, put) in partitions.iter_mut().filter(is_meant) {
             if let Err(at) = put.members.binary_search(&number) {
                 put.members.insert(at, number);
             }
@@ -222,6 +231,7 @@ impl Topology {
         if let Some(pool) = self.cluster.pools.get_mut(&FIRST_POOL) {
             pool.replication_factor = pool.replication_factor.max(copies);
         }
+        self.fill_pools(effects);
     }
 
     pub(super) fn has_folders(&self) -> bool {
@@ -236,7 +246,8 @@ impl Topology {
         }
     }
 
-    pub(super) fn read_folders(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+    /// `may_be_none`: no node need have joined.
+    pub(super) fn read_folders(&mut self, reader: &mut Reader<'_>, may_be_none: bool) -> Result<(), Malformed> {
         let mut last = NodeNumber(0);
         for _ in 0..reader.count("folders")? {
             let number = NodeNumber(reader.number_u32("node")?);
@@ -248,6 +259,6 @@ impl Topology {
             self.cluster.folders.insert(number, folder);
             last = number;
         }
-        if self.has_folders() { Ok(()) } else { Err(reader.malformed("folders")) }
+        if self.has_folders() || may_be_none { Ok(()) } else { Err(reader.malformed("folders")) }
     }
 }

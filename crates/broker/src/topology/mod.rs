@@ -35,6 +35,7 @@ mod password;
 mod pattern;
 mod policy;
 mod policy_plan;
+mod pools;
 mod queue;
 mod refusal;
 mod route;
@@ -55,7 +56,7 @@ pub use apply::{Applied, CommandReply, Effect};
 pub use arguments::{DURABILITY_INTERVAL_MS_MAX, EXPIRY_MS_MAX, GROUP_SIZE_MAX, PRIORITY_MAX};
 pub use binding::BINDINGS_MAX;
 pub use broker_event::{BrokerEvent, Foresight};
-pub use check::{Actor, Checked, ExchangeDeclare, OpenConnections, Placement, QueueDeclare, QueueDeclared};
+pub use check::{Actor, Checked, ExchangeDeclare, OpenConnections, QueueDeclare, QueueDeclared};
 pub use cluster::{
     ClusterMember, ClusterNode, FIRST_MACHINE_VERSION, FIRST_POOL, MACHINE_VERSION, MachineVersions, NODES_EVER_MAX,
     NodeStanding, PARTITIONS_EVER_MAX, POOLS_MAX, PartitionPool, PartitionStage, PoolPartition, SoleNode,
@@ -74,6 +75,7 @@ pub use password::{ARGON2_SALT_BYTES, HASH_BYTES_MAX, HashAlgorithm, PasswordHas
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, TooManySteps, WrongPattern};
 pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition, is_unsupported_key};
 pub use policy_plan::{PolicyPlan, PolicySurvey, Unplanned};
+pub use pools::{GROUP_SIZE_DEFAULT, POOL_PARTITIONS, POOL_PARTITIONS_OF_ALL, PlacedPartition, Placement, leads_first};
 pub use queue::{QUEUES_MAX, Queue, QueueShape, REPLY_PREFIX, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
 pub use route::{NoRoute, STEPS_OF_A_TARGET};

@@ -124,6 +124,8 @@ pub(super) struct Queues {
     by_owner: HashMap<u64, Vec<QueueId>, foldhash::fast::FixedState>,
     /// Queues in the memory of a node that every node knows.
     by_home: BTreeMap<Home, BTreeSet<QueueId>>,
+    /// How many that every node knows live in each partition that has some.
+    by_partition: BTreeMap<PartitionId, u32>,
     shapes: HashTable<Arc<QueueShape>>,
     local_count: usize,
     /// By virtual host: how many live on this node only, and how many do not.
@@ -158,6 +160,9 @@ impl Queues {
         }
         if let Some(home) = queue.home {
             self.by_home.entry(home).or_default().insert(queue.id);
+        }
+        if !queue.id.is_local() {
+            *self.by_partition.entry(queue.partition).or_default() += 1;
         }
         self.local_count += usize::from(queue.id.is_local());
         self.argument_bytes.add(queue.vhost, queue.shape.counted_bytes());
@@ -229,6 +234,13 @@ impl Queues {
                 self.by_home.remove(&home);
             }
         }
+        if !queue.id.is_local() {
+            let there = self.by_partition.get_mut(&queue.partition).expect("every queue is counted");
+            *there -= 1;
+            if *there == 0 {
+                self.by_partition.remove(&queue.partition);
+            }
+        }
         self.local_count -= usize::from(queue.id.is_local());
         self.argument_bytes.take(queue.vhost, queue.shape.counted_bytes());
         self.vhost_counts[queue.vhost.0 as usize][usize::from(!queue.id.is_local())] -=
@@ -253,6 +265,11 @@ impl Queues {
     /// The nodes in whose memory queues live that every node knows, and those queues.
     pub(super) fn by_home(&self) -> &BTreeMap<Home, BTreeSet<QueueId>> {
         &self.by_home
+    }
+
+    /// How many queues that every node knows live in each partition that has some.
+    pub(super) fn by_partition(&self) -> &BTreeMap<PartitionId, u32> {
+        &self.by_partition
     }
 
     /// How many live on this node only, or how many do not.
@@ -326,13 +343,13 @@ pub(super) fn resource<'a>(name: &'a [u8], vhost: &'a Name) -> Resource<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::settings::{Durability, LeaderLocator, Wishes};
+    use crate::topology::settings::{Durability, Wishes};
 
     fn shape(auto_delete: bool) -> QueueShape {
         let settings = QueueSettings {
             durability: Durability::Memory,
             initial_group_size: None,
-            leader_locator: LeaderLocator::ClientLocal,
+            leader_locator: None,
             wishes: Wishes::default(),
         };
         QueueShape {

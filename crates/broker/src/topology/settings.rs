@@ -108,16 +108,27 @@ pub enum LeaderLocator {
     Balanced,
 }
 
+impl LeaderLocator {
+    /// What a word of RabbitMQ's means; `None` for what is no text.
+    pub(super) fn of(value: &Value) -> Option<LeaderLocator> {
+        match value {
+            Value::LongString(word) if &word[..] == b"client-local" => Some(LeaderLocator::ClientLocal),
+            Value::LongString(_) => Some(LeaderLocator::Balanced),
+            _ => None,
+        }
+    }
+}
+
 /// What the engine needs to know of a queue's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSettings {
     /// When a confirm may go out.
     pub durability: Durability,
-    /// `x-quorum-initial-group-size`: the members asked for; at least 1. `None`: the placement's
-    /// default.
+    /// `x-quorum-initial-group-size`: the members asked for; at least 1. `None`: the target of the
+    /// rules, or the default.
     pub initial_group_size: Option<u32>,
-    /// `x-queue-leader-locator`, or `x-queue-master-locator` on a classic queue.
-    pub leader_locator: LeaderLocator,
+    /// `x-queue-leader-locator`, or `x-queue-master-locator` on a classic queue, if one is given.
+    pub leader_locator: Option<LeaderLocator>,
     /// What the arguments say about the life of messages; policies may say more.
     pub wishes: Wishes,
 }

@@ -16,6 +16,7 @@
 //!            number global parameters, by name: as in PutGlobalParameter
 //!            number eras, per node by number: number node, number era
 //!            number folders, per node by number: number node, 16 bytes folder
+//!            number founders, per partition by number: number partition, number founders, numbers of nodes, rising
 //! ```
 
 use bytes::Bytes;
@@ -32,7 +33,7 @@ use super::vhost::{Vhost, VhostLimits};
 use crate::ids::{NodeNumber, QueueId};
 
 /// The version that this build writes, and the highest that it reads.
-pub const SNAPSHOT_VERSION: u8 = 7;
+pub const SNAPSHOT_VERSION: u8 = 8;
 /// What is written as long as there is nothing that only later versions can say: earlier builds
 /// read it.
 const PLAIN_VERSION: u8 = 4;
@@ -40,6 +41,8 @@ const PLAIN_VERSION: u8 = 4;
 const ALONE_VERSION: u8 = 5;
 /// The same of a cluster which no node has joined.
 const FOUNDERS_VERSION: u8 = 6;
+/// The same of a cluster without pools of fewer copies than nodes.
+const JOINED_VERSION: u8 = 7;
 const MAGIC: &[u8; 4] = b"LVTO";
 
 impl Topology {
@@ -48,7 +51,8 @@ impl Topology {
         let mut writer = Writer::default();
         writer.raw(MAGIC);
         let version = match (self.eras.is_empty(), self.global_parameters.is_empty()) {
-            _ if self.has_folders() => SNAPSHOT_VERSION,
+            _ if self.has_founders() => SNAPSHOT_VERSION,
+            _ if self.has_folders() => JOINED_VERSION,
             (true, true) => PLAIN_VERSION,
             (true, false) => ALONE_VERSION,
             (false, _) => FOUNDERS_VERSION,
@@ -107,6 +111,9 @@ impl Topology {
         }
         if version > FOUNDERS_VERSION {
             self.write_folders(&mut writer);
+        }
+        if version > JOINED_VERSION {
+            self.write_founders(&mut writer);
         }
         writer.finish()
     }
@@ -200,7 +207,10 @@ impl Topology {
             topology.read_eras(reader, version)?;
         }
         if version > FOUNDERS_VERSION {
-            topology.read_folders(reader)?;
+            topology.read_folders(reader, version > JOINED_VERSION)?;
+        }
+        if version > JOINED_VERSION {
+            topology.read_founders(reader)?;
         }
         // Rules about where a queue may be placed do not ask whether it may stay.
         topology.machine_version = machine_version;
@@ -241,6 +251,7 @@ impl Topology {
                 effects.push(Effect::QueueDeleted { id: queue.id, partition: queue.partition });
             }
         }
+        self.members_changed_since(&old, &mut effects);
         self.policies_version = old.policies_version + 1;
         // The other queues came with their rules.
         self.match_local_queues(&mut effects);

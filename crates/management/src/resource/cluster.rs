@@ -1,8 +1,9 @@
 //! What is asked of a cluster as a whole: feature flags, deprecated features, rebalancing, members
 //! of queues, what is reset.
 //!
-//! Invariant: every node has a copy of each queue. What would take one away is refused, on a node that
-//! is alone as RabbitMQ refuses it there; what would change nothing is done. What comes later says so.
+//! Invariant: a queue's copies are where those of its partition are, with other queues. What would take
+//! one away or bring one is refused, on a node that is alone as RabbitMQ refuses it there; what would
+//! change nothing is done. What comes later says so.
 
 use super::Cx;
 use super::message::need_keys;
@@ -12,9 +13,10 @@ use crate::body::Body;
 use crate::call::object_of;
 use crate::listing;
 use broker::PartitionId;
-use broker::topology::{Command, NodeChange, Queue, QueueType};
+use broker::topology::{Command, NodeChange, PoolPartition, Queue, QueueType};
 use serde_json::json;
 use server::handle::Member;
+use std::collections::BTreeSet;
 
 /// Feature flags of RabbitMQ whose meaning holds here, always: name, description, who provides it.
 const FEATURE_FLAGS: &[(&str, &str, &str)] = &[
@@ -126,7 +128,11 @@ pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
     };
     let counted_on: Vec<PartitionId> = {
         let topology = handle.topology();
-        topology.partitions().filter(|(_, put)| put.members.contains(&number)).map(|(id, _)| id).collect()
+        // Of those with few copies only some have queues; without, nothing is lost with them.
+        let lived_in: BTreeSet<PartitionId> = topology.queues().map(|queue| queue.partition).collect();
+        let is_nothing = |id| topology.founders_of(id).is_some() && !lived_in.contains(&id);
+        let counts = |(id, put): &(PartitionId, &PoolPartition)| put.members.contains(&number) && !is_nothing(*id);
+        topology.partitions().filter(counts).map(|(id, _)| id).collect()
     };
     if let Some(partition) = counted_on.into_iter().find(|partition| !is_served(*partition)) {
         return wrong(format!(
@@ -200,11 +206,11 @@ pub(super) async fn change_member(
     body: Body,
 ) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    let is_quorum = {
+    let (is_quorum, partition) = {
         let topology = cx.handle().topology();
         let vhost = super::find_vhost(&topology, vhost)?;
-        let is_quorum = |queue: &Queue| queue.shape.queue_type == QueueType::Quorum;
-        topology.find_queue(vhost, checked(name)?).map(is_quorum).ok_or(Refused::NotFound)?
+        let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
+        (queue.shape.queue_type == QueueType::Quorum, queue.partition)
     };
     let fields = object_of(&body.read(cx.caller).await?, &["node", "vhost", "name"])?;
     need_keys(&fields, &["node"])?;
@@ -213,10 +219,14 @@ pub(super) async fn change_member(
     if !members.iter().any(|member| Some(member.name.as_str()) == fields["node"].as_str()) {
         return wrong("Node is not a cluster member");
     }
+    let map = cx.map();
+    let is_member =
+        map.members_of(partition).iter().any(|member| Some(member.name.as_str()) == fields["node"].as_str());
     match (is_quorum, adds) {
         (false, _) => wrong("classic_queue_not_supported"),
-        (true, true) => wrong("already_a_member"),
-        (true, false) => wrong(keeps_copies(&members)),
+        (true, true) if is_member => wrong("already_a_member"),
+        (true, false) if !is_member => wrong("not_a_member"),
+        (true, _) => wrong(keeps_copies(&members)),
     }
 }
 
@@ -224,21 +234,32 @@ pub(super) async fn change_member(
 fn keeps_copies(members: &[Member]) -> &'static str {
     match members.len() {
         1 => "last_node",
-        _ => "every node has a copy of each queue: forget_cluster_node removes a node that is gone for good",
+        _ => STAYS,
     }
 }
 
-/// POST: queues get a member on a node. All of them have one on every node, or are getting it.
+/// Why the copies of a queue stay where they are.
+const STAYS: &str = "a queue keeps the number of copies that it was declared with, on the nodes of its partition: \
+                     forget_cluster_node has another node take the place of one that is gone for good";
+
+/// POST: queues get a member on a node. Those that have one, or are getting it, need nothing; errors: 400
+/// where one has none there.
 pub(super) async fn grow(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     need_member(cx, node)?;
     let known = ["strategy", "vhost_pattern", "queue_pattern", "membership"];
     let fields = object_of(&body.read(cx.caller).await?, &known)?;
     need_keys(&fields, &["strategy", "vhost_pattern", "queue_pattern"])?;
-    Ok(Answer::accepted())
+    let (map, topology) = (cx.map(), cx.handle().topology());
+    let is_there = |queue: &Queue| map.members_of(queue.partition).iter().any(|member| member.name.as_bytes() == node);
+    let mut quorum = topology.declared_queues().filter(|queue| queue.shape.queue_type == QueueType::Quorum);
+    match quorum.any(|queue| !is_there(queue)) {
+        true => Err(Refused::BadRequest(STAYS.to_owned())),
+        false => Ok(Answer::accepted()),
+    }
 }
 
-/// DELETE: queues lose their members on a node. Every node keeps its copies until it is forgotten.
+/// DELETE: queues lose their members on a node. A node keeps its copies until it is forgotten.
 pub(super) fn shrink(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     need_member(cx, node)?;

@@ -184,13 +184,18 @@ impl Found {
             })
         };
         let is_down = cx.handle().is_quarantined(queue.partition);
+        let meant = match level {
+            DurabilityLevel::Memory => Vec::new(),
+            _ => topology.members_wanted(queue.partition),
+        };
+        let meant = Meant { copies: meant.len(), here: meant.contains(&cx.handle().own_node()) };
         json!({
             "name": json::text(&queue.name),
             "vhost": topology.vhost_of(queue.vhost).map(|vhost| json::text(&vhost.name)),
             "partition": queue.partition.0,
             "durability": word(level),
-            "guarantee": sentence(level, copies.as_ref(), figures, is_down),
-            "copies": copies.as_ref().map(|copies| copies.all),
+            "guarantee": sentence(level, copies.as_ref(), figures, is_down, meant),
+            "copies": copies.as_ref().map(|copies| copies.all).or(Some(meant.copies).filter(|all| *all > 0)),
             "copies_in_sync": copies.as_ref().and_then(|copies| copies.in_sync),
             "copies_needed": copies.as_ref().map(Copies::needed),
             "leads": partition.map(|partition| partition.leads),
@@ -216,15 +221,39 @@ fn word(level: DurabilityLevel) -> &'static str {
     }
 }
 
+/// Which nodes are to have a queue.
+#[derive(Clone, Copy)]
+struct Meant {
+    /// How many they are.
+    copies: usize,
+    /// This node is one of them.
+    here: bool,
+}
+
 /// What the queue promises now, for people.
-fn sentence(level: DurabilityLevel, copies: Option<&Copies>, figures: &QueueFigures, is_down: bool) -> String {
+fn sentence(
+    level: DurabilityLevel,
+    copies: Option<&Copies>,
+    figures: &QueueFigures,
+    is_down: bool,
+    meant: Meant,
+) -> String {
     if is_down {
         return "unavailable: its partition is damaged on this node and has to be repaired".to_owned();
     }
     if level == DurabilityLevel::Memory {
         return "in the memory of one node: its messages end with the node's process".to_owned();
     }
-    let Some(copies) = copies else { return "this node has no copy of it".to_owned() };
+    let Some(copies) = copies else {
+        let count = format!("{} {}", meant.copies, if meant.copies == 1 { "copy" } else { "copies" });
+        return match meant.here {
+            // It began with its copy just now.
+            true => format!("{count}; this node does not know yet how many are in sync"),
+            false => {
+                format!("this node has no copy of it; {count} on others, and its leader knows how many are in sync")
+            }
+        };
+    };
     let Some(in_sync) = copies.in_sync else {
         return format!("{} copies; its leader knows how many are in sync", copies.all);
     };
@@ -269,7 +298,10 @@ mod tests {
     #[test]
     fn a_copy_that_is_behind_is_not_counted_and_who_does_not_lead_says_so() {
         let figures = QueueFigures::empty(QueueId(1));
-        let said = |level, partition: &PartitionFigures| sentence(level, Some(&Copies::of(partition)), &figures, false);
+        let three_here = Meant { copies: 3, here: true };
+        let said = |level, partition: &PartitionFigures| {
+            sentence(level, Some(&Copies::of(partition)), &figures, false, three_here)
+        };
         let three = vec![copy(1, Some(12)), copy(2, Some(10)), copy(3, Some(9))];
         assert_eq!(
             said(DurabilityLevel::Synced, &partition(true, three.clone())),
@@ -279,10 +311,16 @@ mod tests {
             said(DurabilityLevel::Synced, &partition(false, three)),
             "3 copies; its leader knows how many are in sync"
         );
+        let none = |meant| sentence(DurabilityLevel::Synced, None, &figures, false, meant);
+        assert_eq!(none(three_here), "3 copies; this node does not know yet how many are in sync");
+        assert_eq!(
+            none(Meant { copies: 1, here: false }),
+            "this node has no copy of it; 1 copy on others, and its leader knows how many are in sync"
+        );
         let one = partition(true, vec![copy(1, Some(10))]);
         assert_eq!(said(DurabilityLevel::Synced, &one), "1 of 1 copy synced to disk; 1 before a confirm");
         let risky = QueueFigures { value_at_risk: 40, value_cap: Some(100), ..figures };
-        let risk = sentence(DurabilityLevel::Selective, Some(&Copies::of(&one)), &risky, false);
+        let risk = sentence(DurabilityLevel::Selective, Some(&Copies::of(&one)), &risky, false, three_here);
         assert_eq!(risk, "1 of 1 copy synced to disk, but for a value of 40 at risk, of at most 100");
     }
 }

@@ -14,6 +14,7 @@ use broker::{NodeLife, PartitionId};
 use consensus::NodeId;
 use partition::place::file_u32;
 use partition::{founding_checkpoint, founding_log_checkpoint, joining_checkpoint, joining_log_checkpoint};
+use std::collections::BTreeSet;
 use storage::{CheckpointStore, ClusterRecord, DataFolder, Disk, FileNo, GroupId, NodeState, WalOptions, WalPosition};
 
 /// Founds the groups of a node together with others, in a folder that is to join; or, where these are
@@ -69,8 +70,10 @@ pub fn bring_back_among_others<D: Disk>(
     let founders: &[NodeId] = if was_alone { &[own] } else { &[] };
     let folder_life = folder.begin_life(boot)?;
     let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
-    let last = checkpoints.groups().chain(checkpoints.last_group()).map(|group| group.0).max().unwrap_or(0);
-    let mut groups = Groups::load(&mut checkpoints, 0..=last, &recovery_of)?;
+    // What was founded with the node, and what came to be since: of that this node has some.
+    let last = checkpoints.last_group().or_else(|| checkpoints.groups().last()).map_or(0, |group| group.0);
+    let ids: BTreeSet<u32> = (0..=last).chain(checkpoints.groups().map(|group| group.0)).collect();
+    let mut groups = Groups::load(&mut checkpoints, ids, &recovery_of)?;
     let (wal, report) = groups.read_log(disk, folder_id, options, true)?;
     groups.finish_endings(&mut checkpoints)?;
     let there = groups.look_for_extents(&**disk)?;

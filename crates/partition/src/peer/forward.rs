@@ -15,6 +15,7 @@
 //! 87 applied       index
 //! 88 ask           number, length, question
 //! 89 answer        number, flags { last, refused }, length, part
+//! 90 leads         term, flags { leads }
 //! 92 to 96         news, see `news_form`
 //! ```
 //!
@@ -118,6 +119,14 @@ pub enum Forward {
         /// Nobody answers there, or not any more; the last, too.
         is_refused: bool,
     },
+    /// Whether the sending node leads the partition's group, in this term: for nodes that are no members
+    /// of it, and hear it from nobody else.
+    Leads {
+        /// The term.
+        term: u64,
+        /// It does; otherwise it does not any more.
+        leads: bool,
+    },
     /// How something stands on the sending node, for the receiving one as a whole.
     News(News),
 }
@@ -144,6 +153,7 @@ impl Forward {
             Forward::Applied { .. } => 87,
             Forward::Ask { .. } => 88,
             Forward::Answer { .. } => 89,
+            Forward::Leads { .. } => 90,
             Forward::News(news) => news_form::kind(news),
         }
     }
@@ -174,6 +184,10 @@ impl Forward {
                 put_flags(out, &[*if_unused, *if_empty]);
             }
             Forward::Applied { index } => out.put_varint(index.0),
+            Forward::Leads { term, leads } => {
+                out.put_varint(*term);
+                put_flags(out, &[*leads]);
+            }
             Forward::News(news) => news_form::encode(news, out),
             Forward::Ask { number, question } => {
                 put(out, &[*number, question.len() as u64]);
@@ -232,6 +246,10 @@ impl Forward {
                     return Err(cursor.invalid("a refusal that goes on"));
                 }
                 Ok(Forward::Answer { number, part: sized(cursor)?, is_last, is_refused })
+            }
+            90 => {
+                let (term, [leads]) = (cursor.varint()?, flags(cursor)?);
+                Ok(Forward::Leads { term, leads })
             }
             _ => Err(cursor.invalid("a kind of frame")),
         }

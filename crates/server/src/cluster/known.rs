@@ -10,7 +10,7 @@ use crate::node::Shared;
 use crate::topology_log::Answer;
 use broker::NodeNumber;
 use broker::topology::{
-    Command as Change, MachineVersions, NAME_BYTES_MAX, Name, Newcomer as Join, NodeChange, NodeStanding,
+    Command as Change, FIRST_POOL, MachineVersions, NAME_BYTES_MAX, Name, Newcomer as Join, NodeChange, NodeStanding,
 };
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError, Weak};
@@ -226,7 +226,9 @@ impl Known {
             .present_nodes()
             .map(|(number, node)| (number.0, String::from_utf8_lossy(&node.address).into_owned()))
             .collect();
-        let partitions = topology.partitions().map(|(id, _)| id.0).max().unwrap_or(0);
+        // Of those that came to be later each member hears by the map.
+        let of_all = topology.partitions().filter(|(_, put)| put.pool == FIRST_POOL);
+        let partitions = of_all.map(|(id, _)| id.0).max().unwrap_or(0);
         drop(topology);
         let founder = |(number, address): (u32, String)| {
             let folder_id = if number == self.own { self.folder } else { self.folder_of(number).unwrap_or(0) };

@@ -4,6 +4,7 @@
 //! Invariant: about one node there is one line a second at most, however often its link breaks.
 
 use crate::node::Shared;
+use broker::topology::PartitionStage;
 use broker::{NodeNumber, PartitionId};
 use std::sync::Weak;
 use std::time::Duration;
@@ -53,8 +54,12 @@ pub(super) async fn tell(shared: Weak<Shared>, gone: NodeNumber) {
         let linked = shared.links.get().map(super::Links::linked).unwrap_or_default();
         let is_gone = |node| node == gone && !linked.contains(&gone);
         // Who leads the topology's group is not noted: nobody has to know.
-        let of_queues = shared.directory.durable().filter(|group| *group != node::TOPOLOGY);
-        let Led { groups, own, none } = Led::count(&shared.leaders, of_queues, is_gone);
+        let of_queues: Vec<PartitionId> = {
+            let topology = shared.topology();
+            let serving = topology.partitions().filter(|(_, put)| put.stage == PartitionStage::Serving);
+            serving.map(|(id, _)| id).collect()
+        };
+        let Led { groups, own, none } = Led::count(&shared.leaders, of_queues.into_iter(), is_gone);
         if none == 0 || begin.elapsed() >= PATIENCE {
             let name = shared.topology().shown_node(gone);
             match none {

@@ -93,6 +93,17 @@ const WORDS: &[KeyOfWords] = &[
         Key::password_hashing,
         &[("rabbit_password_hashing_sha256", "sha256"), ("rabbit_password_hashing_sha512", "sha512")],
     ),
+    (
+        "queue_leader_locator",
+        Key::queue_leader_locator,
+        &[
+            ("client-local", "client-local"),
+            ("balanced", "balanced"),
+            ("random", "balanced"),
+            ("least-leaders", "balanced"),
+            ("min-masters", "balanced"),
+        ],
+    ),
     ("log.console.formatter", Key::log_format, &[("json", "json"), ("plaintext", "text")]),
     ("definitions.skip_if_unchanged", Key::definitions_skip_if_unchanged, &[("true", "true"), ("false", "false")]),
 ];

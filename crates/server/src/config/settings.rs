@@ -15,7 +15,7 @@ use super::setting::{DefaultValue, Kind, Section, Setting, bytes_text};
 use super::value::{Field, Given, Value};
 use crate::cluster::LinkFiles;
 use crate::tls::{LoginFrom, TlsFiles, VerifyClients};
-use broker::topology::{HashAlgorithm, Redeclaration};
+use broker::topology::{HashAlgorithm, LeaderLocator, Redeclaration};
 use session::Stamp;
 
 const KIB: u64 = 1 << 10;
@@ -406,6 +406,12 @@ settings! {
         "Whether a quorum queue may be declared again as a classic one, by programs that still do: relaxed lets them, and the queue stays \
          what it is. All else has to be the same.",
         elsewhere ["quorum_queue.property_equivalence.relaxed_checks_on_redeclaration"]
+    }
+    queue_leader_locator: LeaderLocator {
+        Connections, Kind::Choice(&["client-local", "balanced"]), Fixed("client-local"),
+        "Which node of a cluster is to lead a new durable queue, where neither its arguments nor a policy say so: the one that its client is \
+         connected to, if that leads partitions in which the queue may live, or the one that leads the fewest queues.",
+        elsewhere ["queue_master_locator"]
     }
     event_exchange_vhost: Vec<String> {
         Connections, Kind::Names { count_max: 1, bytes_max: 255 }, Fixed("none"),

@@ -11,7 +11,7 @@ use super::levels::{LogFormat, LogLevels};
 use super::ratio::Ratio;
 use super::setting::{Kind, Unit, bytes_text};
 use crate::tls::{LoginFrom, VerifyClients};
-use broker::topology::{HashAlgorithm, Redeclaration};
+use broker::topology::{HashAlgorithm, LeaderLocator, Redeclaration};
 use session::Stamp;
 
 /// The word for no file, and for an empty list where a list is written as text. An empty text is
@@ -338,5 +338,6 @@ choice_field! {
     HashAlgorithm: HashAlgorithm::Argon2id, HashAlgorithm::Sha256, HashAlgorithm::Sha512;
     Stamp: Stamp::None, Stamp::Fill, Stamp::Overwrite;
     Redeclaration: Redeclaration::Strict, Redeclaration::Relaxed;
+    LeaderLocator: LeaderLocator::ClientLocal, LeaderLocator::Balanced;
     bool: false, true;
 }

@@ -146,9 +146,11 @@ impl Shared {
     pub(crate) fn import_definitions(&self, text: &str, fresh: Fresh) -> Result<Imported, ImportError> {
         let shared = self;
         let has_place = Cell::new(true);
+        // The log moves what asks for fewer copies to where those are.
+        let everywhere = shared.topology().placement_everywhere();
         let mut place = |in_memory: bool| match in_memory {
             true => shared.directory.in_memory(0),
-            false => shared.place_queue().unwrap_or_else(|| {
+            false => shared.place_queue(&everywhere).unwrap_or_else(|| {
                 has_place.set(false);
                 PartitionId::default()
             }),

@@ -24,10 +24,11 @@ use crate::node::{MakePartitions, ShardParts, Wiring};
 use crate::shard::Mailbox;
 use crate::topology_log::TopologyLog;
 use broker::PartitionId;
+use broker::topology::POOL_PARTITIONS_OF_ALL;
 use metadata::{MetadataLog, Proposals};
 use node::{
-    Brought, Completion, Completions, Listener, LogGauges, LogWriter, Member, QuarantinedMember, QueueMember, Reader,
-    Share, ShareLimits, Started, TOPOLOGY, Task, TopologyMember, Upkeep,
+    Brought, Completion, Completions, Listener, LogGauges, LogWriter, Member, NodeId, QuarantinedMember, QueueMember,
+    Reader, Share, ShareLimits, Started, TOPOLOGY, Task, TopologyMember, Upkeep, VacantMember,
 };
 use partition::Tail;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +45,9 @@ pub use node::{
 };
 pub(crate) use shard_disk::{ShardDisk, wall_ms, wall_us};
 use wal_thread::WalHandle;
+
+/// Places for partitions that come to be in the stead of others that went with their last node.
+const PLACES_SPARE: u32 = 48;
 
 /// What the durable half of a node is made of.
 #[derive(Clone, Debug)]
@@ -168,8 +172,24 @@ impl Opened {
         let shards = self.config.shards;
         let whole = self.brought.partitions.iter().map(|started| started.partition.id());
         let all: BTreeSet<PartitionId> = whole.chain(self.quarantined()).collect();
+        let vacant = self.vacant(&all);
         let queues = all.into_iter().enumerate().map(|(i, id)| (id, i % shards));
-        std::iter::once((TOPOLOGY, 0)).chain(queues).collect()
+        let vacant = vacant.into_iter().map(|id| (id, id.0 as usize % shards));
+        // Members take their places by their numbers.
+        let by_number: BTreeMap<PartitionId, usize> = queues.chain(vacant).collect();
+        std::iter::once((TOPOLOGY, 0)).chain(by_number).collect()
+    }
+
+    /// The places for partitions of which this node has nothing: those that there are elsewhere, and as
+    /// many as may come to be.
+    fn vacant(&self, here: &BTreeSet<PartitionId>) -> Vec<PartitionId> {
+        if !self.config.has_peers {
+            return Vec::new();
+        }
+        let known = self.brought.topology.partitions().map(|(id, _)| id);
+        let last = known.chain(here.iter().copied()).max().map_or(0, |last| last.0);
+        let all = (1..=last + POOL_PARTITIONS_OF_ALL + PLACES_SPARE).map(PartitionId);
+        all.filter(|id| !here.contains(id)).collect()
     }
 
     /// The partitions that are damaged: they serve nobody.
@@ -187,6 +207,7 @@ impl Opened {
     /// Starts the disk's threads; gives what [`crate::node::Node::start`] asks for.
     pub fn start(self, wiring: &Wiring) -> Result<(Engine, Arc<dyn TopologyLog>, MakePartitions), std::io::Error> {
         let placement = self.placement();
+        let member = NodeId(u64::from(self.brought.life.node));
         let Opened { folder, config, brought } = self;
         let has_peers = config.has_peers;
         let forwards = has_peers.then_some(brought.life);
@@ -232,6 +253,8 @@ impl Opened {
         let proposals = Proposals::default();
         let waker = wiring.waker(TOPOLOGY).expect("the topology runs on this node");
         let log: Arc<dyn TopologyLog> = Arc::new(MetadataLog { proposals: proposals.clone(), waker });
+        let used: BTreeSet<PartitionId> =
+            partitions.iter().map(|started| started.partition.id()).chain(quarantined.keys().copied()).collect();
         let parts = Mutex::new((Some(metadata), partitions));
         let (handle, changes, shards) = (wal.clone(), wiring.changes(), config.shards);
         let senders = Mutex::new((reads, tasks));
@@ -247,11 +270,10 @@ impl Opened {
         let checkpoint_lag_files = u32::try_from(lag_files).unwrap_or(u32::MAX);
         let make: MakePartitions = Arc::new(move |shard| {
             let (reads, upkeep) = senders.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let limits = ShareLimits {
-                checkpoint_lag_files,
-                index_bytes_max,
-                partitions: placement.iter().filter(|p| p.1 == shard).count() as u64,
-            };
+            let here: BTreeSet<PartitionId> = placement.iter().filter(|p| p.1 == shard).map(|p| p.0).collect();
+            let is_used = |id: &&PartitionId| **id == TOPOLOGY || used.contains(*id);
+            let partitions = here.iter().filter(is_used).count() as u64;
+            let limits = ShareLimits { checkpoint_lag_files, index_bytes_max, partitions };
             let tail = Tail::new(cache_bytes).with_read_bytes_max(read_bytes_max);
             let share = Share::new(tail, limits, gauges.clone());
             let set_aside = told_aside.clone();
@@ -265,7 +287,6 @@ impl Opened {
                 let member = TopologyMember::new(partition, out, decided, list, has_peers, forwards);
                 members.push((TOPOLOGY, Member::Topology(Box::new(member))));
             }
-            let here: BTreeSet<PartitionId> = placement.iter().filter(|p| p.1 == shard).map(|p| p.0).collect();
             for Started { partition, out } in parts.1.extract_if(.., |s| here.contains(&s.partition.id())) {
                 let id = partition.id();
                 let member = QueueMember::new(partition, out, lists[&id].clone(), at_risk[&id].clone(), has_peers);
@@ -274,6 +295,10 @@ impl Opened {
             for (id, aside) in quarantined.iter().filter(|(id, _)| here.contains(id)) {
                 let member = QuarantinedMember::new(*id, aside.needs_file, lists[id].clone());
                 members.push((*id, Member::Quarantined(Box::new(member))));
+            }
+            for id in here.iter().filter(|id| **id != TOPOLOGY && !used.contains(*id)) {
+                let vacant = VacantMember::new(*id, member, lists[id].clone(), at_risk[id].clone());
+                members.push((*id, Member::Vacant(Box::new(vacant))));
             }
             // As they are placed: in the order of their numbers.
             members.sort_by_key(|(id, _)| *id);

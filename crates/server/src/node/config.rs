@@ -5,7 +5,7 @@ use crate::spans::WrongCollector;
 use crate::tls::LoginFrom;
 use crate::tokens::WrongKeyFile;
 use amqp::{ConnectionConfig, Millis};
-use broker::topology::HashAlgorithm;
+use broker::topology::{HashAlgorithm, LeaderLocator};
 use broker::{NodeLife, PartitionId};
 use session::{LoginLimits, Stamps};
 use std::net::SocketAddr;
@@ -80,6 +80,8 @@ pub struct NodeConfig {
     pub event_vhost: Option<String>,
     /// What is written into messages that come in; `None` is nothing.
     pub stamps: Option<Stamps>,
+    /// Where leaders of new durable queues should be, if nothing else says so.
+    pub leader_locator: LeaderLocator,
     /// Called on a thread that was busy and is quiet now: an allocator may want to give memory
     /// back.
     pub on_quiet: fn(),
@@ -101,6 +103,7 @@ impl NodeConfig {
             amqp: ConnectionConfig::default(),
             loopback_users: vec!["guest".to_owned()],
             login_limits: LoginLimits::default(),
+            leader_locator: LeaderLocator::ClientLocal,
             password_hashing: HashAlgorithm::Argon2id,
             known_passwords_s: 3600,
             anonymous_user: "guest".to_owned(),

@@ -16,7 +16,8 @@ use crate::tokens::Tokens;
 use crate::topology_log::{Answer, TopologyLog};
 use amqp::Millis;
 use broker::topology::{
-    Applied, BrokerEvent, Command as Change, Effect, HashAlgorithm, Malformed, Name, Refusal, Topology,
+    Applied, BrokerEvent, Command as Change, Effect, HashAlgorithm, Malformed, Name, PlacedPartition, Placement,
+    Refusal, Topology,
 };
 use broker::{ChannelKey, NodeNumber, PartitionId, QueueId, VhostId};
 use partition::{Command, RequestId};
@@ -25,7 +26,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
-use switch::{Directory, Follower, Leaders, Tell};
+use switch::{Directory, Follower, Leaders, Placing, Tell};
 use tokio::sync::{Notify, watch};
 
 /// The part of `transient_bytes_max` that the histories of all `x-recent-history` exchanges may
@@ -80,6 +81,8 @@ pub(crate) struct Shared {
     log: OnceLock<Arc<dyn TopologyLog>>,
     /// Held by the one change under way whose patterns were weighed, until it is decided.
     pub(crate) pattern_turn: tokio::sync::Mutex<()>,
+    /// Durable queues that this node found a partition for.
+    queues_placed: AtomicUsize,
     /// Queues that came and went while this node led them.
     pub(crate) queues_created: AtomicU64,
     pub(crate) queues_deleted: AtomicU64,
@@ -105,7 +108,6 @@ impl Shared {
             directory = directory.among_others(own);
             topology.set_own_home(Some(own));
         }
-        let durable = directory.durable().filter(|id| id.0 != 0 && !config.quarantined.contains(id));
         let settings = Settings {
             node_name: config.node_name.clone(),
             loopback_users: config.loopback_users.clone(),
@@ -129,7 +131,7 @@ impl Shared {
         let histories = Histories::new(config.transient_bytes_max / HISTORIES_SHARE);
         let logins = Logins::new(config.login_limits);
         Shared {
-            topology: TopologyView::new(topology, durable.collect()),
+            topology: TopologyView::new(topology),
             alarms: AlarmSwitches::default(),
             memory: MemoryBudget::new(config.transient_bytes_max),
             offers: Offers::new(&config.amqp),
@@ -147,6 +149,7 @@ impl Shared {
             spans,
             log: OnceLock::new(),
             pattern_turn: tokio::sync::Mutex::new(()),
+            queues_placed: AtomicUsize::new(0),
             queues_created: AtomicU64::new(0),
             queues_deleted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
@@ -269,10 +272,37 @@ impl Shared {
         }
     }
 
-    /// The partition for a new durable queue: one that this node leads, if it leads any.
-    pub(crate) fn place_queue(&self) -> Option<PartitionId> {
-        let own = self.leaders.own();
-        self.topology.place_queue(|partition| self.leaders.leader(partition) == Some(own))
+    /// The partition for a new durable queue.
+    pub(crate) fn place_queue(&self, placement: &Placement) -> Option<PartitionId> {
+        let turn = self.queues_placed.fetch_add(1, Ordering::Relaxed);
+        let here = self.partitions_here(placement);
+        let linked = self.links.get().map(Links::linked).unwrap_or_default();
+        let placing = Placing {
+            own: self.leaders.own(),
+            locator: self.config.leader_locator,
+            leader: |partition| self.leaders.leader(partition),
+            is_reached: |node| linked.contains(&node),
+        };
+        placing.choose(here.as_ref().unwrap_or(placement), turn)
+    }
+
+    /// The same, where not only the map decides: without one queues live where there is a partition, and what is
+    /// damaged on a node that is alone takes none.
+    fn partitions_here(&self, placement: &Placement) -> Option<Placement> {
+        let is_whole = |id: PartitionId| !self.config.quarantined.contains(&id);
+        let has_peers = self.leaders.has_peers();
+        let among = match placement.is_mapped {
+            true if has_peers || self.config.quarantined.is_empty() => return None,
+            true => placement.among.iter().copied().filter(|placed| is_whole(placed.partition)).collect(),
+            false => {
+                // Of the others this node may have nothing.
+                let is_there = |id: &PartitionId| !has_peers || self.leaders.leader(*id).is_some();
+                let durable = self.directory.durable().filter(|id| id.0 != 0 && is_whole(*id));
+                let placed = |partition| PlacedPartition { partition, leads_first: None };
+                durable.filter(is_there).map(placed).collect()
+            }
+        };
+        Some(Placement { among, ..placement.clone() })
     }
 
     /// The partition that answers a sync for the whole node.
@@ -360,6 +390,14 @@ impl Tell for Shared {
 
     fn command(&self, partition: PartitionId, command: Command) {
         self.cross(partition, switch::Parcel::Command(partition, command));
+    }
+
+    fn look(&self, partition: PartitionId) {
+        if self.directory.find(partition).is_none() {
+            // So many partitions came and went since it was started.
+            tracing::warn!(partition = partition.0, "a new partition finds no place here: start the node again");
+        }
+        self.cross(partition, switch::Parcel::Look(partition));
     }
 }
 

@@ -4,10 +4,8 @@
 //! lock sees afterwards; so a route that was computed under the lock is stored with a version that
 //! is not too new.
 
-use broker::PartitionId;
 use broker::topology::{Applied, Command as Change, Effect, Foresight, Malformed, Topology};
-use smallvec::SmallVec;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use switch::Tell;
 
@@ -16,11 +14,6 @@ use switch::Tell;
 pub(crate) struct TopologyView {
     topology: RwLock<Topology>,
     version: AtomicU64,
-    /// Partitions of this node that are whole.
-    whole: Vec<PartitionId>,
-    /// Those of them in which a new durable queue may be placed, as the topology's map says.
-    open: RwLock<Vec<PartitionId>>,
-    next: AtomicUsize,
 }
 
 /// A change, and what the event exchange is to hear of it.
@@ -30,17 +23,9 @@ pub(super) struct Changed {
 }
 
 impl TopologyView {
-    /// The view of a node with these whole partitions of queues.
-    pub(super) fn new(topology: Topology, whole: Vec<PartitionId>) -> TopologyView {
-        let view = TopologyView {
-            version: AtomicU64::new(topology.version()),
-            topology: RwLock::new(topology),
-            whole,
-            open: RwLock::default(),
-            next: AtomicUsize::new(0),
-        };
-        view.note_partitions(&view.read());
-        view
+    /// The view of a node.
+    pub(super) fn new(topology: Topology) -> TopologyView {
+        TopologyView { version: AtomicU64::new(topology.version()), topology: RwLock::new(topology) }
     }
 
     /// The topology, to look at. Held for as long as one route or one check takes.
@@ -73,9 +58,6 @@ impl TopologyView {
         let applied = apply(&mut topology, change);
         switch::tell_partitions(&applied.effects, &topology, tell);
         self.version.store(topology.version(), Ordering::Release);
-        if matches!(change, Change::PutPool { .. } | Change::PutPartition { .. } | Change::RaiseVersion { .. }) {
-            self.note_partitions(&topology);
-        }
         let events = foresight.map_or_else(Vec::new, |foresight| foresight.told(&applied, &topology));
         Changed { applied, events }
     }
@@ -87,27 +69,7 @@ impl TopologyView {
         let effects = topology.install_snapshot(snapshot)?;
         switch::tell_partitions(&effects, &topology, tell);
         self.version.store(topology.version(), Ordering::Release);
-        self.note_partitions(&topology);
         Ok(effects)
-    }
-
-    /// Takes over from the map where queues may be placed from now on.
-    fn note_partitions(&self, topology: &Topology) {
-        let here = self.whole.iter().copied().filter(|id| topology.may_place_in(*id, None));
-        *self.open.write().unwrap_or_else(PoisonError::into_inner) = here.collect();
-    }
-
-    /// The partition for a new durable queue, each in its turn; `None` on a node without durable
-    /// partitions.
-    /// Those that `is_led_here` go before the others.
-    pub(crate) fn place_queue(&self, is_led_here: impl Fn(PartitionId) -> bool) -> Option<PartitionId> {
-        // The topology is looked at by who asks, and a lock that is waited for must not be taken
-        // twice.
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        let here: SmallVec<[PartitionId; 16]> = open.iter().copied().filter(|id| is_led_here(*id)).collect();
-        let among = if here.is_empty() { &open[..] } else { &here[..] };
-        among.get(next.checked_rem(among.len())?).copied()
     }
 
     /// The name that the operator gave the cluster, or else that of its first node; `None` before a
@@ -129,7 +91,7 @@ mod tests {
     fn a_cluster_is_called_as_its_first_node_until_it_is_given_a_name() {
         let mut topology = Topology::new();
         let view = |topology: &Topology| {
-            let view = TopologyView::new(Topology::new(), Vec::new());
+            let view = TopologyView::new(Topology::new());
             view.put(|put| drop(put.install_snapshot(&topology.encode_snapshot()).expect("it is one")));
             view.cluster_name()
         };

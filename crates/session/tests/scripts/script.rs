@@ -16,7 +16,7 @@ use amqp::{
     Settle, Table, Value,
 };
 use broker::topology::{
-    Applied, BrokerEvent, Command as Change, CommandReply, Name, PasswordHash, Scopes, Token, Topology,
+    Applied, BrokerEvent, Command as Change, CommandReply, Name, PasswordHash, Placement, Scopes, Token, Topology,
 };
 use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
@@ -152,7 +152,7 @@ impl Host for Node {
         TRANSIENT
     }
 
-    fn place_queue(&self) -> Option<PartitionId> {
+    fn place_queue(&self, _: &Placement) -> Option<PartitionId> {
         Some(DURABLE)
     }
 

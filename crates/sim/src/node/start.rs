@@ -11,13 +11,14 @@ use super::{
 };
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
+use broker::topology::Topology;
 use broker::{ConsumerKey, NodeLife, NodeNumber, PartitionId};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
 use node::{
     Batch, Begin, Brought, Completions, EndingMember, Groups, LogGauges, LogQueue, LogWriter, Member, OpenError,
-    Quarantined, QuarantinedMember, QueueMember, Reader, Shard, Share, ShareLimits, TopologyMember, Upkeep, Waits,
-    drop_orphans,
+    Quarantined, QuarantinedMember, QueueMember, Reader, Shard, Share, ShareLimits, TopologyMember, Upkeep,
+    VacantMember, Waits, drop_orphans,
 };
 use partition::machine::{FIRST_MACHINE_VERSION, MACHINE_VERSION};
 use partition::place::file_u32;
@@ -33,6 +34,9 @@ use storage::{
 
 /// Entries that a partition's log holds after a start, with the applied index it starts from.
 pub type Restored = (LogIndex, Vec<(LogIndex, Term, Bytes)>);
+
+/// The partition that is founded with the nodes, where others come to be by the topology.
+const FOUNDED: PartitionId = PartitionId(1);
 
 /// What the disk of a node holds.
 struct Found {
@@ -126,7 +130,11 @@ impl Node {
         if !self.settings.members.contains(&self.id) && self.settings.bug != Some(Bug::JoinerFounds) {
             self.wait_to_join(&mut checkpoints)?;
         }
-        let mut groups = Groups::load(&mut checkpoints, ids.iter().copied(), &begin).map_err(of_disk)?;
+        // What comes to be by the topology is here once this node has begun there.
+        let there: BTreeSet<u32> = checkpoints.groups().map(|group| group.0).collect();
+        let is_here = |id: &u32| !self.settings.pools || *id <= FOUNDED.0 || there.contains(id);
+        let mut groups =
+            Groups::load(&mut checkpoints, ids.iter().copied().filter(is_here), &begin).map_err(of_disk)?;
         let (wal, report) = groups.read_log(&self.disk, folder_id, options, true).map_err(of_disk)?;
         let ended = groups.finish_endings(&mut checkpoints).map_err(of_disk)?;
         let there = groups.look_for_extents(&*self.disk).map_err(of_disk)?;
@@ -167,7 +175,11 @@ impl Node {
                 .finish_log(self.id, self.config(TOPOLOGY.0), &self.settings.members)
                 .expect("what was written is sound");
             log.log_is_at(file_u32(wal.durable_file()));
-            (log, topology::Decided::new(state.as_ref(), self.settings.bug))
+            let first = || match self.settings.pools {
+                true => topology::with_pools(&self.settings.members),
+                false => Topology::new(),
+            };
+            (log, topology::Decided::new(state.as_ref(), self.settings.bug, first))
         });
         let founders = match self.settings.bug {
             Some(Bug::JoinerFounds) if !self.settings.members.contains(&self.id) => vec![self.id],
@@ -263,6 +275,12 @@ impl Node {
             (id, Member::Ending(Box::new(EndingMember::over(id, lists[&id].clone()))))
         });
         let mut queues: Vec<_> = queues.chain(aside).chain(over).collect();
+        let known: BTreeSet<PartitionId> = queues.iter().map(|(id, _)| *id).collect();
+        let vacant = self.settings.partitions.iter().filter(|id| self.settings.pools && !known.contains(*id));
+        queues.extend(vacant.map(|id| {
+            let member = VacantMember::new(*id, self.id, lists[id].clone(), Arc::default());
+            (*id, Member::Vacant(Box::new(member)))
+        }));
         queues.sort_by_key(|(id, _)| *id);
         let topology = topology.map(|(log, out, decided)| {
             let list = lists[&TOPOLOGY].clone();

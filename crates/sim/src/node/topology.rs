@@ -9,14 +9,16 @@ use super::{Node, Running, StepOutput, View};
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
 use broker::topology::{
-    Command as Change, CommandReply as Answer, DeleteQueue, Effect as Followed, Home, Refusal, Topology,
+    ApplyTo, ClusterNode, Command as Change, CommandReply as Answer, DeleteQueue, Effect as Followed, FIRST_POOL, Home,
+    MACHINE_VERSION, MachineVersions, Name, NodeStanding, PartitionPool, PartitionStage, Pattern, Policy,
+    PoolPartition, PutPolicy, QueueType, Refusal, Topology, VhostDescription, leads_first,
 };
-use broker::{NodeNumber, PartitionId};
+use broker::{NodeNumber, PartitionId, PoolId, VhostId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Role};
-use node::{Proposer, TopologyMember, Wish};
+use node::{Beginning, KnownQueue, Proposer, TopologyMember, Wish};
 use partition::log_partition::{AppliedEntry, Machine};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use switch::Parcel;
 
 /// The topology's group.
@@ -39,10 +41,10 @@ pub(super) struct Decided {
 
 impl Decided {
     /// The machine over what its node's disk holds.
-    pub(super) fn new(state: Option<&Bytes>, bug: Option<Bug>) -> Decided {
+    pub(super) fn new(state: Option<&Bytes>, bug: Option<Bug>, first: impl FnOnce() -> Topology) -> Decided {
         let topology = match state {
             Some(state) => Topology::decode_snapshot(state).expect("a checkpoint that was saved can be read"),
-            None => Topology::new(),
+            None => first(),
         };
         let mut decided = Decided::of(topology, bug);
         if state.is_some() {
@@ -67,6 +69,50 @@ impl Decided {
         }
     }
 }
+
+/// The topology that nodes begin with where partitions come to be by it.
+pub(super) fn with_pools(members: &[NodeId]) -> Topology {
+    let mut topology = Topology::new();
+    let members: Vec<NodeNumber> = members.iter().map(|node| NodeNumber(node.0 as u32)).collect();
+    let pool = |name: &str, size: u32, target| PartitionPool {
+        name: Name::from(name),
+        replication_factor: size,
+        target,
+        serves_classic: size > POOL_SIZE,
+        serves_quorum: true,
+    };
+    let can = MachineVersions { topology: MACHINE_VERSION, queues: 1 };
+    let put = |number: &NodeNumber| {
+        let (name, address) = (Name::from(&*format!("n{}", number.0)), Name::from(&*format!("host{}:1", number.0)));
+        let node = ClusterNode { name, address, standing: NodeStanding::Member, can };
+        Change::PutNode { number: *number, node }
+    };
+    let everywhere = PoolPartition { pool: FIRST_POOL, members: members.clone(), stage: PartitionStage::Serving };
+    let mut unlimited = amqp::Table::new();
+    unlimited.push("delivery-limit", amqp::Value::I32(-1));
+    let policy = Policy {
+        pattern: Pattern::new("").expect("it is one"),
+        apply_to: ApplyTo::Queues,
+        priority: 0,
+        definition: unlimited,
+    };
+    let description = VhostDescription { default_queue_type: Some(QueueType::Quorum), ..VhostDescription::default() };
+    let changes = [
+        Change::PutPool { id: FIRST_POOL, pool: pool("default", members.len() as u32, 1) },
+        Change::PutPartition { id: PartitionId(1), partition: everywhere },
+        Change::PutPool { id: PoolId(2), pool: pool("quorum-3", POOL_SIZE, 2) },
+        Change::RaiseVersion { version: MACHINE_VERSION },
+        Change::DescribeVhost { vhost: VhostId(0), description },
+        Change::PutPolicy(PutPolicy { vhost: VhostId(0), operator: false, name: Name::from("unlimited"), policy }),
+    ];
+    for change in members.iter().map(put).chain(changes) {
+        topology.apply(&change).outcome.expect("it is lawful");
+    }
+    topology
+}
+
+/// Copies of a quorum queue.
+const POOL_SIZE: u32 = 3;
 
 impl Proposer for Decided {
     fn next_wish(&mut self) -> Option<(Wish, u64)> {
@@ -209,7 +255,34 @@ impl Node {
     }
 }
 
+/// What a place looks at that a node has nothing of yet: how the node begins there, and with which queues.
+#[derive(Clone, Debug)]
+pub(super) struct Vacancy {
+    pub(super) beginning: Beginning,
+    pub(super) queues: Vec<KnownQueue>,
+}
+
 impl Running {
+    /// Of these partitions how a node begins as a member of those that it has nothing of.
+    pub(super) fn vacancies(&self, own: NodeId, partitions: &[PartitionId]) -> BTreeMap<PartitionId, Vacancy> {
+        let Some(member) = self.topology() else { return BTreeMap::new() };
+        let (topology, own) = (&member.machine().topology, NodeNumber(own.0 as u32));
+        let here = |at: &usize| self.queues(*at).is_some();
+        let vacant = (0..partitions.len()).filter(|at| !here(at)).map(|at| partitions[at]);
+        vacant
+            .map(|id| {
+                let founders = topology.founders_of(id).filter(|_| topology.members_wanted(id).contains(&own));
+                let beginning = founders.map_or(Beginning::NotKnown, |founders| Beginning::Founds {
+                    founders: founders.to_vec(),
+                    leads_first: leads_first(id, founders) == Some(own),
+                });
+                let queues = topology.queues().filter(|queue| queue.partition == id);
+                let queues = queues.map(|queue| (queue.id, (!queue.rules.is_plain()).then(|| queue.rules.clone())));
+                (id, Vacancy { beginning, queues: queues.collect() })
+            })
+            .collect()
+    }
+
     pub(super) fn topology(&self) -> Option<&TopologyMember<Decided>> {
         self.shard.topology(self.shard.len() - 1)
     }

@@ -5,6 +5,7 @@
 //! its stream is not taken in.
 
 use super::spoil::{bring_back, spoil, spoil_effects, swap_publishes};
+use super::topology::Vacancy;
 use super::{
     EPOCH_MS, Happening, Input, Node, Running, Said, Session, SessionId, StepOutput, TOPOLOGY, TURN_BYTES_MAX, files,
     queues,
@@ -15,7 +16,7 @@ use crate::random::Random;
 use crate::schedule::MS;
 use broker::{ConsumerKey, NodeNumber, PartitionId};
 use consensus::{LogIndex, Term};
-use node::{Edge, Now, Task};
+use node::{Beginning, Edge, KnownQueue, Now, Task};
 use partition::outputs::{Fate, ReadPurpose};
 use partition::{Command, Effect, Outlets, QueuePartition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -41,6 +42,8 @@ struct Mouth<'a> {
     partitions: &'a [PartitionId],
     /// Of each the members that its group is to have.
     wanted: &'a [Vec<NodeNumber>],
+    /// How the node begins where it has nothing yet.
+    vacancies: BTreeMap<PartitionId, Vacancy>,
 }
 
 impl Outlets for Mouth<'_> {
@@ -64,6 +67,14 @@ impl Edge for Mouth<'_> {
     fn members_wanted(&mut self, partition: PartitionId) -> Vec<NodeNumber> {
         let number = self.partitions.iter().position(|known| *known == partition);
         number.map_or_else(Vec::new, |number| self.wanted[number].clone())
+    }
+
+    fn beginning(&mut self, partition: PartitionId) -> Beginning {
+        self.vacancies.get(&partition).map_or(Beginning::NotKnown, |vacancy| vacancy.beginning.clone())
+    }
+
+    fn queues_of(&mut self, partition: PartitionId) -> Vec<KnownQueue> {
+        self.vacancies.remove(&partition).map_or_else(Vec::new, |vacancy| vacancy.queues)
     }
 
     fn begin(&mut self, id: PartitionId, queues: Option<&QueuePartition>) {
@@ -139,6 +150,10 @@ impl Node {
             // Goes out with its next step.
             member.partition_mut().raise_version(raised);
         }
+        let vacancies = match self.settings.pools {
+            true => r.vacancies(self.id, &self.settings.partitions),
+            false => BTreeMap::new(),
+        };
         let mut mouth = Mouth {
             random: &mut self.random,
             full: self.full_outlets,
@@ -155,6 +170,7 @@ impl Node {
             before: (LogIndex(0), false, Term(0)),
             partitions: &self.settings.partitions,
             wanted: &self.wanted,
+            vacancies,
         };
         r.shard.step(Now { ms: self.now / MS, wall_ms: told_ms }, &r.waits, &mut mouth);
         out.repaired += mouth.repaired;

@@ -10,7 +10,9 @@ use crate::node::{EPOCH_MS, Node, TOPOLOGY};
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
 use amqp::{Millis, Table};
-use broker::topology::{Applied, BrokerEvent, Command as Change, CommandReply, Name, Refusal, Topology};
+use broker::topology::{
+    Applied, BrokerEvent, Command as Change, CommandReply, LeaderLocator, Name, Placement, Refusal, Topology,
+};
 use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::peer::forward::Forward;
@@ -23,7 +25,7 @@ use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
-use switch::{Directory, Follower, Leaders, Outsider, Parcel, Surroundings, Switch, Tell};
+use switch::{Directory, Follower, Leaders, Outsider, Parcel, Placing, Surroundings, Switch, Tell};
 
 /// Durable partitions of a node. They run on shard 0, with the topology's group behind them.
 pub(super) const PARTITIONS: u32 = 3;
@@ -217,6 +219,13 @@ impl Tell for Desk<'_> {
         self.front.send(Sent::Mail(0, Parcel::Declare(partition, queue)));
     }
 
+    fn look(&self, partition: PartitionId) {
+        if self.front.bug == Some(Bug::LeaderIsSilent) {
+            return;
+        }
+        self.front.send(Sent::Mail(0, Parcel::Look(partition)));
+    }
+
     fn command(&self, partition: PartitionId, command: Command) {
         let is_rules = matches!(command, Command::Configure { .. });
         if !is_rules || self.front.bug != Some(Bug::RulesAreForgotten) || self.front.is_open {
@@ -394,8 +403,18 @@ impl Host for Desk<'_> {
         self.front.directory.in_memory(0)
     }
 
-    fn place_queue(&self) -> Option<PartitionId> {
+    fn place_queue(&self, placement: &Placement) -> Option<PartitionId> {
         self.front.placed.set(self.front.placed.get() + 1);
+        if placement.is_mapped {
+            let leaders = self.switch().leaders();
+            let placing = Placing {
+                own: leaders.own(),
+                locator: LeaderLocator::ClientLocal,
+                leader: |partition| leaders.leader(partition),
+                is_reached: |_| true,
+            };
+            return placing.choose(placement, self.front.placed.get() as usize);
+        }
         Some(PartitionId(1 + self.front.placed.get() % PARTITIONS))
     }
 

@@ -86,6 +86,8 @@ pub struct Figures {
     pub alarms: u64,
     pub links_broken: u64,
     pub forwarded: u64,
+    /// Queues in partitions with members on few of the nodes.
+    pub pooled: u64,
 }
 
 impl Figures {
@@ -108,6 +110,7 @@ impl Figures {
         self.restarts += other.restarts;
         self.leaders_moved += other.leaders_moved;
         self.passed_over += other.passed_over;
+        self.pooled += other.pooled;
         self.alarms += other.alarms;
         self.links_broken += other.links_broken;
         self.forwarded += other.forwarded;

@@ -1,0 +1,372 @@
+//! Pools of partitions with fewer copies than the cluster has nodes, and where a new queue may live;
+//! such pools are made from machine version 5 on.
+//!
+//! A quorum queue asks for a number of copies. Where the cluster has more nodes than that, the queue
+//! lives in a partition of the pool of that size, which comes to be with its first queue; otherwise in
+//! the first pool, whose partitions have a copy on every node. Classic queues live there too.
+//!
+//! Invariants: which nodes have a partition is a function of the commands; a node that was a member of
+//! a partition of such a pool and is none any more is gone for ever, so nobody comes to a group twice;
+//! a partition has founders, who begin as its members, and everybody else learns from those.
+//!
+//! ```text
+//! founders = number partition, number founders, per founder: number node, rising; in the snapshot
+//! ```
+
+use std::collections::BTreeMap;
+
+use super::Topology;
+use super::apply::Effect;
+use super::cluster::{
+    FIRST_POOL, MAP_DECIDES, PARTITIONS_EVER_MAX, POOLS_MAX, PartitionPool, PartitionStage, PoolPartition,
+};
+use super::encoding::{Malformed, Reader, Writer};
+use super::name::Name;
+use super::policy_plan::Held;
+use super::queue::QueueShape;
+use super::refusal::Refusal;
+use super::settings::{LeaderLocator, QueueType};
+use super::{NODES_MAX, NodeStanding};
+use crate::ids::{NodeNumber, PartitionId, PoolId, VhostId};
+use crate::queue::Rules;
+
+/// The version from which on there are pools of fewer copies than nodes.
+const HAS_SMALL_POOLS: u32 = 5;
+/// Copies of a quorum queue that asks for no number, as in RabbitMQ.
+pub const GROUP_SIZE_DEFAULT: u32 = 3;
+/// Partitions of a pool of fewer copies than nodes: some for each node to lead.
+pub const POOL_PARTITIONS: u32 = 12;
+/// Partitions that pools of all sizes have at a time. Nodes keep room for as many.
+pub const POOL_PARTITIONS_OF_ALL: u32 = POOL_PARTITIONS * (NODES_MAX as u32 - 1);
+
+/// What decides where a new queue should live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// In the memory of this node: choose a shard. Otherwise choose one of `among`.
+    pub in_memory: bool,
+    /// Where its leader should be, if the declare or a policy says so.
+    pub leader_locator: Option<LeaderLocator>,
+    /// Whether `among` says where it may live. Before machine version 2 it may live anywhere.
+    pub is_mapped: bool,
+    /// The partitions in which it may live.
+    pub among: Vec<PlacedPartition>,
+    /// How many queues live in each partition that has some.
+    pub queues: BTreeMap<PartitionId, u32>,
+}
+
+/// A partition in which a new queue may live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedPartition {
+    /// Its number.
+    pub partition: PartitionId,
+    /// Who is to lead it first, if it comes to be with the queue.
+    pub leads_first: Option<NodeNumber>,
+}
+
+impl Placement {
+    fn in_memory() -> Placement {
+        let (among, queues) = (Vec::new(), BTreeMap::new());
+        Placement { in_memory: true, leader_locator: None, is_mapped: true, among, queues }
+    }
+}
+
+/// Who of the founders of a partition is to lead it first.
+pub fn leads_first(partition: PartitionId, founders: &[NodeNumber]) -> Option<NodeNumber> {
+    founders.get((partition.0 as usize).checked_rem(founders.len())?).copied()
+}
+
+fn pool_name(size: u32) -> Name {
+    Name::from(format!("quorum-{size}").as_str())
+}
+
+impl Topology {
+    fn is_mapped(&self) -> bool {
+        self.machine_version >= MAP_DECIDES
+    }
+
+    fn has_small_pools(&self) -> bool {
+        self.machine_version >= HAS_SMALL_POOLS
+    }
+
+    /// The nodes that began the group of a partition; `None` where those did who founded the cluster.
+    pub fn founders_of(&self, partition: PartitionId) -> Option<&[NodeNumber]> {
+        self.cluster.founders.get(&partition).map(Vec::as_slice)
+    }
+
+    /// The nodes that have copies.
+    fn hosts(&self) -> Vec<NodeNumber> {
+        self.nodes().filter(|(_, node)| node.standing == NodeStanding::Member).map(|(number, _)| number).collect()
+    }
+
+    /// How many copies a new queue is to have, if those are fewer than the nodes.
+    fn size_wanted(&self, shape: &QueueShape, rules: &Rules) -> Option<u32> {
+        if !self.has_small_pools() || shape.queue_type != QueueType::Quorum {
+            return None;
+        }
+        let target = rules.target_group_size.map(|size| u32::try_from(size).unwrap_or(u32::MAX));
+        let size = shape.settings.initial_group_size.max(target).unwrap_or(GROUP_SIZE_DEFAULT);
+        ((size as usize) < self.hosts().len()).then_some(size)
+    }
+
+    fn pool_of_size(&self, size: u32) -> Option<PoolId> {
+        let name = pool_name(size);
+        self.cluster.pools.iter().find(|(_, pool)| pool.name == name).map(|(id, _)| *id)
+    }
+
+    /// Whether a partition belongs to a pool of fewer copies than nodes.
+    fn is_of_size(&self, partition: PartitionId) -> bool {
+        self.cluster.founders.contains_key(&partition)
+    }
+
+    /// Whether a pool is one of fewer copies than nodes: its partitions have founders.
+    pub(super) fn is_small_pool(&self, pool: PoolId) -> bool {
+        let of_pool = |id: &PartitionId| self.cluster.partitions.get(id).is_some_and(|put| put.pool == pool);
+        self.cluster.founders.keys().any(of_pool)
+    }
+
+    /// How many queues live in a partition.
+    fn queues_in(&self, partition: PartitionId) -> u32 {
+        self.queues.by_partition().get(&partition).copied().unwrap_or(0)
+    }
+
+    /// Where a new queue may live.
+    pub(super) fn placement(&self, in_memory: bool, vhost: VhostId, name: &Name, shape: &QueueShape) -> Placement {
+        if in_memory {
+            return Placement::in_memory();
+        }
+        let held = self.policies_matching(vhost, name, shape.queue_type);
+        let rules = self.rules_under(vhost, &held, shape);
+        let leader_locator = self.locator_under(vhost, &held).or(shape.settings.leader_locator);
+        let among = match self.size_wanted(shape, &rules) {
+            None => self.partitions_everywhere(Some(shape.queue_type)),
+            Some(size) => self.partitions_of_size(size),
+        };
+        let (is_mapped, queues) = (self.is_mapped(), self.queues.by_partition().clone());
+        Placement { in_memory, leader_locator, is_mapped, among, queues }
+    }
+
+    /// Where a durable queue may live of which no more is known: what is declared takes the place that
+    /// it asks for.
+    pub fn placement_everywhere(&self) -> Placement {
+        let (among, queues) = (self.partitions_everywhere(None), self.queues.by_partition().clone());
+        Placement { in_memory: false, leader_locator: None, is_mapped: self.is_mapped(), among, queues }
+    }
+
+    /// The policy's word on where leaders should be.
+    fn locator_under(&self, vhost: VhostId, held: &Held) -> Option<LeaderLocator> {
+        let policies = &self.vhost_of(vhost)?.policies;
+        LeaderLocator::of(policies.get(held[0].as_ref()?)?.definition.get("queue-leader-locator")?)
+    }
+
+    fn partitions_everywhere(&self, queue_type: Option<QueueType>) -> Vec<PlacedPartition> {
+        let may = |id: &PartitionId| self.may_place_in(*id, queue_type) && !self.is_of_size(*id);
+        let known = self.cluster.partitions.keys().copied().filter(may);
+        known.map(|partition| PlacedPartition { partition, leads_first: None }).collect()
+    }
+
+    fn serving_of_size(&self, size: u32) -> Vec<PartitionId> {
+        let Some(pool) = self.pool_of_size(size) else { return Vec::new() };
+        let serves = |(id, put): (&PartitionId, &PoolPartition)| {
+            (put.pool == pool && put.stage == PartitionStage::Serving).then_some(*id)
+        };
+        self.cluster.partitions.iter().filter_map(serves).collect()
+    }
+
+    /// Those that there are, and those that come to be with the next queue.
+    fn partitions_of_size(&self, size: u32) -> Vec<PlacedPartition> {
+        let serving = self.serving_of_size(size);
+        let new = self.planned(size, &serving);
+        let there = serving.into_iter().map(|partition| PlacedPartition { partition, leads_first: None });
+        let planned = new.iter().map(|(partition, members)| PlacedPartition {
+            partition: *partition,
+            leads_first: leads_first(*partition, members),
+        });
+        there.chain(planned).collect()
+    }
+
+    /// How many copies of small pools each node has.
+    fn copies_held(&self) -> BTreeMap<NodeNumber, u32> {
+        let mut held: BTreeMap<NodeNumber, u32> = self.hosts().into_iter().map(|node| (node, 0)).collect();
+        for partition in self.cluster.founders.keys().filter_map(|id| self.cluster.partitions.get(id)) {
+            for member in &partition.members {
+                held.entry(*member).and_modify(|held| *held += 1);
+            }
+        }
+        held
+    }
+
+    /// The partitions that a pool lacks, with the members that they would have: those with the fewest
+    /// copies.
+    fn planned(&self, size: u32, serving: &[PartitionId]) -> Vec<(PartitionId, Vec<NodeNumber>)> {
+        let known = self.pool_of_size(size).and_then(|id| self.cluster.pools.get(&id));
+        let lacks = (known.map_or(POOL_PARTITIONS, |pool| pool.target) as usize).saturating_sub(serving.len());
+        let room = PARTITIONS_EVER_MAX.saturating_sub(self.cluster.partitions.len());
+        let first = self.cluster.partitions.keys().last().map_or(1, |last| last.0 + 1);
+        let mut held = self.copies_held();
+        let plan = |at| {
+            let mut members: Vec<NodeNumber> = held.keys().copied().collect();
+            members.sort_by_key(|node| (held[node], *node));
+            members.truncate(size as usize);
+            members.sort_unstable();
+            members.iter().for_each(|member| *held.entry(*member).or_default() += 1);
+            (PartitionId(first + at as u32), members)
+        };
+        (0..lacks.min(room)).map(plan).collect()
+    }
+
+    /// Makes what a pool lacks.
+    fn make_pool(&mut self, size: u32, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+        let serving = self.serving_of_size(size);
+        let planned = self.planned(size, &serving);
+        if serving.is_empty() && planned.is_empty() {
+            return Err(Refusal::precondition_failed("there were too many partitions"));
+        }
+        let known = self.pool_of_size(size);
+        if known.is_none() && self.cluster.pools.len() >= POOLS_MAX {
+            return Err(Refusal::precondition_failed("there are too many pools of partitions"));
+        }
+        let next = PoolId(self.cluster.pools.keys().last().map_or(FIRST_POOL.0, |last| last.0) + 1);
+        let pool = known.unwrap_or(next);
+        self.cluster.pools.entry(pool).or_insert_with(|| PartitionPool {
+            name: pool_name(size),
+            replication_factor: size,
+            target: POOL_PARTITIONS,
+            serves_classic: false,
+            serves_quorum: true,
+        });
+        for (id, members) in planned {
+            self.cluster.founders.insert(id, members.clone());
+            let partition = PoolPartition { pool, members, stage: PartitionStage::Serving };
+            self.cluster.partitions.insert(id, partition);
+            effects.push(Effect::MembersChanged { partition: id });
+        }
+        Ok(())
+    }
+
+    /// Where a new durable queue lives that whoever declares it would have in `asked`. Errors: 406 where
+    /// it may live nowhere; nothing has changed.
+    pub(super) fn settle_place(
+        &mut self,
+        asked: PartitionId,
+        (queue, shape, rules): (&Name, &QueueShape, &Rules),
+        effects: &mut Vec<Effect>,
+    ) -> Result<PartitionId, Refusal> {
+        let refused = || {
+            Refusal::precondition_failed(&format!(
+                "cannot declare queue '{queue}': partition {} takes no such queues",
+                asked.0
+            ))
+        };
+        let (among, may_move) = match self.size_wanted(shape, rules) {
+            Some(size) => {
+                self.make_pool(size, effects)?;
+                (self.serving_of_size(size), true)
+            }
+            // Who asks for fewer copies may have seen more nodes.
+            None if self.is_of_size(asked) => {
+                let everywhere = self.partitions_everywhere(Some(shape.queue_type));
+                (everywhere.iter().map(|placed| placed.partition).collect(), true)
+            }
+            None => (Vec::new(), false),
+        };
+        if !may_move {
+            return if self.may_place_in(asked, Some(shape.queue_type)) { Ok(asked) } else { Err(refused()) };
+        }
+        if among.contains(&asked) {
+            return Ok(asked);
+        }
+        let fewest = among.into_iter().min_by_key(|id| (self.queues_in(*id), *id));
+        fewest.ok_or_else(refused)
+    }
+
+    /// Partitions of small pools that have no majority without a node, as it is one of two members or the
+    /// only one: those without queues retire, and the others keep it from being forgotten where it has the
+    /// only copy. Errors: how many queues would be lost.
+    pub(super) fn retire_without(&mut self, number: NodeNumber) -> Result<(), String> {
+        let is_sole = |put: &PoolPartition| put.members == [number];
+        let sole: Vec<PartitionId> =
+            self.cluster.partitions.iter().filter(|(_, put)| is_sole(put)).map(|(id, _)| *id).collect();
+        if sole.iter().any(|id| !self.is_of_size(*id)) {
+            return Err("it has the only copy of a partition".to_owned());
+        }
+        let queues: u32 = sole.iter().map(|id| self.queues_in(*id)).sum();
+        if queues > 0 {
+            return Err(format!("it has the only copy of {queues} queues: delete them first"));
+        }
+        let has_no_majority = |put: &PoolPartition| put.members.contains(&number) && put.members.len() <= 2;
+        let is_empty = |id: &PartitionId| self.is_of_size(*id) && self.queues_in(*id) == 0;
+        let partitions = self.cluster.partitions.iter();
+        let retiring: Vec<PartitionId> =
+            partitions.filter(|(id, put)| has_no_majority(put) && is_empty(id)).map(|(id, _)| *id).collect();
+        for id in retiring {
+            let retired = self.cluster.partitions.get_mut(&id).expect("it was found");
+            (retired.members, retired.stage) = (Vec::new(), PartitionStage::Retired);
+            self.cluster.founders.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Partitions of small pools that have fewer members than they are to have get others, as far as
+    /// there are nodes.
+    pub(super) fn fill_pools(&mut self, effects: &mut Vec<Effect>) {
+        let lacking: Vec<PartitionId> = self.cluster.founders.keys().copied().collect();
+        for id in lacking {
+            let Some(partition) = self.cluster.partitions.get(&id) else { continue };
+            let size = self.cluster.pools.get(&partition.pool).map_or(0, |pool| pool.replication_factor as usize);
+            let mut members = partition.members.clone();
+            let held = self.copies_held();
+            let others = held.keys().copied().filter(|node| !members.contains(node));
+            let mut others: Vec<NodeNumber> = others.collect();
+            others.sort_by_key(|node| (held[node], *node));
+            let missing = size.saturating_sub(members.len());
+            members.extend(others.into_iter().take(missing));
+            members.sort_unstable();
+            if members != partition.members {
+                self.cluster.partitions.entry(id).and_modify(|partition| partition.members = members);
+                effects.push(Effect::MembersChanged { partition: id });
+            }
+        }
+    }
+
+    /// Partitions whose members differ between two states, as effects of the change.
+    pub(super) fn members_changed_since(&self, before: &Topology, effects: &mut Vec<Effect>) {
+        for id in self.cluster.founders.keys() {
+            let members = |topology: &Topology| topology.cluster.partitions.get(id).map(|put| put.members.clone());
+            if members(self) != members(before) {
+                effects.push(Effect::MembersChanged { partition: *id });
+            }
+        }
+    }
+
+    pub(super) fn has_founders(&self) -> bool {
+        !self.cluster.founders.is_empty()
+    }
+
+    pub(super) fn write_founders(&self, writer: &mut Writer) {
+        writer.length(self.cluster.founders.len());
+        for (partition, founders) in &self.cluster.founders {
+            writer.number(partition.0.into());
+            writer.length(founders.len());
+            founders.iter().for_each(|founder| writer.number(founder.0.into()));
+        }
+    }
+
+    pub(super) fn read_founders(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let mut last = PartitionId(0);
+        for _ in 0..reader.count("founders")? {
+            let id = PartitionId(reader.number_u32("partition")?);
+            let mut founders = Vec::new();
+            for _ in 0..reader.count("founders")? {
+                founders.push(NodeNumber(reader.number_u32("founder")?));
+            }
+            let is_there = self.cluster.partitions.get(&id).is_some_and(|put| put.stage != PartitionStage::Retired);
+            let are_nodes = founders.iter().all(|founder| self.node(*founder).is_some());
+            if id <= last || !is_there || !are_nodes || founders.is_empty() || !founders.is_sorted_by(|a, b| a < b) {
+                return Err(reader.malformed("founders"));
+            }
+            self.cluster.founders.insert(id, founders);
+            last = id;
+        }
+        if self.has_founders() { Ok(()) } else { Err(reader.malformed("founders")) }
+    }
+}

@@ -1,0 +1,343 @@
+//! Pools of partitions with fewer copies than the cluster has nodes.
+//!
+//! Invariants that hold whatever comes and goes: every partition of such a pool has as many members as
+//! its queues ask for, as far as there are nodes; they are spread evenly; and who was a member and is
+//! none any more is gone, so that nobody comes to a group twice.
+#![allow(clippy::unwrap_used)]
+
+use amqp::{Table, Value};
+use broker::topology::{
+    Actor, ApplyTo, ClusterNode, Command, CommandReply, DeclareQueue, Effect, FIRST_POOL, LeaderLocator,
+    MACHINE_VERSION, MachineVersions, Name, Newcomer, NodeChange, NodeStanding, POOL_PARTITIONS, PartitionPool,
+    PartitionStage, Pattern, Placement, Policy, PoolPartition, PutPolicy, QueueDeclare, QueueDeclared, Topology,
+    leads_first,
+};
+use broker::{NodeNumber, PartitionId, VhostId};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const CAN: MachineVersions = MachineVersions { topology: MACHINE_VERSION, queues: 1 };
+
+/// A cluster of so many nodes with two partitions on all of them, at this version.
+fn cluster(nodes: u32, version: u32) -> Topology {
+    let mut topology = Topology::new();
+    let put = |number: u32| {
+        let (name, address) = (format!("leveret@{number}"), format!("host{number}:1"));
+        let (name, address) = (Name::from(name.as_str()), Name::from(address.as_str()));
+        let node = ClusterNode { name, address, standing: NodeStanding::Member, can: CAN };
+        Command::PutNode { number: NodeNumber(number), node }
+    };
+    let pool = PartitionPool {
+        name: Name::from("default"),
+        replication_factor: nodes,
+        target: 2,
+        serves_classic: true,
+        serves_quorum: true,
+    };
+    let members: Vec<NodeNumber> = (1..=nodes).map(NodeNumber).collect();
+    let partition = |id| Command::PutPartition {
+        id: PartitionId(id),
+        partition: PoolPartition { pool: FIRST_POOL, members: members.clone(), stage: PartitionStage::Serving },
+    };
+    let put_pool = Command::PutPool { id: FIRST_POOL, pool };
+    let all = (1..=nodes).map(put).chain([put_pool, partition(1), partition(2)]);
+    for command in all.chain([Command::RaiseVersion { version }]) {
+        topology.apply(&command).outcome.unwrap();
+    }
+    topology
+}
+
+fn arguments(size: Option<i32>) -> Table {
+    let mut table = Table::new();
+    table.push("x-queue-type", Value::LongString("quorum".into()));
+    size.into_iter().for_each(|size| table.push("x-quorum-initial-group-size", Value::I32(size)));
+    table
+}
+
+fn declare(name: &str, size: Option<i32>, partition: u32) -> Command {
+    Command::DeclareQueue(DeclareQueue {
+        vhost: VhostId(0),
+        name: Name::from(name),
+        durable: true,
+        exclusive: None,
+        auto_delete: false,
+        arguments: arguments(size),
+        partition: PartitionId(partition),
+        home: None,
+    })
+}
+
+fn forget(number: u32) -> Command {
+    Command::ChangeNodes(NodeChange::Forget(NodeNumber(number)))
+}
+
+/// A node joins and is a member; gives its number.
+fn join(topology: &mut Topology, folder: u128) -> Option<NodeNumber> {
+    let (name, address) = (format!("new-{folder}@host"), format!("new-{folder}:1"));
+    let (name, address) = (Name::from(name.as_str()), Name::from(address.as_str()));
+    let newcomer = Newcomer { folder, name, address, can: CAN };
+    let _ = topology.apply(&Command::ChangeNodes(NodeChange::Join(newcomer))).outcome.ok()?;
+    let all: Vec<NodeNumber> = topology.nodes().map(|(number, _)| number).collect();
+    if let Some(joined) = topology.next_standing(&all) {
+        topology.apply(&joined).outcome.unwrap();
+    }
+    topology.joined_with(folder)
+}
+
+/// The partition in which a queue of this name lives.
+fn partition_of(topology: &Topology, name: &str) -> PartitionId {
+    topology.find_queue(VhostId(0), name.as_bytes()).unwrap().partition
+}
+
+fn copies_of(topology: &Topology, name: &str) -> usize {
+    topology.members_wanted(partition_of(topology, name)).len()
+}
+
+/// The partitions of small pools, with their members.
+fn small(topology: &Topology) -> BTreeMap<PartitionId, Vec<NodeNumber>> {
+    let is_small = |(id, put): (PartitionId, &PoolPartition)| {
+        topology.founders_of(id).is_some().then(|| (id, put.members.clone()))
+    };
+    topology.partitions().filter_map(is_small).collect()
+}
+
+/// How many copies of these each node has.
+fn held(topology: &Topology) -> BTreeMap<NodeNumber, usize> {
+    let all = small(topology);
+    let count = |node| all.values().filter(|members| members.contains(&node)).count();
+    topology.present_nodes().map(|(node, _)| (node, count(node))).collect()
+}
+
+#[test]
+fn the_first_queue_of_a_size_brings_a_pool_that_is_spread_over_all_nodes() {
+    let mut topology = cluster(5, MACHINE_VERSION);
+    let applied = topology.apply(&declare("q", Some(3), 0));
+    let CommandReply::Queue { created: true, .. } = applied.outcome.unwrap() else { panic!() };
+    let made = applied.effects.iter().filter(|effect| matches!(effect, Effect::MembersChanged { .. })).count();
+    assert_eq!(made as u32, POOL_PARTITIONS);
+    assert!(matches!(applied.effects.last(), Some(Effect::QueueCreated { .. })), "their places come before it");
+    let all = small(&topology);
+    assert_eq!(all.len() as u32, POOL_PARTITIONS);
+    for (id, members) in &all {
+        assert_eq!((members.len(), topology.founders_of(*id)), (3, Some(&members[..])));
+    }
+    let loads: BTreeSet<usize> = held(&topology).into_values().collect();
+    assert_eq!(loads, BTreeSet::from([7, 8]), "36 copies on 5 nodes");
+    let leaders: BTreeSet<_> = all.iter().map(|(id, members)| leads_first(*id, members)).collect();
+    assert_eq!(leaders.len(), 5, "everybody leads something");
+    assert_eq!(copies_of(&topology, "q"), 3);
+
+    let snapshot = topology.encode_snapshot();
+    assert_eq!(&snapshot[..6], b"LVTO\x08\x05");
+    let read = Topology::decode_snapshot(&snapshot).unwrap();
+    assert_eq!((read.encode_snapshot(), small(&read)), (snapshot.clone(), all));
+    // A node that fell behind hears which members there are.
+    let mut behind = cluster(5, MACHINE_VERSION);
+    let effects = behind.install_snapshot(&snapshot).unwrap();
+    let places = effects.iter().position(|effect| matches!(effect, Effect::QueueCreated { .. })).unwrap();
+    assert!(effects[..places].iter().any(|effect| matches!(effect, Effect::MembersChanged { .. })), "{effects:?}");
+
+    let pools = topology.pools().count();
+    topology.apply(&declare("r", Some(3), 1)).outcome.unwrap();
+    assert_eq!((topology.pools().count(), small(&topology).len() as u32), (pools, POOL_PARTITIONS));
+    assert_ne!(partition_of(&topology, "q"), partition_of(&topology, "r"), "each where the fewest are");
+    let asked = partition_of(&topology, "q");
+    topology.apply(&declare("s", Some(3), asked.0)).outcome.unwrap();
+    assert_eq!(partition_of(&topology, "s"), asked, "where it was asked for");
+    topology.apply(&declare("two", Some(2), asked.0)).outcome.unwrap();
+    assert_eq!(copies_of(&topology, "two"), 2);
+}
+
+#[test]
+fn a_queue_has_as_many_copies_as_it_or_its_policy_asks_for_three_by_default_and_never_more_than_nodes() {
+    let mut topology = cluster(5, MACHINE_VERSION);
+    for (name, size, copies) in
+        [("default", None, 3), ("one", Some(1), 1), ("four", Some(4), 4), ("five", Some(5), 5), ("nine", Some(9), 5)]
+    {
+        topology.apply(&declare(name, size, 1)).outcome.unwrap();
+        assert_eq!(copies_of(&topology, name), copies, "{name}");
+    }
+    let Command::DeclareQueue(quorum) = declare("classic", None, 2) else { panic!() };
+    topology.apply(&Command::DeclareQueue(DeclareQueue { arguments: Table::new(), ..quorum })).outcome.unwrap();
+    assert_eq!(partition_of(&topology, "classic"), PartitionId(2), "it has a copy on every node");
+
+    let mut definition = Table::new();
+    definition.push("target-group-size", Value::I32(4));
+    let policy = Policy { pattern: Pattern::new("^p").unwrap(), apply_to: ApplyTo::Queues, priority: 0, definition };
+    let put = PutPolicy { vhost: VhostId(0), operator: true, name: Name::from("four"), policy };
+    topology.apply(&Command::PutPolicy(put)).outcome.unwrap();
+    for (name, size, copies) in [("p", None, 4), ("p1", Some(1), 4), ("p5", Some(5), 5)] {
+        topology.apply(&declare(name, size, 1)).outcome.unwrap();
+        assert_eq!(copies_of(&topology, name), copies, "of initial and target size the larger: {name}");
+    }
+
+    let mut three = cluster(3, MACHINE_VERSION);
+    three.apply(&declare("default", None, 2)).outcome.unwrap();
+    assert_eq!(partition_of(&three, "default"), PartitionId(2));
+    let mut old = cluster(5, 4);
+    old.apply(&declare("three", Some(3), 2)).outcome.unwrap();
+    assert_eq!(partition_of(&old, "three"), PartitionId(2), "builds before had copies on all nodes");
+    assert_eq!(small(&old), BTreeMap::new());
+}
+
+#[test]
+fn another_node_takes_the_place_of_one_that_is_forgotten() {
+    let mut topology = cluster(5, MACHINE_VERSION);
+    topology.apply(&declare("q", Some(3), 0)).outcome.unwrap();
+    let before = small(&topology);
+    let applied = topology.apply(&forget(2));
+    applied.outcome.unwrap();
+    let after = small(&topology);
+    for (id, members) in &after {
+        assert!(members.len() == 3 && !members.contains(&NodeNumber(2)), "{members:?}");
+        let stay = before[id].iter().filter(|node| members.contains(node)).count();
+        assert_eq!(stay, if before[id].contains(&NodeNumber(2)) { 2 } else { 3 }, "nobody else moves");
+        let is_told = applied.effects.contains(&Effect::MembersChanged { partition: *id });
+        assert_eq!(is_told, before[id] != *members);
+        assert_eq!(topology.founders_of(*id), Some(&before[id][..]), "who began it does not change");
+    }
+    let loads: Vec<usize> = held(&topology).into_values().collect();
+    assert!(loads.iter().max().unwrap() - loads.iter().min().unwrap() <= 1, "{loads:?}");
+
+    for number in [3, 4] {
+        topology.apply(&forget(number)).outcome.unwrap();
+    }
+    assert!(small(&topology).values().all(|members| *members == [NodeNumber(1), NodeNumber(5)]), "there are no more");
+    let newcomer = join(&mut topology, 7).unwrap();
+    assert!(small(&topology).values().all(|members| *members == [NodeNumber(1), NodeNumber(5), newcomer]));
+    let next = join(&mut topology, 8).unwrap();
+    assert!(small(&topology).values().all(|members| !members.contains(&next)), "they have enough");
+    assert!(topology.members_wanted(PartitionId(1)).contains(&next), "what is on all nodes is on it too");
+}
+
+#[test]
+fn the_only_copy_of_a_queue_keeps_its_node_and_one_of_nothing_does_not() {
+    let mut topology = cluster(3, MACHINE_VERSION);
+    topology.apply(&declare("q", Some(1), 0)).outcome.unwrap();
+    let (partition, all) = (partition_of(&topology, "q"), small(&topology));
+    let [holder] = all[&partition][..] else { panic!("{all:?}") };
+    let why = topology.apply(&forget(holder.0)).outcome.unwrap_err().to_string();
+    assert!(why.contains("the only copy of 1 queues: delete them first"), "{why}");
+    assert_eq!(small(&topology), all);
+    let other = (1..=3).map(NodeNumber).find(|node| *node != holder).unwrap();
+    topology.apply(&forget(other.0)).outcome.unwrap();
+    let retired = topology.partitions().filter(|(_, put)| put.stage == PartitionStage::Retired).count();
+    assert_eq!((retired as u32, small(&topology).len() as u32), (POOL_PARTITIONS / 3, POOL_PARTITIONS * 2 / 3));
+    let read = Topology::decode_snapshot(&topology.encode_snapshot()).unwrap();
+    assert_eq!(read.encode_snapshot(), topology.encode_snapshot());
+    let last = topology.partitions().map(|(id, _)| id).last().unwrap();
+    topology.apply(&declare("r", Some(1), 0)).outcome.unwrap();
+    let (now, new) = (small(&topology), |id: &PartitionId| *id > last);
+    assert_eq!(
+        (now.len() as u32, now.keys().filter(|id| new(id)).count() as u32),
+        (POOL_PARTITIONS, POOL_PARTITIONS / 3)
+    );
+}
+
+/// Where a client of a declare that is not passive may have its queue.
+fn placement(topology: &Topology, arguments: &Table) -> Placement {
+    let mut found = None;
+    let declare = QueueDeclare {
+        vhost: VhostId(0),
+        name: b"pq",
+        server_named: false,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        arguments,
+    };
+    let declared = topology.check_queue_declare(Actor::MACHINE, &declare, |placement| {
+        let first = placement.among[0].partition;
+        found = Some(placement);
+        first
+    });
+    assert!(matches!(declared, Ok(QueueDeclared::Propose(_))), "{declared:?}");
+    found.unwrap()
+}
+
+#[test]
+fn who_declares_chooses_among_what_there_is_and_what_comes_to_be_with_the_queue() {
+    let mut topology = cluster(5, MACHINE_VERSION);
+    let planned = placement(&topology, &arguments(Some(3)));
+    topology.apply(&declare("q", Some(3), planned.among[4].partition.0)).outcome.unwrap();
+    assert_eq!(partition_of(&topology, "q"), planned.among[4].partition);
+    let expected = |placed: &broker::topology::PlacedPartition| {
+        placed.leads_first == leads_first(placed.partition, &small(&topology)[&placed.partition])
+    };
+    assert!(planned.among.iter().all(expected), "what was planned is what came to be");
+    let known = placement(&topology, &arguments(None));
+    assert_eq!(known.among.len() as u32, POOL_PARTITIONS);
+    assert!(known.among.iter().all(|placed| placed.leads_first.is_none()));
+    assert_eq!(known.queues, BTreeMap::from([(planned.among[4].partition, 1)]));
+    let everywhere = |placement: Placement| placement.among.iter().map(|p| p.partition.0).collect::<Vec<_>>();
+    assert_eq!(everywhere(placement(&topology, &arguments(Some(5)))), [1, 2]);
+    assert_eq!(everywhere(placement(&topology, &Table::new())), [1, 2]);
+
+    assert_eq!(known.leader_locator, None);
+    let mut asked = arguments(None);
+    asked.push("x-queue-leader-locator", Value::LongString("balanced".into()));
+    assert_eq!(placement(&topology, &asked).leader_locator, Some(LeaderLocator::Balanced));
+    let mut definition = Table::new();
+    definition.push("queue-leader-locator", Value::LongString("client-local".into()));
+    let policy = Policy { pattern: Pattern::new("^p").unwrap(), apply_to: ApplyTo::Queues, priority: 0, definition };
+    let put = PutPolicy { vhost: VhostId(0), operator: false, name: Name::from("here"), policy };
+    topology.apply(&Command::PutPolicy(put)).outcome.unwrap();
+    assert_eq!(placement(&topology, &asked).leader_locator, Some(LeaderLocator::ClientLocal), "a policy goes before");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Declare(u32, i32, u32),
+    Forget(u32),
+    Join(u128),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..30u32, 1..6i32, 0..40u32).prop_map(|(name, size, partition)| Step::Declare(name, size, partition)),
+        2 => (1..12u32).prop_map(Step::Forget),
+        2 => (0..8u128).prop_map(Step::Join),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn partitions_have_as_many_members_as_they_are_to_have_whoever_comes_and_goes(
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let mut topology = cluster(4, MACHINE_VERSION);
+        let mut members_ever: BTreeMap<PartitionId, BTreeSet<NodeNumber>> = BTreeMap::new();
+        for step in steps {
+            let before = small(&topology);
+            match step {
+                Step::Declare(name, size, partition) => {
+                    let hosts = topology.present_nodes().count();
+                    let name = format!("q{name}");
+                    let is_new = topology.find_queue(VhostId(0), name.as_bytes()).is_none();
+                    topology.apply(&declare(&name, Some(size), partition)).outcome.ok();
+                    if is_new && topology.find_queue(VhostId(0), name.as_bytes()).is_some() {
+                        prop_assert_eq!(copies_of(&topology, &name), hosts.min(size as usize));
+                    }
+                }
+                Step::Forget(number) => drop(topology.apply(&forget(number))),
+                Step::Join(folder) => drop(join(&mut topology, folder)),
+            }
+            let hosts: Vec<NodeNumber> = topology.present_nodes().map(|(number, _)| number).collect();
+            for (id, members) in small(&topology) {
+                let pool = topology.partitions().find(|(known, _)| *known == id).unwrap().1.pool;
+                let size = topology.pools().find(|(known, _)| *known == pool).unwrap().1.replication_factor;
+                prop_assert_eq!(members.len(), hosts.len().min(size as usize), "{:?}", id);
+                prop_assert!(members.iter().all(|member| hosts.contains(member)));
+                // Who was one before and is one now has been one all the time.
+                let ever = members_ever.entry(id).or_default();
+                let came: Vec<_> = members.iter().filter(|node| !before.get(&id).is_some_and(|b| b.contains(node))).collect();
+                prop_assert!(came.iter().all(|node| !ever.contains(node)), "{:?} came twice", came);
+                ever.extend(members);
+            }
+            let snapshot = topology.encode_snapshot();
+            prop_assert_eq!(&Topology::decode_snapshot(&snapshot).unwrap().encode_snapshot(), &snapshot);
+        }
+    }
+}
