@@ -20,6 +20,7 @@ mod gauges;
 mod heard;
 mod log_queue;
 mod log_writer;
+mod memory;
 mod open_error;
 mod opening;
 mod own_disk;
@@ -49,6 +50,7 @@ pub use ending_member::EndingMember;
 pub use gauges::LogGauges;
 pub use log_queue::{LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MAX};
 pub use log_writer::{Listener, LogWriter};
+pub use memory::Memory;
 pub use open_error::OpenError;
 pub use opening::{
     Begin, Brought, Groups, Started, bring_back, bring_back_among_others, drop_orphans, found_among_others,

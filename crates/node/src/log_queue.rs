@@ -39,6 +39,8 @@ pub struct LogQueue {
     batch: Batch,
     /// The oldest file that a partition needs, where that changed.
     needs: Vec<(PartitionId, u32)>,
+    /// Members that have all that they may have forgotten.
+    whole: Vec<PartitionId>,
     is_stopped: bool,
     /// Somebody waits for the batch, and the thread has to write it.
     is_thread_wanted: bool,
@@ -66,6 +68,7 @@ impl LogQueue {
         LogQueue {
             batch: Batch::default(),
             needs: Vec::new(),
+            whole: Vec::new(),
             is_stopped: false,
             is_thread_wanted: false,
             writer_due: None,
@@ -137,6 +140,11 @@ impl LogQueue {
         self.needs.push((partition, file));
     }
 
+    /// A member has all that it may have forgotten.
+    pub fn is_whole(&mut self, partition: PartitionId) {
+        self.whole.push(partition);
+    }
+
     /// The thread is to write what waits, sync it and end.
     pub fn stop(&mut self) {
         self.is_stopped = true;
@@ -154,7 +162,8 @@ impl LogQueue {
 
     /// The thread is asked to do something.
     fn is_thread_asked(&self) -> bool {
-        self.is_thread_wanted || self.is_stopped || !self.needs.is_empty() || self.batch.bytes >= HELD_BYTES_MAX
+        let is_told = !self.needs.is_empty() || !self.whole.is_empty();
+        self.is_thread_wanted || self.is_stopped || is_told || self.batch.bytes >= HELD_BYTES_MAX
     }
 
     /// Whether the thread has to be woken, as it would sleep too long. It is, once, however long it
@@ -205,6 +214,12 @@ impl LogQueue {
     /// Takes what partitions need into `needs`, which is empty.
     pub fn take_needs(&mut self, needs: &mut Vec<(PartitionId, u32)>) {
         std::mem::swap(&mut self.needs, needs);
+    }
+
+    /// Takes the members that have all that they may have forgotten into `whole`, which is empty. Each
+    /// time when the thread is up.
+    pub fn take_whole(&mut self, whole: &mut Vec<PartitionId>) {
+        std::mem::swap(&mut self.whole, whole);
     }
 
     /// The thread wrote; the writer has something to do by itself at `due`.

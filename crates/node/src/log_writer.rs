@@ -14,6 +14,7 @@
 use crate::batch::Batch;
 use crate::completions::Completion;
 use crate::gauges::LogGauges;
+use crate::memory::Memory;
 use broker::PartitionId;
 use partition::outputs::{SyncWish, Ticket};
 use partition::place::file_u32;
@@ -61,6 +62,8 @@ pub struct LogWriter<D: Disk> {
     cached_until: u64,
     places: Vec<Location>,
     wants_spares: bool,
+    /// Of a node among others.
+    memory: Option<Memory<D>>,
 }
 
 impl<D: Disk> LogWriter<D> {
@@ -88,9 +91,16 @@ impl<D: Disk> LogWriter<D> {
             cached_until: 0,
             places: Vec::new(),
             wants_spares: false,
+            memory: None,
         };
         writer.note_retained();
         writer
+    }
+
+    /// Of a node among others: its folder says which members may have forgotten something.
+    #[must_use]
+    pub fn with_memory(self, memory: Option<Memory<D>>) -> LogWriter<D> {
+        LogWriter { memory, ..self }
     }
 
     /// Figures about it.
@@ -192,7 +202,11 @@ impl<D: Disk> LogWriter<D> {
     ///
     /// - Errors: final. Nobody knows what is on the disk, and a second try would say that all is.
     pub fn sync(&mut self, listener: &mut impl Listener) -> Result<(), StorageError> {
-        self.wal.sync()?;
+        let synced = self.wal.sync();
+        if let (Err(_), Some(memory)) = (&synced, &mut self.memory) {
+            memory.is_lost();
+        }
+        synced?;
         self.gauges.syncs.fetch_add(1, Ordering::Relaxed);
         self.sync_at = None;
         while let Some((partition, ticket)) = self.unsynced.pop_first() {
@@ -253,13 +267,23 @@ impl<D: Disk> LogWriter<D> {
         self.wants_spares = true;
     }
 
+    /// Members say that they have all that they may have forgotten. Empties `whole`; it is written down
+    /// with the next note.
+    pub fn remember(&mut self, whole: &mut Vec<PartitionId>, now: Duration) {
+        let Some(memory) = &mut self.memory else { return whole.clear() };
+        if whole.drain(..).fold(false, |is_new, group| is_new | memory.is_whole(group)) {
+            self.note_at.get_or_insert(now + NOTE_EVERY);
+        }
+    }
+
     /// Whether spare files may be missing since this was last asked.
     pub fn take_wants_spares(&mut self) -> bool {
         std::mem::take(&mut self.wants_spares)
     }
 
-    /// Notes the durable end beside the log, if it is time and nothing is on its way; true if
-    /// traffic has ended.
+    /// Notes the durable end beside the log, and which members may have forgotten something, if it is time
+    /// and nothing is on its way; true if traffic has ended. `is_last`: the process ends, and nothing is
+    /// written after this.
     ///
     /// - Errors: nothing is lost by it. What follows the note is read at the next start.
     pub fn note(&mut self, now: Duration, is_last: bool) -> Result<bool, StorageError> {
@@ -268,7 +292,16 @@ impl<D: Disk> LogWriter<D> {
             return Ok(false);
         }
         self.note_at = None;
-        self.wal.note_durable()?;
+        let noted = self.wal.note_durable();
+        let remembered = match &mut self.memory {
+            Some(memory) if is_last => memory.close(),
+            Some(memory) => memory.note(),
+            None => Ok(()),
+        };
+        if remembered.is_err() {
+            self.note_at = Some(now + NOTE_EVERY);
+        }
+        noted.and(remembered)?;
         Ok(true)
     }
 }

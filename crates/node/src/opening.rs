@@ -23,7 +23,7 @@ mod groups;
 
 use crate::open_error::OpenError;
 use crate::quarantine::Quarantined;
-use crate::{TOPOLOGY, member_of};
+use crate::{Memory, TOPOLOGY, member_of};
 use broker::topology::{Command as Change, MACHINE_VERSION, MachineVersions, PartitionStage, SoleNode, Topology};
 use broker::{ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId};
 use bytes::Bytes;
@@ -72,6 +72,8 @@ pub struct Brought<D: Disk> {
     pub life: NodeLife,
     /// The number of the next extent.
     pub next_extent: u32,
+    /// Which of its members may have forgotten something; of a node among others.
+    pub memory: Option<Memory<D>>,
     /// What was read of the log.
     pub report: WalReport,
     /// The time of the start, for all of it.
@@ -149,6 +151,7 @@ pub fn bring_back<D: Disk>(
         topology,
         life,
         next_extent,
+        memory: None,
         report,
         now_ms,
     };

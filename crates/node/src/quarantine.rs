@@ -68,6 +68,15 @@ impl OpenError {
         }
     }
 
+    /// Whether every later start fails as this one did, unless somebody changes something first.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            OpenError::Storage(error) => error.is_lasting(),
+            OpenError::Random(_) => false,
+            _ => true,
+        }
+    }
+
     /// What is wrong, of one partition where it is set aside, without what to do about it.
     pub fn cause(&self) -> String {
         match self {

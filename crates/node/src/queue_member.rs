@@ -43,6 +43,8 @@ pub struct QueueMember {
     /// When a queue wants to be looked at.
     due_at: Option<Millis>,
     told_needs: Option<u32>,
+    /// Whether it has said that it has all that it may have forgotten.
+    told_whole: bool,
     /// The value at risk of its selective queues, for whoever asks the node.
     at_risk: Arc<AtomicU64>,
     /// What its index took after the last step.
@@ -73,6 +75,7 @@ impl QueueMember {
             upkeep_at: Some(0),
             due_at: None,
             told_needs: None,
+            told_whole: false,
             at_risk,
             index_bytes: 0,
             members_at: 0,
@@ -241,6 +244,10 @@ impl QueueMember {
         self.look_after_members(now.ms, share, edge);
         let Share { tail, out, .. } = &mut *share;
         self.partition.flush(&mut Context { now_ms: now.wall_ms, tail, outlets: edge, out });
+        if !self.told_whole && !self.partition.replica().may_have_forgotten() {
+            self.told_whole = true;
+            share.whole.push(self.partition.id());
+        }
         share.count_index(&mut self.index_bytes, self.partition.index_bytes());
         look |= share.index_bytes_kept(self.index_bytes) < self.index_bytes && self.partition.can_leave_the_log();
         if look {

@@ -35,6 +35,9 @@ pub struct Share {
     pub commands: usize,
     /// The oldest file of the log that a partition needs, where that changed in this turn.
     pub needs: Vec<(PartitionId, u32)>,
+    /// The members of which this turn found, for the first time, that they have all that they may have
+    /// forgotten.
+    pub whole: Vec<PartitionId>,
     /// Whether queues with deduplication may remember no further keys.
     pub are_keys_full: bool,
     limits: ShareLimits,
@@ -48,9 +51,9 @@ pub struct Share {
 impl Share {
     /// Nothing is wanted yet.
     pub fn new(tail: Tail, limits: ShareLimits, gauges: Arc<LogGauges>) -> Share {
-        let (out, needs, forwards) = (Outputs::default(), Vec::new(), Vec::new());
+        let (out, needs, whole, forwards) = (Outputs::default(), Vec::new(), Vec::new(), Vec::new());
         let (commands, index_bytes, are_keys_full, growing) = (0, 0, false, None);
-        Share { tail, out, forwards, commands, needs, are_keys_full, limits, gauges, index_bytes, growing }
+        Share { tail, out, forwards, commands, needs, whole, are_keys_full, limits, gauges, index_bytes, growing }
     }
 
     /// For a shard without anything durable.

@@ -612,7 +612,7 @@ impl Running {
         // Who is quarantined has not caught up.
         let still = self.quarantined.iter().map(|id| id.0).filter(|id| self.folder_life.forgot().contains(*id));
         let in_doubt = in_doubt.chain(still).collect();
-        self.folder.note_forgot(&mut self.folder_life, in_doubt)
+        self.folder_life.note_forgot(&**self.folder.disk(), &in_doubt)
     }
 
     /// A partition of queues, unless it is quarantined.

@@ -31,7 +31,9 @@ pub mod inspect;
 pub mod wal;
 
 pub use checkpoint::{Checkpoint, CheckpointPair, CheckpointStore};
-pub use data_folder::{ClusterRecord, DataFolder, FolderIdentity, Forgot, Founder, Life, NodeRecord, NodeState};
+pub use data_folder::{
+    ClusterRecord, DataFolder, FolderIdentity, Forgot, Founder, Life, NodeRecord, NodeState, doubt_log,
+};
 pub use disk::{Disk, DiskFile, DryDisk, FaultyDisk, OpenMode, RealDisk};
 pub use error::StorageError;
 pub use extent::{Extent, ExtentId, ExtentWriter};

@@ -96,7 +96,7 @@ fn boot() {
     let folder = DataFolder::open(disk.clone(), identity, 4711).unwrap();
     let mut life = folder.begin_life(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef).unwrap();
     assert_eq!(text(), include_str!("goldens/boot.txt"));
-    folder.note_forgot(&mut life, [1, 20].into()).unwrap();
-    folder.close_life(life).unwrap();
+    life.note_forgot(&*disk, &[1, 20].into()).unwrap();
+    life.close(&*disk).unwrap();
     assert_eq!(text(), include_str!("goldens/boot-closed.txt"));
 }

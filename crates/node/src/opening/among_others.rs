@@ -8,7 +8,7 @@
 use super::{Brought, Groups, Started, contradictory, raft, recovery_of, topology_of};
 use crate::open_error::OpenError;
 use crate::quarantine::Quarantined;
-use crate::{TOPOLOGY, member_of};
+use crate::{Memory, TOPOLOGY, member_of};
 use broker::topology::Topology;
 use broker::{NodeLife, PartitionId};
 use consensus::NodeId;
@@ -107,6 +107,9 @@ pub fn bring_back_among_others<D: Disk>(
         }
     }
     let next_extent = super::drop_orphans(&**disk, &there, &known, used, quarantined.is_empty())?;
+    let whole = partitions.iter().map(|started| started.partition.id());
+    let all = whole.chain(quarantined.keys().map(|id| PartitionId(*id)));
+    let memory = Some(Memory::new(disk.clone(), folder_life, all));
     let quarantined = quarantined.into_iter().map(|(id, aside)| (PartitionId(id), aside)).collect();
     let mut brought = Brought {
         wal,
@@ -117,6 +120,7 @@ pub fn bring_back_among_others<D: Disk>(
         topology,
         life: NodeLife { node: node.id, start: node.start },
         next_extent,
+        memory,
         report,
         now_ms,
     };

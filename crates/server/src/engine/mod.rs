@@ -211,7 +211,7 @@ impl Opened {
         let Opened { folder, config, brought } = self;
         let has_peers = config.has_peers;
         let forwards = has_peers.then_some(brought.life);
-        let Brought { wal, checkpoints, metadata, partitions, quarantined, next_extent, .. } = brought;
+        let Brought { wal, checkpoints, metadata, partitions, quarantined, next_extent, memory, .. } = brought;
         let mailbox = |id: PartitionId| wiring.mailbox(id).expect("a partition runs where it was placed");
         let lists: BTreeMap<PartitionId, Completions> =
             placement.iter().map(|(id, _)| (*id, Completions::default())).collect();
@@ -238,7 +238,7 @@ impl Opened {
         let members = placement.iter().map(|(id, _)| *id).collect();
         let gauges = Arc::new(LogGauges::default());
         let parts = wal_thread::LogParts {
-            writer: LogWriter::new(wal, members, config.wal_retained_bytes, gauges.clone()),
+            writer: LogWriter::new(wal, members, config.wal_retained_bytes, gauges.clone()).with_memory(memory),
             routes: wal_routes.collect(),
             mailboxes: wiring.mailboxes(),
             epoch,

@@ -45,6 +45,7 @@ impl ShardDisk {
         for (partition, file) in share.needs.drain(..) {
             self.wal.needs(partition, file);
         }
+        self.wal.are_whole(&mut share.whole);
         for read in share.out.reads.drain(..) {
             // The threads outlive the shards; if one is gone the process is on its way down.
             let _ = self.reads.send(read);

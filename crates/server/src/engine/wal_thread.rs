@@ -139,7 +139,7 @@ impl Writer {
             Ok(true) => (self.on_quiet)(),
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%error, "the note of the log's durable end could not be written; nothing is lost by it");
+                tracing::warn!(%error, "the note of what is durable could not be written; nothing is lost by it");
             }
         }
     }
@@ -250,6 +250,16 @@ impl WalHandle {
         self.inner.rouse(queue);
     }
 
+    /// Members say that they have all that they may have forgotten; empties `whole`.
+    pub(crate) fn are_whole(&self, whole: &mut Vec<PartitionId>) {
+        if whole.is_empty() {
+            return;
+        }
+        let mut queue = self.inner.lock();
+        whole.drain(..).for_each(|partition| queue.is_whole(partition));
+        self.inner.rouse(queue);
+    }
+
     /// Figures about the log.
     pub(crate) fn gauges(&self) -> &LogGauges {
         &self.inner.gauges
@@ -265,7 +275,7 @@ impl WalHandle {
 
 /// The thread.
 fn run(inner: &Inner) {
-    let (mut batch, mut needs) = (Batch::default(), Vec::new());
+    let (mut batch, mut needs, mut whole) = (Batch::default(), Vec::new(), Vec::new());
     loop {
         sleep(inner);
         let mut writer = inner.writer.lock().unwrap_or_else(|_| half_written());
@@ -273,9 +283,12 @@ fn run(inner: &Inner) {
         let stop = {
             let mut queue = inner.lock();
             queue.take_for_thread(inner.epoch.elapsed(), is_sync_due, &mut batch, &mut needs);
+            queue.take_whole(&mut whole);
             queue.is_stopped()
         };
         writer.log.release(&mut needs);
+        let now = writer.now();
+        writer.log.remember(&mut whole, now);
         let is_sync_awaited = batch.is_sync_awaited;
         // Nothing that was taken in is given up: on a full disk it waits for room, as long as the
         // broker runs.

@@ -195,6 +195,8 @@ impl Node {
         let commands = std::mem::take(&mut share.commands);
         let is_left = !share.out.wal.is_empty() && r.queue.put(&mut share.out.wal, commands, files::time(self.now));
         share.needs.drain(..).for_each(|(partition, file)| r.queue.needs(partition, file));
+        // It asks them itself: see `Happening::Forgot`.
+        share.whole.clear();
         out.frames.append(&mut share.out.frames);
         out.forwards.append(&mut share.forwards);
         for read in share.out.reads.drain(..) {

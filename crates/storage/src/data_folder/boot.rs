@@ -73,6 +73,24 @@ impl Life {
     pub fn forgot(&self) -> &Forgot {
         &self.forgot
     }
+
+    /// Notes which groups may still have forgotten something. Writes nothing if that was noted
+    /// before.
+    pub fn note_forgot<D: Disk>(&mut self, disk: &D, groups: &BTreeSet<u32>) -> Result<(), StorageError> {
+        if matches!(&self.forgot, Forgot::Groups(noted) if noted == groups) {
+            return Ok(());
+        }
+        let next = Life { forgot: Forgot::Groups(groups.clone()), ..*self };
+        write(disk, &next, false)?;
+        *self = next;
+        Ok(())
+    }
+
+    /// The process ends by its own will. Everything it wrote is synced, which the caller has seen
+    /// to, and it writes nothing afterwards.
+    pub fn close<D: Disk>(&self, disk: &D) -> Result<(), StorageError> {
+        write(disk, self, true)
+    }
 }
 
 impl<D: Disk> DataFolder<D> {
@@ -97,25 +115,6 @@ impl<D: Disk> DataFolder<D> {
         let life = Life { start: u64::from(self.node.start), boot, forgot };
         write(&*self.disk, &life, false)?;
         Ok(life)
-    }
-
-    /// Notes which groups may still have forgotten something. Writes nothing if that was noted
-    /// before.
-    pub fn note_forgot(&self, life: &mut Life, groups: BTreeSet<u32>) -> Result<(), StorageError> {
-        let forgot = Forgot::Groups(groups);
-        if life.forgot == forgot {
-            return Ok(());
-        }
-        let next = Life { forgot, ..life.clone() };
-        write(&*self.disk, &next, false)?;
-        *life = next;
-        Ok(())
-    }
-
-    /// The process ends by its own will. Everything it wrote is synced, which the caller has seen
-    /// to.
-    pub fn close_life(&self, life: Life) -> Result<(), StorageError> {
-        write(&*self.disk, &life, true)
     }
 }
 
@@ -239,8 +238,8 @@ mod tests {
         open(&disk).begin_life(7).unwrap();
         let folder = open(&disk);
         let mut life = folder.begin_life(8).unwrap();
-        folder.note_forgot(&mut life, [3, 5].into()).unwrap();
-        folder.note_forgot(&mut life, [5].into()).unwrap();
+        life.note_forgot(&*disk, &[3, 5].into()).unwrap();
+        life.note_forgot(&*disk, &[5].into()).unwrap();
         drop(folder);
         let life = open(&disk).begin_life(8).unwrap();
         assert_eq!(life.forgot(), &some(&[5]));
@@ -253,7 +252,7 @@ mod tests {
         let disk = Arc::new(FaultyDisk::new(1));
         let folder = open(&disk);
         let life = folder.begin_life(7).unwrap();
-        folder.close_life(life).unwrap();
+        life.close(&*disk).unwrap();
         drop(folder);
         assert_eq!(open(&disk).begin_life(8).unwrap().forgot(), &some(&[]));
         assert_eq!(open(&disk).begin_life(9).unwrap().forgot(), &Forgot::Everything, "the closing counts once");
@@ -267,7 +266,7 @@ mod tests {
         assert_eq!(open(&disk).begin_life(7).unwrap().forgot(), &Forgot::Everything);
         let folder = open(&disk);
         let mut life = folder.begin_life(7).unwrap();
-        folder.note_forgot(&mut life, BTreeSet::new()).unwrap();
+        life.note_forgot(&*disk, &BTreeSet::new()).unwrap();
         drop(folder);
         disk.flip_bit(BOOT_NAME, 30, 2);
         assert_eq!(open(&disk).begin_life(7).unwrap().forgot(), &Forgot::Everything);
