@@ -373,7 +373,7 @@ fn a_node_that_stood_still_and_was_forgotten_meanwhile_closes_its_clients_and_en
             let status = nodes.nodes[node].broker.wait_for_end();
             let log = nodes.nodes[node].broker.log();
             let last = log.lines().last().unwrap_or_default();
-            assert!(status.code() == Some(1) && last.contains("start it with an empty data folder"), "{status}: {log}");
+            assert!(status.code() == Some(2) && last.contains("start it with an empty data folder"), "{status}: {log}");
             if is_started_again {
                 nodes.launch(node);
             }
@@ -506,6 +506,49 @@ fn who_cannot_join_is_told_what_to_do() {
     }
     nodes.nodes[0].broker.set_arguments(before);
     nodes.start(0);
+}
+
+#[test]
+fn who_was_never_let_in_leaves_a_folder_that_may_come_to_any_cluster() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::three();
+    let late = nodes.newcomer(1);
+    let with = |before: &[String], name: &str, value: &str| {
+        let at = before.iter().position(|argument| argument == name).unwrap() + 1;
+        before.iter().enumerate().map(|(n, a)| if n == at { value } else { a }.to_owned()).collect::<Vec<String>>()
+    };
+    let secret = nodes.folder.path().join("another");
+    std::fs::write(&secret, "quite another secret").unwrap();
+    let right = nodes.nodes[late].broker.without_arguments("--none");
+    let wrong = with(&right, "--cluster-secret-file", secret.to_str().unwrap());
+    nodes.nodes[late].broker.set_arguments(wrong);
+    nodes.launch(late);
+    let due = Instant::now() + PATIENCE;
+    while !nodes.nodes[late].broker.log().contains("the peer has another secret") {
+        assert!(Instant::now() < due, "{}", nodes.nodes[late].broker.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let identity = nodes.nodes[late].broker.data_folder().join("identity");
+    assert!(identity.exists());
+    assert_eq!(nodes.nodes[late].broker.terminate().code(), Some(0), "it was told to end");
+    assert!(!identity.exists(), "nothing of it is left");
+    // Begun for a cluster that was never founded, and killed.
+    let mut other = with(&right, "--cluster-join", &format!("127.0.0.1:1,{}", nodes.nodes[late].address));
+    other.iter_mut().filter(|argument| *argument == "--cluster-join").for_each(|a| *a = "--cluster-peers".to_owned());
+    nodes.nodes[late].broker.set_arguments(with(&other, "--node-name", "leveret@other"));
+    nodes.launch(late);
+    while !identity.exists() {
+        assert!(Instant::now() < due, "{}", nodes.nodes[late].broker.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    nodes.kill(late);
+    assert!(identity.exists());
+    nodes.nodes[late].broker.set_arguments(right);
+    nodes.start(late);
+    nodes.until_copies(late, 4);
+    assert_eq!(nodes.names(late)[3], "leveret@n4");
 }
 
 #[test]

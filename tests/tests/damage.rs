@@ -162,7 +162,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn refused(broker: &mut Broker) -> String {
     broker.launch();
     let status = broker.wait_for_end();
-    assert_eq!(status.code(), Some(1), "{}", broker.log());
+    assert_eq!(status.code(), Some(2), "{}", broker.log());
     let log = broker.log();
     let line = log.lines().rfind(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("no line says why:\n{log}"));
     assert!(line.contains("leveret repair DIR --dry-run"), "{line}");

@@ -385,8 +385,9 @@ Examples:
 
 Exit codes:
   0  done; a server was told to stop and has closed everything in order
-  1  the server could not start or had to stop; inspect or repair --dry-run found damage; bench missed what was required
-  2  the command line or the configuration is wrong; nothing was touched
+  1  the server could not start or had to stop, and another start may go better; inspect or repair --dry-run found damage; bench missed what was required
+  2  the command line or the configuration is wrong, and nothing was touched; or the server's data folder is damaged, is not this \
+node's, or the cluster has forgotten it: no start goes better before somebody has changed something
   3  inspect or repair could not read the folder, or it is not one of a node; bench could not make its run
   4  bench: more was sent than received, and nothing else is wrong
   64 to 78  ctl: those of RabbitMQ's tools: 64 wrong words, 65 wrong names, 67 no such user, 69 refused or no node, 70 failed, 75 too late

@@ -11,9 +11,10 @@ use std::process::ExitCode;
 pub(crate) enum Exit {
     /// 0: done; a server drained and stopped because it was told to.
     Done,
-    /// 1: the server could not start or had to stop; `inspect` found damage.
+    /// 1: the server could not start or had to stop, and the next start may go better; `inspect` found damage.
     Failed,
-    /// 2: the command line or the configuration is wrong; nothing was touched.
+    /// 2: the command line or the configuration is wrong, or the data folder is not one to start with: no
+    /// start goes better before somebody has changed something. Service managers do not try again.
     Usage,
     /// 3: `inspect` could not read the folder at all.
     Unreadable,

@@ -45,7 +45,7 @@ pub(crate) fn serve(sources: &Sources) -> Exit {
         }
         Err(error) => {
             tracing::error!("{error}");
-            Exit::Failed
+            if error.is_lasting() { Exit::Usage } else { Exit::Failed }
         }
     }
 }

@@ -50,6 +50,17 @@ impl Quorum {
         Quorum { leaderless, behind: behind.sum(), unreached: unreached.collect() }
     }
 
+    /// Why some queues take nothing in and give nothing out, if that is so.
+    pub(crate) fn without_leaders(&self) -> Option<String> {
+        (!self.leaderless.is_empty()).then(|| match self.unreached[..] {
+            [] => "partitions of the cluster have no leader now".to_owned(),
+            ref names => format!(
+                "partitions of the cluster have no leader that this node reaches: it waits for {}",
+                names.join(", ")
+            ),
+        })
+    }
+
     /// Why the cluster decides nothing for this node, if it does not.
     pub(crate) fn without_majority(&self) -> Option<String> {
         self.leaderless.contains(&TOPOLOGY).then(|| match self.unreached[..] {

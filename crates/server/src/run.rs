@@ -66,12 +66,38 @@ pub enum RunError {
          Keep the old folder until you know that nothing in it is missed: what this node had and a majority of the others did not is nowhere else"
     )]
     Forgotten,
-    /// The cluster is not founded, or the node is not one of it.
+    /// What is set, the data folder and the cluster do not go together.
     #[error("{0}")]
     Cluster(String),
+    /// The other nodes cannot be listened for, or looked for.
+    #[error("{0}")]
+    Nodes(String),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}; the process may have too many, or too little memory")]
     Thread(std::io::Error),
+}
+
+impl RunError {
+    /// Whether every later start ends as this one did, unless somebody changes something first. What
+    /// may be mended from elsewhere (a port that is taken, certificates that are renewed) is not among them.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            RunError::Member(_) | RunError::Forgotten | RunError::Cluster(_) => true,
+            RunError::Open(error) => error.is_lasting(),
+            RunError::Start(error) => matches!(error, StartError::Config { .. }),
+            RunError::Tls(_) | RunError::Definitions { .. } | RunError::Nodes(_) | RunError::Thread(_) => false,
+        }
+    }
+}
+
+impl Stopped {
+    /// How the process ends.
+    fn outcome(self) -> Result<(), RunError> {
+        match self {
+            Stopped::Asked => Ok(()),
+            Stopped::Forgotten => Err(RunError::Forgotten),
+        }
+    }
 }
 
 /// What an operator asks of a running server; each is set from outside, and taken back within half
@@ -103,7 +129,10 @@ pub fn run(
     let startup = Arc::new(Startup::new(&node_name));
     attendant.begin(&startup);
     let links = match cluster {
-        Some(cluster) => Some(cluster.found(&mut folder, config, asks.ends, &startup)?),
+        Some(cluster) => match cluster.found(&mut folder, config, asks.ends, &startup)? {
+            Ok(founded) => Some(founded),
+            Err(stopped) => return stopped.outcome(),
+        },
         None if folder.cluster_record().map_err(OpenError::Storage)?.is_some() => {
             return Err(RunError::Cluster(NOT_ALONE.to_owned()));
         }
@@ -210,10 +239,7 @@ pub fn run(
     let caught_up = peers.as_ref().map_or(Ok(()), |peers| peers.catch_up(&node, config, &startup, asks));
     if let Err(stopped) = caught_up {
         end(&node, peers, engine);
-        return match stopped {
-            Stopped::Asked => Ok(()),
-            Stopped::Forgotten => Err(RunError::Forgotten),
-        };
+        return stopped.outcome();
     }
     node.shared().leaders.know_members();
     // Publishers have to be blocked before the first of them is there.
@@ -437,5 +463,27 @@ fn connection_config(config: &Config, node_name: &str) -> ConnectionConfig {
         assembling_bytes_max: usize::try_from(assembling_bytes_max).unwrap_or(usize::MAX),
         handshake_timeout_ms: config.handshake_timeout_ms,
         ..ConnectionConfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use storage::StorageError;
+
+    #[test]
+    fn what_no_later_start_mends_is_told_from_what_one_may() {
+        let of = |error: StorageError| RunError::Open(OpenError::Storage(error)).is_lasting();
+        let folder = || "data".to_owned();
+        assert!(RunError::Forgotten.is_lasting() && RunError::Cluster(NOT_ALONE.to_owned()).is_lasting());
+        assert!(RunError::Member("gone".to_owned()).is_lasting() && RunError::Open(OpenError::LogGone).is_lasting());
+        assert!(RunError::Open(OpenError::Joining).is_lasting());
+        assert!(of(StorageError::OtherCluster { folder: folder(), found: 1, wanted: 2 }));
+        assert!(of(StorageError::NotADataFolder { folder: folder(), found: "mail".to_owned() }));
+        assert!(of(StorageError::NodeFileGone { folder: folder() }));
+        // Another process ends, room comes back, a port is free again.
+        assert!(!of(StorageError::Locked { folder: folder(), pid: "1".to_owned() }));
+        assert!(!of(StorageError::Full { file: folder(), free_bytes: 0 }));
+        assert!(!RunError::Nodes("the address is in use".to_owned()).is_lasting());
     }
 }

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Invariant: the identity is written once, when the folder is founded, and what it says is never
-//! changed. A folder with other things in it is never founded in, so a mistyped path destroys
-//! nothing.
+//! changed, but for the name and the cluster of a node that none has taken in yet. A folder with other things in it is
+//! never founded in, so a mistyped path destroys nothing.
 
 use std::fmt::Write as _;
 use std::io;
@@ -146,7 +146,7 @@ impl<D: Disk> DataFolder<D> {
             true => StorageError::IdentityDamaged { folder: folder.clone(), why: error.to_string() },
             false => error,
         })?;
-        let Some((identity, version)) = identity else {
+        let Some((mut identity, version)) = identity else {
             // Both before the identity, so that a folder with one has a log and a node from its
             // first moment on: see `has_log`.
             found_log(&*disk)?;
@@ -164,16 +164,22 @@ impl<D: Disk> DataFolder<D> {
                 _folder_lock: folder_lock,
             });
         };
-        if identity.node_name != founding.node_name {
-            return Err(StorageError::OtherNode { folder, found: identity.node_name, wanted: founding.node_name });
-        }
-        if node.state == NodeState::Joining && identity.cluster_id != founding.cluster_id {
-            return Err(StorageError::OtherCluster { folder, found: identity.cluster_id, wanted: founding.cluster_id });
-        }
         let known = node::read(&*disk).map_err(|error| match error.is_damage() {
             true => StorageError::IdentityDamaged { folder: folder.clone(), why: error.to_string() },
             false => error,
         })?;
+        // Of a node that no cluster has taken in there is nothing yet: it may come to another one, by
+        // another name. The folder's number stays, by which the one before would know it.
+        let joins = node.state == NodeState::Joining;
+        let is_begun = joins
+            && known.is_some_and(|known| known.state == NodeState::Joining)
+            && read_cluster_record(&*disk)?.is_none();
+        if identity.node_name != founding.node_name && !is_begun {
+            return Err(StorageError::OtherNode { folder, found: identity.node_name, wanted: founding.node_name });
+        }
+        if joins && identity.cluster_id != founding.cluster_id && !is_begun {
+            return Err(StorageError::OtherCluster { folder, found: identity.cluster_id, wanted: founding.cluster_id });
+        }
         let node = match known {
             Some(node) => node.started()?,
             None if version == 1 => NodeRecord::UNSTARTED.started()?,
@@ -182,6 +188,11 @@ impl<D: Disk> DataFolder<D> {
         // Makes the name of the identity durable, too: its founder may have died between naming it
         // and that.
         node::write(&*disk, &node)?;
+        let told = FolderIdentity { folder_id: identity.folder_id, ..founding };
+        if is_begun && identity != told {
+            identity = told;
+            write_identity(&*disk, &identity)?;
+        }
         if version == 1 {
             write_identity(&*disk, &identity)?;
         }
@@ -195,6 +206,25 @@ impl<D: Disk> DataFolder<D> {
             _lock: lock,
             _folder_lock: folder_lock,
         })
+    }
+
+    /// Takes away what the folder began with: its node was to come to a cluster, and no other node counts
+    /// on it. What is left counts as empty, for whatever comes next, and this value is used no more.
+    ///
+    /// # Panics
+    /// If a cluster has taken the node in.
+    pub fn abandon(&self) -> Result<(), StorageError> {
+        let is_begun = self.node.state == NodeState::Joining && self.cluster_record()?.is_none();
+        assert!(is_begun, "what a cluster has taken in is not given up");
+        let remove = |name: &str| self.disk.remove(name).map_err(at("remove", name));
+        // First: without it the others are what a founder that died leaves.
+        remove(IDENTITY_NAME)?;
+        self.disk.sync_folder("").map_err(syncing(IDENTITY_NAME))?;
+        remove(NODE_FILE)?;
+        for name in self.disk.list(WAL_FOLDER).map_err(at("list", WAL_FOLDER))? {
+            remove(&format!("{WAL_FOLDER}/{name}"))?;
+        }
+        Ok(())
     }
 
     /// Who it belongs to.

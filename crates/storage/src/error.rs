@@ -221,6 +221,20 @@ impl StorageError {
             _ => false,
         }
     }
+
+    /// Whether every later attempt fails as this one did, unless somebody changes something first.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            StorageError::OtherVersion { .. }
+            | StorageError::OtherNode { .. }
+            | StorageError::OtherCluster { .. }
+            | StorageError::IdentityGone { .. }
+            | StorageError::NodeNameLost { .. }
+            | StorageError::NotADataFolder { .. }
+            | StorageError::OpenToAll { .. } => true,
+            _ => self.is_damage(),
+        }
+    }
 }
 
 /// Short form for `map_err`.

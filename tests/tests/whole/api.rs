@@ -221,6 +221,16 @@ fn what_a_node_does_not_answer_is_told_and_nobody_hangs() {
         let reason = failed["reason"].as_str().unwrap();
         assert!(reason.contains("reaches no majority of its cluster and waits for leveret@n2, leveret@n3"), "{reason}");
     }
+    let dead = alone.get("/api/aliveness-test/%2f").with(503);
+    assert!(dead["reason"].as_str().unwrap().contains("waits for leveret@n2, leveret@n3"), "{dead}");
+    let begin = Instant::now();
+    let wanted = r#"{"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}"#;
+    let got = alone.post("/api/queues/%2f/kept0/get", wanted).with(503);
+    let reason = "the queue has no leader that this node reaches: it waits for leveret@n2, leveret@n3";
+    assert!(got["reason"] == reason && begin.elapsed().as_secs() < 15, "{got}, after {:?}", begin.elapsed());
+    let message = r#"{"routing_key": "kept0", "payload": "1", "payload_encoding": "string", "properties": {}}"#;
+    let refused = alone.post("/api/exchanges/%2f/amq.default/publish", message).with(503);
+    assert!(refused["reason"].as_str().unwrap().contains("no leader that this node reaches"), "{refused}");
     let running = Tools::of(&nodes.brokers[0]).diagnostics("check_running").bad(69);
     assert!(running.contains("waits for leveret@n2, leveret@n3"), "{running}");
     let undecided = Tools::of(&nodes.brokers[0]).ctl("add_user ann sesame").bad(69);

@@ -91,8 +91,21 @@ fn a_node_that_is_drained_serves_nobody_and_leads_nothing_until_it_is_revived() 
     for http in &nodes.http {
         assert_eq!(http.get("/api/nodes/leveret@n1").with(200)["being_drained"], true);
     }
+    let port = nodes.brokers[0].addr().port();
+    for check in [format!("port-listener/{port}"), "protocol-listener/amqp".to_owned()] {
+        nodes.http[0].get(&format!("/api/health/checks/{check}")).with(503);
+        assert_eq!(nodes.http[1].get("/api/health/checks/protocol-listener/amqp").status, 200);
+    }
+    let is_in_maintenance = |node: usize, text: &str| {
+        let metrics = nodes.http[node].get("/metrics").text;
+        assert!(metrics.contains(&format!("\nleveret_in_maintenance {text}\n")), "node {node}: {metrics}");
+    };
+    is_in_maintenance(0, "1");
+    is_in_maintenance(1, "0");
     // Nobody gives it anything, and what it has is as good as before.
-    nodes.http[1].post("/api/rebalance/queues", "{}").with(204);
+    let begin = std::time::Instant::now();
+    Tools::of(&nodes.brokers[1]).run("rabbitmq-upgrade", "post_upgrade").good();
+    assert!(begin.elapsed().as_secs() < 8, "it waits for none that is to lead nothing: {:?}", begin.elapsed());
     let (mut other, on_other) = nodes.connect(1);
     other.confirm_select(on_other).unwrap();
     other.put(on_other, "q", b"1");
@@ -106,6 +119,15 @@ fn a_node_that_is_drained_serves_nobody_and_leads_nothing_until_it_is_revived() 
     tools.diagnostics("check_running").good();
     tools.run("rabbitmq-upgrade", "post_upgrade").good();
     assert!(leaders().contains(&"leveret@n1".to_owned()), "{:?}", leaders());
+    // Where nobody is left to lead in its stead it hands nothing over, and says so.
+    for node in [0, 1] {
+        Tools::of(&nodes.brokers[node]).run("rabbitmq-upgrade", "drain").good();
+    }
+    let begin = std::time::Instant::now();
+    let said = Tools::of(&nodes.brokers[2]).run("rabbitmq-upgrade", "drain").good();
+    assert!(said.contains("Skipping the transfer of leaders") && said.contains("leading 5 partitions"), "{said}");
+    assert!(begin.elapsed().as_secs() < 8, "{:?}", begin.elapsed());
+    assert!(nodes.brokers[2].log().contains("what it leads it goes on leading"), "{}", nodes.brokers[2].log());
 }
 
 /// One node is killed by a word and started again by another; at the end nothing runs.

@@ -208,13 +208,21 @@ fn until_spread(cx: &Cx<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Whether no node that runs leads two partitions of queues more than another.
+/// Whether no node that is to lead has two partitions of queues more than another.
 fn is_spread(cluster: &Value) -> bool {
     let list = |field: &str| cluster[field].as_array().cloned().unwrap_or_default();
-    let running = list("nodes").into_iter().filter(|node| node["running"] == true);
-    let mut leads: BTreeMap<String, u64> = running.map(|node| (text(&node["name"]), 0)).collect();
+    let able = list("nodes").into_iter().filter(|node| node["running"] == true && node["being_drained"] != true);
+    let mut leads: BTreeMap<String, u64> = able.map(|node| (text(&node["name"]), 0)).collect();
+    if leads.is_empty() {
+        // Nobody is to lead more than it does.
+        return true;
+    }
     for partition in list("partitions").iter().filter(|partition| partition["kind"] == "queues") {
-        *leads.entry(text(&partition["leader"])).or_default() += 1;
+        match leads.get_mut(&text(&partition["leader"])) {
+            Some(count) => *count += 1,
+            // Its leader went, or is about to hand it over.
+            None => return false,
+        }
     }
     leads.values().max().zip(leads.values().min()).is_none_or(|(most, least)| most - least <= 1)
 }
@@ -262,5 +270,13 @@ mod tests {
         assert!(is_spread(&cluster(&["n1", "n1", "n2"])), "that of the topology is not meant");
         assert!(!is_spread(&cluster(&["n1", "n1"])));
         assert!(is_spread(&json!({})), "a node alone");
+        let mut drained = cluster(&["n2", "n2", "n2"]);
+        assert!(!is_spread(&drained));
+        drained["nodes"][0]["being_drained"] = true.into();
+        assert!(is_spread(&drained), "who is drained is to lead nothing");
+        drained["partitions"][0]["leader"] = "n1".into();
+        assert!(!is_spread(&drained), "it has not handed that over yet");
+        drained["nodes"][1]["being_drained"] = true.into();
+        assert!(is_spread(&drained), "there is nobody to hand it to");
     }
 }

@@ -1,6 +1,7 @@
 //! What goes before and after an upgrade of one node: it is emptied, and taken back.
 //!
-//! Invariant: `drain` comes back once others lead all that they can, and not when it was told.
+//! Invariant: `drain` comes back once others lead all that they can, and not when it was told. Where there are
+//! no others it says so at once.
 
 use super::replicas;
 use crate::api::path;
@@ -48,11 +49,23 @@ fn drain(cx: &Cx<'_>) -> Result<Shown, Failure> {
         "Will put node {node} into maintenance mode. The node will no longer serve any client traffic!"
     ));
     cx.api()?.put(&path(&["nodes", &node, "maintenance"]), &Value::Null)?.good()?;
+    let cluster = cluster(cx)?;
+    if !has_heirs(&cluster, &node) {
+        let count = leads(&cluster, &node).len();
+        let text = match (is_alone(&cluster), count) {
+            (true, _) | (_, 0) => return Ok(Shown::Done),
+            _ => format!(
+                "Skipping the transfer of leaders: no other node runs that is not in maintenance mode. Node {node} goes on leading {count} \
+                 partitions, which stand still once it stops, until a majority of their nodes is there"
+            ),
+        };
+        return Ok(Shown::Line(text));
+    }
     let until = Instant::now() + HANDED_OVER_WITHIN;
-    let mut left = leads(cx, &node)?;
+    let mut left = leads(&cluster, &node);
     while !left.is_empty() && Instant::now() < until {
         std::thread::sleep(LOOK_EVERY);
-        left = leads(cx, &node)?;
+        left = leads(&self::cluster(cx)?, &node);
     }
     match left.is_empty() {
         true => Ok(Shown::Done),
@@ -67,15 +80,31 @@ fn drain(cx: &Cx<'_>) -> Result<Shown, Failure> {
     }
 }
 
-/// The partitions that a node leads while another one could; none of a node alone.
-fn leads(cx: &Cx<'_>, node: &str) -> Result<Vec<String>, Failure> {
-    let cluster = cx.api()?.get("leveret/cluster?columns=nodes,partitions")?.good()?;
-    if cluster["nodes"].as_array().map_or(0, Vec::len) < 2 {
-        return Ok(Vec::new());
-    }
-    let partitions = items(cluster["partitions"].clone())?;
+/// Who is there and who leads what.
+fn cluster(cx: &Cx<'_>) -> Result<Value, Failure> {
+    cx.api()?.get("leveret/cluster?columns=nodes,partitions")?.good()
+}
+
+fn rows(cluster: &Value, field: &str) -> Vec<Value> {
+    cluster[field].as_array().cloned().unwrap_or_default()
+}
+
+/// Whether there is no other node.
+fn is_alone(cluster: &Value) -> bool {
+    rows(cluster, "nodes").len() < 2
+}
+
+/// Whether another node could lead in a node's stead.
+fn has_heirs(cluster: &Value, node: &str) -> bool {
+    let is_heir = |other: &Value| other["name"] != node && other["running"] == true && other["being_drained"] != true;
+    rows(cluster, "nodes").iter().any(is_heir)
+}
+
+/// The partitions that a node leads.
+fn leads(cluster: &Value, node: &str) -> Vec<String> {
+    let partitions = rows(cluster, "partitions");
     let led = partitions.iter().filter(|partition| partition["leader"] == node);
-    Ok(led.map(|partition| partition["partition"].to_string()).collect())
+    led.map(|partition| partition["partition"].to_string()).collect()
 }
 
 fn revive(cx: &Cx<'_>) -> Result<Shown, Failure> {

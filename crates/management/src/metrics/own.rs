@@ -109,6 +109,7 @@ impl Scrape {
         });
         out.rows(counter("repeats_dropped", help), rows)?;
         out.one(gauge("publishers_held", "Publishers are held by the operator"), figures.alarms.operator.into())?;
+        out.one(gauge("in_maintenance", "The node is in maintenance mode and serves no clients"), self.rests.into())?;
         out.real(gauge("uptime_seconds", "Since the start"), self.uptime_s)?;
         let gauges = [
             ("connections_blocked", "Publishers held back by an alarm", self.blocked_connections),

@@ -99,6 +99,8 @@ pub(super) struct Scrape {
     pub(super) connections: Vec<ConnectionRow>,
     /// Groups and copies, of a node of a cluster.
     pub(super) quorum: Quorum,
+    /// It is in maintenance mode.
+    pub(super) rests: bool,
     /// How long the stages of a message's road took since the start.
     pub(super) stages: crate::statistics::Stages,
     /// RabbitMQ's parts of the memory.
@@ -172,6 +174,7 @@ impl Scrape {
             channels,
             connections,
             quorum: seen,
+            rests: handle.rests(),
             stages: *store.stages().since_start(),
             memory: crate::resource::memory_parts(&figures),
             figures,

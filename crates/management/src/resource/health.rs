@@ -12,6 +12,7 @@ use broker::topology::{Pattern, Queue, QueueType};
 use serde_json::{Value, json};
 use server::handle::{Member, ShownCertificate, ShownTo};
 use server::patterns::Meter;
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 /// GET: no alarm is on, on any node.
@@ -92,7 +93,7 @@ pub(super) async fn ready(cx: Cx<'_>) -> Result<Answer, Refused> {
 
 impl Cx<'_> {
     /// Whether what this node has is led and keeps up. A node alone leads all it has.
-    async fn quorum(&self) -> Quorum {
+    pub(super) async fn quorum(&self) -> Quorum {
         if !self.handle().has_peers() {
             return Quorum::default();
         }
@@ -250,19 +251,17 @@ pub(super) fn connection_limit(cx: Cx<'_>) -> Result<Answer, Refused> {
     Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "current": open, "limit": limit })))
 }
 
+/// Where clients are listened for: nowhere, in maintenance mode.
+fn amqp(cx: Cx<'_>) -> Vec<SocketAddr> {
+    if cx.handle().rests() { Vec::new() } else { cx.handle().facts().amqp.clone() }
+}
+
 /// GET: somebody listens on a port.
 pub(super) fn port(cx: Cx<'_>, port: &[u8]) -> Result<Answer, Refused> {
     let wanted = std::str::from_utf8(port).ok().and_then(|port| port.parse::<u16>().ok());
     let wanted = wanted.ok_or_else(|| Refused::BadRequest("invalid port".to_owned()))?;
-    let ports: Vec<u16> = cx
-        .handle()
-        .facts()
-        .amqp
-        .iter()
-        .copied()
-        .chain(cx.call.http().chain(cx.call.https()))
-        .map(|address| address.port())
-        .collect();
+    let ports: Vec<u16> =
+        amqp(cx).into_iter().chain(cx.call.http().chain(cx.call.https())).map(|address| address.port()).collect();
     if ports.contains(&wanted) {
         return Ok(Answer::json(&json!({ "status": "ok", "port": wanted })));
     }
@@ -275,10 +274,11 @@ pub(super) fn protocol(cx: Cx<'_>, protocol: &[u8]) -> Result<Answer, Refused> {
     let wanted = String::from_utf8_lossy(protocol).into_owned();
     let facts = cx.handle().facts();
     let mut served = Vec::new();
-    if facts.amqp.len() > facts.tls_count {
+    let count = amqp(cx).len();
+    if count > facts.tls_count {
         served.push("amqp");
     }
-    if facts.tls_count > 0 {
+    if count > 0 && facts.tls_count > 0 {
         served.push("amqp/ssl");
     }
     if cx.call.http().next().is_some() {
@@ -299,12 +299,15 @@ pub(super) fn protocol(cx: Cx<'_>, protocol: &[u8]) -> Result<Answer, Refused> {
     Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "missing": wanted, "protocols": served })))
 }
 
-/// GET: the virtual host is there, and its queues answer. Who asks has to have rights in it:
-/// RabbitMQ's publishes there.
+/// GET: the virtual host is there, its queues answer, and one could be declared. Who asks has to have
+/// rights in it: RabbitMQ's publishes there.
 pub(super) async fn aliveness(cx: Cx<'_>, vhost: &[u8]) -> Result<Answer, Refused> {
     cx.usable_vhost(vhost)?;
     cx.handle().queue_figures().await;
-    well()
+    match cx.quorum().await.without_majority() {
+        None => well(),
+        Some(reason) => Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason }))),
+    }
 }
 
 fn well() -> Result<Answer, Refused> {

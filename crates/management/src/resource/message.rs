@@ -12,18 +12,23 @@ use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::{object_of, refuse_mistyped};
 use crate::json;
+use crate::map::RUNNING;
 use crate::own_channel::{Ended, Got, OwnChannel, Published};
 use amqp::Properties;
 use amqp::wire::method::Method;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use broker::PartitionId;
 use serde_json::{Map, Value, json};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Publishes and gets under way at one time; each holds a message, or an answer, in memory.
 pub(crate) const AT_A_TIME: usize = 8;
 /// How long one may take, its wait for its turn included. As with a body.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the next leader of a queue is waited for, and how often it is looked whether there is one.
+const LED_WITHIN: Duration = Duration::from_secs(5);
+const LED_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Most messages of one answer.
 const COUNT_MAX: u64 = 10_000;
 /// An answer with so many bytes of bodies takes no further message. The first one may be larger.
@@ -66,9 +71,10 @@ pub(super) async fn publish(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -
         // What it said is said; how the channel ends changes nothing any more.
         let _ = channel.close().await;
         match published {
-            Published::Rejected => {
-                Err(Refused::BadRequest("rejected Unable to publish message. Check queue limits.".to_owned()))
-            }
+            Published::Rejected => Err(match cx.quorum().await.without_leaders() {
+                Some(why) => Refused::Unavailable(format!("rejected Unable to publish message: {why}")),
+                None => Refused::BadRequest("rejected Unable to publish message. Check queue limits.".to_owned()),
+            }),
             other => Ok(Answer::json(&json!({ "routed": other == Published::Routed }))),
         }
     };
@@ -96,11 +102,12 @@ struct Wanted {
 pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let queue = checked(name)?;
     let id = cx.usable_vhost(vhost).map_err(|refused| said(refused, "vhost_not_found"))?;
-    if cx.handle().topology().find_queue(id, queue).is_none() {
+    let Some(partition) = cx.handle().topology().find_queue(id, queue).map(|queue| queue.partition) else {
         return Err(Refused::Missing("queue_not_found".to_owned()));
-    }
+    };
     let known = ["count", "ackmode", "encoding", "truncate", "vhost", "name"];
     let wanted = wanted(&object_of(&body.read(cx.caller).await?, &known)?)?;
+    until_led(cx, partition).await?;
     let getting = async {
         let _turn = cx.call.messages.acquire().await.map_err(|_| Refused::NoAnswer)?;
         let mut channel = open(cx, vhost).await?;
@@ -127,7 +134,40 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
         Ok(Answer::json(&Value::Array(shown)))
     };
     // Whatever was got by then goes back.
-    tokio::time::timeout(TIMEOUT, getting).await.unwrap_or(Err(Refused::NoAnswer))
+    match tokio::time::timeout(TIMEOUT, getting).await {
+        Ok(Err(Refused::NoAnswer)) | Err(_) => Err(without_leader(cx, partition).unwrap_or(Refused::NoAnswer)),
+        Ok(answered) => answered,
+    }
+}
+
+/// Waits for the leader of a queue as long as an election may take. Errors: there is none.
+async fn until_led(cx: Cx<'_>, partition: PartitionId) -> Result<(), Refused> {
+    let due = Instant::now() + LED_WITHIN;
+    loop {
+        match without_leader(cx, partition) {
+            None => return Ok(()),
+            Some(refused) if Instant::now() >= due => return Err(refused),
+            Some(_) => tokio::time::sleep(LED_LOOK_EVERY).await,
+        }
+    }
+}
+
+/// The refusal of what concerns a queue that nobody leads, if this is one.
+fn without_leader(cx: Cx<'_>, partition: PartitionId) -> Option<Refused> {
+    if !cx.handle().has_peers() {
+        return None;
+    }
+    let map = cx.map();
+    let place = map.place(partition, cx.handle().leader(partition));
+    if place.state() == RUNNING {
+        return None;
+    }
+    let missing: Vec<&str> =
+        place.members.iter().filter(|member| !member.is_reached).map(|member| member.name.as_str()).collect();
+    Some(Refused::Unavailable(match missing[..] {
+        [] => "the queue has no leader now".to_owned(),
+        ref names => format!("the queue has no leader that this node reaches: it waits for {}", names.join(", ")),
+    }))
 }
 
 pub(super) async fn open(cx: Cx<'_>, vhost: &[u8]) -> Result<OwnChannel, Refused> {

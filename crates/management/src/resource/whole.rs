@@ -92,6 +92,7 @@ pub(super) async fn get(cx: Cx<'_>) -> Result<Answer, Refused> {
         json!({
             "name": name,
             "running": node["running"],
+            "being_drained": node["being_drained"] == true,
             "uptime": node["uptime"],
             "mem_used": node["mem_used"],
             "disk_free": node["disk_free"],

@@ -4,11 +4,11 @@
 //! started: it has something decided itself, and waits until that is applied here.
 
 use super::encryption::LinkTls;
-use super::formation::form;
+use super::formation::{FormationError, form};
 use super::handshake::{Newcomer, Secret};
 use super::joining::{Answered, Joining};
 use super::links::{Links, LinksParts};
-use super::peers::Peers;
+use super::peers::{Peers, PeersError};
 use crate::config::{Config, folder_holder};
 use crate::engine::{OpenError, found_alone};
 use crate::node::{Node, tell_taken_by};
@@ -170,7 +170,11 @@ impl Cluster {
         let peers = peers.map_err(|error| {
             // A second process with the settings of the first.
             let holder = folder_holder(config).filter(|_| error.is_of_a_taken_address());
-            holder.map_or_else(|| RunError::Cluster(error.to_string()), |held| OpenError::Storage(held).into())
+            match (holder, &error) {
+                (Some(held), _) => OpenError::Storage(held).into(),
+                (None, PeersError::List(_)) => RunError::Cluster(error.to_string()),
+                (None, PeersError::Listen { .. }) => RunError::Nodes(error.to_string()),
+            }
         })?;
         let tls = config.cluster_tls_files().map(LinkTls::load).transpose()?.map(Arc::new);
         Ok(Some(Cluster { beginning, peers, secret, tls }))
@@ -193,14 +197,14 @@ impl Cluster {
     }
 
     /// Founds the cluster with the others, or joins it, if that was not done before. Blocks until it
-    /// is.
+    /// is, or says why that is not waited for any more.
     pub(crate) fn found(
         self,
         folder: &mut DataFolder<RealDisk>,
         config: &Config,
         ends: &AtomicBool,
         startup: &Startup,
-    ) -> Result<Founded, RunError> {
+    ) -> Result<Result<Founded, Stopped>, RunError> {
         let folder_id = folder.identity().folder_id;
         let wrong = |why: &str| RunError::Cluster(why.to_owned());
         let known = folder.cluster_record().map_err(OpenError::Storage)?;
@@ -216,16 +220,31 @@ impl Cluster {
                 let store = |record: &ClusterRecord| folder.store_cluster_record(record);
                 let id = self.number_of_founders();
                 let asked = (ends, startup);
-                form(&self.peers, (&self.secret, self.tls.clone()), (id, folder_id), config.partitions, store, asked)
-                    .map_err(|error| RunError::Cluster(error.to_string()))?
+                let secret = (&self.secret, self.tls.clone());
+                match form(&self.peers, secret, (id, folder_id), config.partitions, store, asked) {
+                    Ok(record) => record,
+                    Err(FormationError::Ended { is_known }) => {
+                        give_up(folder, is_known || !folder.was_founded());
+                        return Ok(Err(Stopped::Asked));
+                    }
+                    Err(error @ FormationError::NotNamed { .. }) => {
+                        // It was founded with others, for good.
+                        give_up(folder, false);
+                        return Err(wrong(&error.to_string()));
+                    }
+                    Err(error) => return Err(RunError::Nodes(error.to_string())),
+                }
             }
-            (None, Beginning::Joins { via }) => self.join(via, folder, (ends, startup))?,
+            (None, Beginning::Joins { via }) => match self.join(via, folder, (ends, startup))? {
+                Ok(record) => record,
+                Err(stopped) => return Ok(Err(stopped)),
+            },
             (None, Beginning::Alone) if state == NodeState::Joining => return Err(wrong(BEGUN_TO_JOIN)),
             (None, Beginning::Alone) => self.begin_alone(folder, config)?,
         };
         node::found_among_others(folder, &record)?;
         let id = record.joined.unwrap_or_else(|| self.number_of_founders());
-        Ok(Founded { cluster: self, id, folder: folder_id, record })
+        Ok(Ok(Founded { cluster: self, id, folder: folder_id, record }))
     }
 
     /// Asks a node of the cluster for a number, and waits until there is one.
@@ -234,7 +253,7 @@ impl Cluster {
         via: &str,
         folder: &DataFolder<RealDisk>,
         asked: (&AtomicBool, &Startup),
-    ) -> Result<ClusterRecord, RunError> {
+    ) -> Result<Result<ClusterRecord, Stopped>, RunError> {
         let newcomer = Newcomer {
             name: folder.identity().node_name.clone(),
             topology: MACHINE_VERSION,
@@ -242,11 +261,17 @@ impl Cluster {
         };
         let (address, secret, tls) = (self.peers.own.as_str(), &self.secret, self.tls.clone());
         let joining = Joining { via, address, secret, tls, folder: folder.identity().folder_id, newcomer };
-        match joining.join(asked).map_err(RunError::Thread)? {
+        Ok(match joining.join(asked).map_err(RunError::Thread)? {
             Answered::Joined(record) => Ok(record),
-            Answered::Forgotten => Err(RunError::Forgotten),
-            Answered::Ended => Err(RunError::Cluster("ended before the cluster was joined".to_owned())),
-        }
+            Answered::Forgotten => {
+                give_up(folder, false);
+                Err(Stopped::Forgotten)
+            }
+            Answered::Ended { is_known } => {
+                give_up(folder, is_known || !folder.was_founded());
+                Err(Stopped::Asked)
+            }
+        })
     }
 
     /// A node that is alone is the first of a cluster from now on. A new folder founds its groups as
@@ -262,6 +287,17 @@ impl Cluster {
         };
         let joined = Some(folder.identity().cluster_id);
         Ok(ClusterRecord { joined, partitions: config.partitions, founders: vec![founder] })
+    }
+}
+
+/// No cluster takes the node in: its folder is as empty as it was before, unless another node may count on
+/// it.
+fn give_up(folder: &DataFolder<RealDisk>, is_known: bool) {
+    if is_known {
+        return;
+    }
+    if let Err(error) = folder.abandon() {
+        tracing::warn!(%error, "what the data folder began with could not be taken away");
     }
 }
 

@@ -13,7 +13,7 @@ use super::handshake::{Hello, PATIENCE, Refused, Secret, Verdict, shake};
 use super::peers::Peers;
 use crate::random;
 use crate::startup::Startup;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -45,7 +45,10 @@ pub(super) enum FormationError {
     Record(#[from] StorageError),
     /// The process is to end.
     #[error("ended before the cluster was founded")]
-    Ended,
+    Ended {
+        /// Another node may count on this folder.
+        is_known: bool,
+    },
     /// The cluster was founded without this folder.
     #[error(
         "the cluster was founded with another data folder for {address}: this one is new, and a node that lost its disk cannot come back as \
@@ -75,7 +78,12 @@ struct Search {
     folder: u128,
     partitions: u32,
     heard: RefCell<BTreeMap<String, (u128, Instant)>>,
+    /// Why nothing came of those that were called.
     refused: RefCell<BTreeMap<String, String>>,
+    /// The same of whoever connected last.
+    stranger: RefCell<Option<(SocketAddr, String)>>,
+    /// Another node may count on this folder.
+    is_known: Cell<bool>,
     /// What somebody said that the founders agreed on, or why that is of no use here.
     found: RefCell<Option<Result<ClusterRecord, FormationError>>>,
     /// Something was heard.
@@ -105,6 +113,8 @@ pub(super) fn form(
             partitions,
             heard: RefCell::default(),
             refused: RefCell::default(),
+            stranger: RefCell::default(),
+            is_known: Cell::new(false),
             found: RefCell::default(),
             news: Notify::new(),
         });
@@ -118,7 +128,7 @@ pub(super) fn form(
         let mut tell_at = Instant::now() + TELL_EVERY;
         loop {
             if ends.load(Ordering::Relaxed) {
-                return Err(FormationError::Ended);
+                return Err(FormationError::Ended { is_known: search.is_known.get() });
             }
             if let Some(found) = search.found.take() {
                 return found;
@@ -182,12 +192,10 @@ impl Search {
     }
 
     fn note_refusal(&self, met: Met<'_>, why: String) {
-        let (whom, why) = match met {
-            Met::Called(address) => (address.to_owned(), why),
-            // One line for all of them: the last one.
-            Met::Connected(from) => ("somebody who connected".to_owned(), format!("{from}: {why}")),
-        };
-        self.refused.borrow_mut().insert(whom, why);
+        match met {
+            Met::Called(address) => _ = self.refused.borrow_mut().insert(address.to_owned(), why),
+            Met::Connected(from) => *self.stranger.borrow_mut() = Some((from, why)),
+        }
     }
 
     async fn introduce(&self, mut wire: Wire, met: Met<'_>) {
@@ -200,7 +208,12 @@ impl Search {
                 .or_else(|| self.word_about(peer)),
             ..Verdict::default()
         };
-        match shake(&mut wire, matches!(met, Met::Called(_)), &self.secret, &own, word).await {
+        let shaken = shake(&mut wire, matches!(met, Met::Called(_)), &self.secret, &own, word).await;
+        // Of one that breaks in the middle nobody knows how far the other side came.
+        if matches!(shaken, Ok(_) | Err(Refused::Io(_) | Refused::Silent)) {
+            self.is_known.set(true);
+        }
+        match shaken {
             Ok((peer, founding)) => {
                 self.refused.borrow_mut().remove(&peer.address);
                 if let Some(text) = founding {
@@ -275,10 +288,16 @@ impl Search {
     }
 
     fn tell(&self) {
-        let missing = self.missing();
-        tracing::info!(?missing, "the cluster is not founded yet: all of its nodes have to be there once");
-        for (peer, why) in &*self.refused.borrow() {
+        let missing = self.missing().join(", ");
+        tracing::info!(%missing, "the cluster is not founded yet: all of its nodes have to be there once");
+        let refused = self.refused.borrow();
+        for (peer, why) in &*refused {
             tracing::warn!(peer, "{why}");
+        }
+        // Two nodes call each other: what was said of one is not said again.
+        let stranger = self.stranger.take().filter(|(_, why)| !refused.values().any(|other| other == why));
+        if let Some((from, why)) = stranger {
+            tracing::warn!(%from, "of who connected last: {why}");
         }
     }
 }

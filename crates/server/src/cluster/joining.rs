@@ -10,6 +10,7 @@ use super::encryption::{LinkTls, Wire, objection};
 use super::handshake::{Hello, Newcomer, PATIENCE, Refused, Secret, Verdict, shake};
 use crate::random;
 use crate::startup::Startup;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -43,7 +44,10 @@ pub(super) enum Answered {
     /// Its folder had joined, and was forgotten since.
     Forgotten,
     /// The process is to end.
-    Ended,
+    Ended {
+        /// The cluster may have taken the folder in.
+        is_known: bool,
+    },
 }
 
 impl Joining<'_> {
@@ -53,11 +57,12 @@ impl Joining<'_> {
         tracing::info!(address = %self.address, member = %self.via, "asking to join a cluster");
         runtime.block_on(async {
             let (mut told, mut tell_at) = (String::new(), Instant::now() + TELL_EVERY);
+            let is_known = Cell::new(false);
             loop {
                 if ends.load(Ordering::Relaxed) {
-                    return Ok(Answered::Ended);
+                    return Ok(Answered::Ended { is_known: is_known.get() });
                 }
-                let why = match self.ask().await {
+                let why = match self.ask(&is_known).await {
                     Ok(Some(asked)) => return Ok(asked),
                     Ok(None) => "no majority of the cluster has decided about it yet".to_owned(),
                     Err(why) => why,
@@ -74,7 +79,8 @@ impl Joining<'_> {
         })
     }
 
-    async fn ask(&self) -> Result<Option<Answered>, String> {
+    /// Asks once. Sets `is_known` if the cluster may take the folder in by that.
+    async fn ask(&self, is_known: &Cell<bool>) -> Result<Option<Answered>, String> {
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(self.via));
         let stream = connecting.await.map_err(|_| "it does not answer".to_owned())?;
         let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
@@ -86,7 +92,12 @@ impl Joining<'_> {
         let certificate = wire.certificate();
         let word =
             |peer: &Hello| Verdict { refused: objection(certificate.as_ref(), &peer.address), ..Verdict::default() };
-        match shake(&mut wire, true, self.secret, &own, word).await {
+        let shaken = shake(&mut wire, true, self.secret, &own, word).await;
+        // These end before the other side knows that this one has the secret.
+        if !matches!(shaken, Err(Refused::Secret | Refused::Stranger(_) | Refused::Encrypted)) {
+            is_known.set(true);
+        }
+        match shaken {
             Ok((_, told)) => Ok(told.map(|text| self.take(&text)).transpose()?.map(Answered::Joined)),
             Err(Refused::Forgotten(_)) => Ok(Some(Answered::Forgotten)),
             Err(error) => Err(error.to_string()),

@@ -10,7 +10,10 @@ pub(super) enum PeersError {
     #[error("cluster_peers: {0}")]
     List(String),
     /// The address cannot be listened on.
-    #[error("cannot listen for other nodes on {address}: {source}")]
+    #[error(
+        "cannot listen for other nodes on {address}: {source}; this is the node's own address by `cluster_address`, or by `cluster_peers` where \
+         that is not set, and has to be one of this machine that no other program has"
+    )]
     Listen {
         /// The address.
         address: String,

@@ -319,7 +319,16 @@ impl Shared {
         self.tell_nodes(|| vec![self.rest_news()]);
         match on {
             true => {
-                tracing::warn!("put into maintenance mode: clients are closed, none is let in, and others are to lead");
+                let linked = self.links.get().map(|links| links.linked()).unwrap_or_default();
+                match linked.into_iter().any(|node| !self.leaders.rests(node)) {
+                    true => tracing::warn!(
+                        "put into maintenance mode: clients are closed, none is let in, and others are to lead"
+                    ),
+                    false => tracing::warn!(
+                        "put into maintenance mode: clients are closed, and none is let in; what it leads it goes on leading, as no \
+                         other node is there that is not in maintenance mode"
+                    ),
+                }
                 self.mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::CloseClients));
             }
             false => tracing::info!("back from maintenance mode: clients are let in, and it may lead"),

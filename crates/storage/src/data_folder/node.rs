@@ -227,6 +227,53 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_no_cluster_has_taken_in_may_come_to_another_and_one_that_is_taken_in_may_not() {
+        let disk = Arc::new(FaultyDisk::new(1));
+        drop(join(&disk));
+        let other = || FolderIdentity { cluster_id: 9, node_name: "b@host".to_owned(), ..identity(3) };
+        let mut folder = DataFolder::join(disk.clone(), other(), 1).unwrap();
+        assert_eq!(folder.identity().node_name, "b@host");
+        let identity_of = |folder: &DataFolder<FaultyDisk>| (folder.identity().cluster_id, folder.identity().folder_id);
+        assert_eq!(identity_of(&folder), (9, 2), "the one before would know it again");
+        folder.become_member(7).unwrap();
+        drop(folder);
+        let same_name = FolderIdentity { cluster_id: 1, ..other() };
+        let error = DataFolder::join(disk.clone(), same_name, 1).err().unwrap();
+        assert!(matches!(error, StorageError::OtherCluster { .. }), "{error}");
+        let error = DataFolder::join(disk.clone(), identity(2), 1).err().unwrap();
+        assert!(matches!(error, StorageError::OtherNode { .. }), "{error}");
+        assert_eq!(identity_of(&DataFolder::join(disk.clone(), other(), 1).unwrap()), (9, 2));
+    }
+
+    #[test]
+    fn a_folder_that_is_given_up_counts_as_empty_wherever_a_crash_fell() {
+        for crash in [Crash::Power, Crash::Process] {
+            let mut is_done = false;
+            for at in 0.. {
+                let disk = Arc::new(FaultyDisk::new(at));
+                let folder = join(&disk);
+                disk.schedule(disk.operations() + at, Fault::Crash(crash));
+                is_done |= folder.abandon().is_ok() && disk.down().is_none();
+                drop(folder);
+                let was_down = disk.down().is_some();
+                disk.clear_faults();
+                if was_down {
+                    disk.restart();
+                }
+                let is_there = disk.contents("identity").is_some();
+                let next = open(&disk).node();
+                let expected =
+                    if is_there { record(0, NodeState::Joining, 2) } else { record(1, NodeState::Founding, 1) };
+                assert_eq!(next, expected, "{crash:?} at operation {at}");
+                if is_done {
+                    assert!(!is_there && at > 3, "there are several steps");
+                    break;
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_folder_with_a_format_2_identity_is_not_taken_for_an_earlier_builds_when_the_file_is_gone() {
         let disk = Arc::new(FaultyDisk::new(1));
         drop(join(&disk));
