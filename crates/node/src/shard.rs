@@ -420,7 +420,9 @@ impl<M: Proposer> Shard<M> {
     /// - Before: a majority of the group's voters have applied the change of members by which the
     ///   node left.
     pub fn end(&mut self, place: usize) {
-        let member = &mut self.members[place].member;
+        let Seated { id, member, .. } = &mut self.members[place];
+        // It may have led the group, and taken somebody in.
+        self.share.has_grown(*id);
         let vacant = Member::Transient(Box::new(TransientQueues::new()));
         *member = match std::mem::replace(member, vacant) {
             Member::Queues(queues) => Member::Ending(Box::new(EndingMember::new(*queues))),
@@ -644,5 +646,16 @@ mod tests {
         told[1].timeout.set(None);
         shard.step(at(80), &waits, &mut Nobody);
         assert_eq!((steps(), shard.poll_timeout()), (vec![3, 2, 0], None));
+    }
+
+    #[test]
+    fn a_group_that_ends_here_lets_the_others_take_members_in() {
+        let other = |_| Member::<NoTopology>::Other(Box::new(Told::default()));
+        let durable = (1..).map(PartitionId).zip((0..2).map(other)).collect();
+        let mut shard = Shard::new(PartitionId(1 << 31), durable, Share::without_log());
+        shard.share().grows(PartitionId(1));
+        assert!(!shard.share().may_grow(PartitionId(2)), "one after the other");
+        shard.end(1);
+        assert!(shard.share().may_grow(PartitionId(2)));
     }
 }

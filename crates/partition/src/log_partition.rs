@@ -273,13 +273,15 @@ impl LogPartition {
     fn drive(&mut self, now_ms: u64, machine: &mut impl Machine, out: &mut Outputs) {
         loop {
             self.replica.drive(out);
-            let (mut any, mut changes_members) = (false, false);
+            let (mut any, mut change) = (false, None);
             while let Some(committed) = self.replica.next_committed() {
                 any = true;
                 let entry = committed.entry;
                 assert_eq!(entry.index, self.applied.index.next(), "entries are applied in order, each once");
                 self.applied = entry.position();
-                changes_members |= entry.kind == EntryKind::Membership;
+                if entry.kind == EntryKind::Membership {
+                    change = Some(self.applied);
+                }
                 let token = self.token_of(self.applied, machine);
                 if entry.kind != EntryKind::Command {
                     continue;
@@ -293,8 +295,8 @@ impl LogPartition {
             if !any {
                 break;
             }
-            self.members_changed |= changes_members;
-            self.replica.applied(self.applied.index, changes_members);
+            self.members_changed |= change.is_some();
+            self.replica.applied(self.applied.index, change, out);
         }
         self.forget_replaced(machine);
     }

@@ -379,20 +379,22 @@ impl QueuePartition {
     pub(crate) fn drive(&mut self, cx: &mut Context<'_>) {
         loop {
             self.replica.drive(cx.out);
-            let (mut applied, mut changes_members) = (false, false);
+            let (mut applied, mut change) = (false, None);
             while let Some(committed) = self.replica.next_committed() {
                 applied = true;
-                changes_members |= committed.entry.kind == EntryKind::Membership;
+                if committed.entry.kind == EntryKind::Membership {
+                    change = Some(committed.entry.position());
+                }
                 self.apply(&committed.entry, committed.body, cx);
             }
             self.note_role(cx);
             if !applied {
                 break;
             }
-            if changes_members {
+            if change.is_some() {
                 self.maintenance.note_members();
             }
-            self.replica.applied(self.applied, changes_members);
+            self.replica.applied(self.applied, change, cx.out);
             self.propose_held(false);
         }
     }

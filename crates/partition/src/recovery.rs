@@ -85,6 +85,8 @@ pub struct Recovery {
     pub(crate) vote: (Term, Option<NodeId>),
     pub(crate) applied: Position,
     pub(crate) entries: Vec<(Entry, Location)>,
+    /// The last change of members that was committed, as far as that was written.
+    changed: Option<Position>,
     replay_file: u32,
     pub(crate) queues: Option<Queues>,
     /// What its machine knows.
@@ -139,6 +141,7 @@ impl Recovery {
             vote,
             applied,
             entries,
+            changed: None,
             replay_file,
             queues,
             versions: Versions::default(),
@@ -199,7 +202,8 @@ impl Recovery {
                 _ if self.ended.is_some() => true,
                 RecordKind::Entry => self.checkpoint.is_some() && LogIndex(index) <= self.applied.index,
                 RecordKind::HardState => Term(term) < self.vote.0,
-                RecordKind::SnapshotMark | RecordKind::Tombstone | RecordKind::Membership => false,
+                RecordKind::Membership => LogIndex(index) <= self.applied.index,
+                RecordKind::SnapshotMark | RecordKind::Tombstone => false,
             }
     }
 
@@ -325,8 +329,11 @@ impl Recovery {
             // without it the old log stands.
             RecordKind::SnapshotMark if LogIndex(index) <= self.applied.index => self.void_from(LogIndex(0)),
             RecordKind::Tombstone => self.end(Position { index: LogIndex(index), term: Term(term) }),
-            // Not written by this version for queue partitions.
-            RecordKind::Membership | RecordKind::SnapshotMark => {}
+            RecordKind::SnapshotMark => {}
+            RecordKind::Membership => {
+                let found = Position { index: LogIndex(index), term: Term(term) };
+                self.changed = self.changed.filter(|last| last.index >= found.index).or(Some(found));
+            }
         }
     }
 
@@ -403,14 +410,17 @@ impl Recovery {
         let (id, gap) = (self.id.0, self.gap);
         assert!(gap.is_none(), "partition {id}: entry {gap:?} of the log is missing, and the caller did not ask");
         assert!(self.ended.is_none(), "partition {id} has ended on this node, and the caller did not ask");
-        let Recovery { id, checkpoint, vote, applied, entries, forgot_in, .. } = self;
+        let Recovery { id, checkpoint, vote, applied, entries, changed, forgot_in, .. } = self;
         let membership =
             checkpoint.map_or_else(|| Membership::of_voters(founders.iter().copied()), |(head, _)| head.membership);
         let term = vote.0.max(applied.term);
         let vote = if term == vote.0 { vote.1 } else { None };
         let places: Vec<_> = entries.iter().map(|(e, at)| (e.index, e.term, *at)).collect();
+        // Where a snapshot took the place of the log it is not there any more.
+        let changed = changed.filter(|at| entries.iter().any(|(entry, _)| entry.position() == *at));
+        let commit = changed.map_or(applied.index, |at| at.index.max(applied.index));
         let restored = Restored {
-            hard_state: HardState { term, vote, commit: applied.index },
+            hard_state: HardState { term, vote, commit },
             membership,
             changes: Vec::new(),
             compacted: applied,

@@ -491,18 +491,24 @@ impl Replica {
 
     /// A barrier for everything this member's node has written so far; answered like a write.
     pub fn barrier(&mut self, out: &mut Outputs) -> Ticket {
+        self.write_beside(Vec::new(), out)
+    }
+
+    /// Writes that a change of members is committed, which has taken effect here: its entry alone does not say
+    /// so, and a start that does not know it looks for a majority of the members before, who may be gone.
+    fn note_change(&mut self, change: Position, out: &mut Outputs) {
+        let (group, kind, body) = (GroupId(self.id.0), RecordKind::Membership, Bytes::new());
+        self.write_beside(vec![Record { group, kind, term: change.term.0, index: change.index.0, body }], out);
+    }
+
+    /// Writes what the group does not wait for.
+    fn write_beside(&mut self, records: Vec<Record>, out: &mut Outputs) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let (entries, located) = (Vec::new(), true);
         let write = Write { ticket, ready: None, after_sync: Vec::new(), term: None, entries, located };
         self.writes.push_back(write);
-        out.wal.push(WalWrite {
-            partition: self.id,
-            ticket,
-            records: Vec::new(),
-            sync: SyncWish::Now,
-            report_written: false,
-        });
+        out.wal.push(WalWrite { partition: self.id, ticket, records, sync: SyncWish::Now, report_written: false });
         ticket
     }
 
@@ -572,11 +578,12 @@ impl Replica {
         Some(Committed { entry, body })
     }
 
-    /// Entries up to `index` are applied.
-    pub fn applied(&mut self, index: LogIndex, changes_members: bool) {
+    /// Entries up to `index` are applied. `change`: the last change of members among them.
+    pub fn applied(&mut self, index: LogIndex, change: Option<Position>, out: &mut Outputs) {
         self.group.applied(index);
-        if changes_members {
+        if let Some(change) = change {
             self.note_voters();
+            self.note_change(change, out);
         }
     }
 

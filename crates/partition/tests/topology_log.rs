@@ -361,6 +361,32 @@ fn who_starts_after_others_were_removed_looks_for_a_majority_without_them() {
     assert_eq!(trio.members[leader].log.replica().group().membership().voters, [NodeId(own)]);
 }
 
+/// The same before any checkpoint says so: of the last change, too, its log says that it is committed.
+#[test]
+fn who_starts_right_after_others_were_removed_looks_for_a_majority_without_them() {
+    let mut trio = Trio::new();
+    trio.decide(0..3, 10);
+    let leader = trio.leader();
+    for gone in (0..3).filter(|at| *at != leader) {
+        let change = [Change::Remove(NodeId(gone as u64 + 1))];
+        trio.members[leader].log.replica_mut().group_mut().change_membership(&change).unwrap();
+        trio.ticks(20);
+    }
+    assert!(trio.members[leader].checkpoint.is_none());
+    let own = leader as u64 + 1;
+    // Whatever else came behind it.
+    trio.decide(3..5, 10);
+    for _ in 0..2 {
+        trio.members[leader].restart(own);
+        trio.cut = Some((leader + 1) % 3);
+        while trio.members[leader].carry_out(own, trio.now) {}
+        assert_eq!(trio.members[leader].log.replica().group().membership().voters, [NodeId(own)]);
+    }
+    trio.ticks(40);
+    assert!(trio.members[leader].log.is_leading());
+    assert_eq!(trio.members[leader].machine.state.len(), 50, "and it has all");
+}
+
 #[test]
 fn a_crash_at_any_step_of_an_install_leaves_the_old_state_or_the_new_one() {
     for crash in [Crash::BeforeMark, Crash::BeforeCheckpoint, Crash::AfterCheckpoint] {

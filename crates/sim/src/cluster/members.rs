@@ -303,6 +303,11 @@ impl Cluster {
         if !self.nodes[node].is_up() || self.is_lost(id) {
             return;
         }
+        // Of two voters each is needed for every change, that which takes the other one's place too.
+        let does_without = |(_, membership): &(_, Membership)| membership.voters.len() > 2 || !membership.is_voter(id);
+        if !self.members.as_ref().is_some_and(|members| members.known.iter().all(does_without)) {
+            return;
+        }
         self.note(node, "loses its disk");
         self.nodes[node].disk.crash(Crash::Power);
         if self.options.bug != Some(Bug::DiskIsReplaced) {
