@@ -17,6 +17,7 @@ use storage::inspect::Depth;
 use crate::certificates::{self, Certificates};
 use crate::demo::{self, Demo};
 use crate::inspect::{Inspection, Part};
+use crate::join::{self, Join};
 use crate::repair::{self, Repair};
 use crate::sizing::{self, Sizing};
 use crate::version::VERSION;
@@ -31,6 +32,8 @@ pub(crate) enum Invocation {
     Show(String),
     /// Run a node.
     Server(Sources),
+    /// Run a node that joins a cluster.
+    Join(Join),
     /// Look into a data folder.
     Inspect(Inspection),
     /// Go on with a damaged data folder.
@@ -124,7 +127,20 @@ fn cluster_command() -> Command {
         .arg_required_else_help(true)
         .subcommand(certificates::command())
         .subcommand(demo::command())
+        .subcommand(join::command(server_command()))
+        .subcommand(cluster_leave_command())
         .subcommand(cluster_status_command())
+}
+
+/// Its words are those of `leveret ctl`.
+fn cluster_leave_command() -> Command {
+    let words = Arg::new("words").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true).value_name("OPTIONS");
+    Command::new("leave")
+        .about("Take the node of this machine out of its cluster for good: it is drained, forgotten, and ends")
+        .after_help("--data-dir DIR and the other options of `leveret ctl help leave_cluster`")
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .arg(words)
 }
 
 /// Its words are those of `leveret ctl`.
@@ -149,6 +165,11 @@ fn cluster(mut matches: ArgMatches) -> Invocation {
     match matches.remove_subcommand() {
         Some((name, matches)) if name == "certificates" => Invocation::Certificates(certificates::asked(matches)),
         Some((name, matches)) if name == "status" => cluster_status(matches),
+        Some((name, matches)) if name == "join" => Invocation::Join(join::asked(matches, sources)),
+        Some((name, mut matches)) if name == "leave" => {
+            let words = matches.remove_many::<String>("words").into_iter().flatten();
+            Invocation::Control(std::iter::once("leave_cluster".to_owned()).chain(words).collect())
+        }
         Some((name, matches)) if name == "demo" => Invocation::Demo(demo::asked(matches)),
         other => unreachable!("clap accepts only the commands above, not {other:?}"),
     }

@@ -14,6 +14,7 @@ mod demo;
 mod descriptors;
 mod exit;
 mod inspect;
+mod join;
 mod logging;
 mod manual;
 mod node;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     let exit = match arguments::parse(std::env::args_os()) {
         Ok(Invocation::Show(text)) => exit::print(&text),
         Ok(Invocation::Server(sources)) => node::serve(&sources),
+        Ok(Invocation::Join(asked)) => join::run(asked),
         Ok(Invocation::Inspect(inspection)) => inspect::run(&inspection),
         Ok(Invocation::Repair(asked)) => repair::run(&asked),
         Ok(Invocation::Sizing(sizing)) => sizing::run(&sizing),

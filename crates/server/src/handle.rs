@@ -19,7 +19,7 @@ use crate::shard::{Arrival, Look, Outsider, Parcel};
 use crate::spans::{SpanFigures, Spans};
 use crate::topology_log::Answer;
 use broker::topology::{
-    Actor, Checked, Command, CommandReply, HashAlgorithm, Name, NodeStanding, PasswordHash, QueueDeclare,
+    Actor, Checked, Command, CommandReply, HashAlgorithm, Name, NodeChange, NodeStanding, PasswordHash, QueueDeclare,
     QueueDeclared, Refusal, SALT_BYTES, Token, Topology,
 };
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
@@ -184,6 +184,8 @@ pub struct Member {
 const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// For so long leaders move to an even spread once somebody asked for that.
 const BALANCE_US: u64 = 10_000_000;
+/// How often a node that leaves its cluster looks whether it is forgotten.
+const LEFT_LOOK_EVERY: Duration = Duration::from_millis(50);
 const LEADER_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 struct Inner {
@@ -486,6 +488,35 @@ impl Handle {
     /// Holds publishers, as an alarm does, or lets them go on. A restart forgets it.
     pub fn hold_publishers(&self, hold: bool) {
         self.shared().set_alarm(Alarm::Operator, hold);
+    }
+
+    /// Whether a node is in maintenance mode, as far as this one heard.
+    pub fn node_rests(&self, node: NodeNumber) -> bool {
+        self.shared().leaders.rests(node)
+    }
+
+    /// Has the cluster forget this node, which ends then. Comes back once that is decided.
+    ///
+    /// - Before: it leads nothing, and the others decide without it.
+    pub async fn leave(&self) -> Result<(), ChangeError> {
+        let shared = self.shared();
+        shared.leaves.store(true, Ordering::Relaxed);
+        let forget = self.change(Command::ChangeNodes(NodeChange::Forget(self.own_node())));
+        // Who decides may end its link to this node before the answer is on its way.
+        let is_forgotten = async {
+            while !shared.links.get().is_some_and(|links| links.is_forgotten()) {
+                tokio::time::sleep(LEFT_LOOK_EVERY).await;
+            }
+        };
+        let left = tokio::select! {
+            decided = forget => decided.map(drop),
+            () = is_forgotten => Ok(()),
+        };
+        // What nobody knows may still be decided, and is what was asked for.
+        if matches!(left, Err(ref why) if !matches!(why, ChangeError::Undecided(_))) {
+            shared.leaves.store(false, Ordering::Relaxed);
+        }
+        left
     }
 
     /// Has the node serve no clients and lead nothing from now on, or all of it again. A restart forgets it.

@@ -24,6 +24,8 @@ use tokio::sync::Notify;
 /// Why a node of a cluster does not start alone.
 const NOT_ALONE: &str = "the data folder is that of a node of a cluster: start it with cluster_peers (or cluster_join, or cluster_address alone) \
                          and cluster_secret_file as before";
+/// How long the answer to who has the node leave its cluster may take to go out before the end begins.
+const LEAVE_ANSWER_FIRST: Duration = Duration::from_millis(300);
 /// How often free space is looked at.
 const DISK_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// And with less than [`DISK_NEAR_LIMITS`] times the limit left: a quick disk takes a gigabyte in a
@@ -264,13 +266,24 @@ pub fn run(
     };
     let attending = attendant.attend(Handle::new(node.shared().clone(), Some(engine.gauges().clone()), facts));
     let ended = watch(config, (&node, peers.as_ref()), engine.gauges(), room, shutdown, asks);
-    if ended.is_err() {
+    let has_left = ended.is_err() && node.shared().leaves.load(Ordering::Relaxed);
+    match (has_left, ended.is_err()) {
         // What to do is the last word.
-        tracing::warn!("the cluster has forgotten this node, which ends");
+        (false, true) => tracing::warn!("the cluster has forgotten this node, which ends"),
+        (true, true) => std::thread::sleep(LEAVE_ANSWER_FIRST),
+        _ => {}
     }
     drop(attending);
     tracing::info!(connections = node.connections(), "draining: no new connections, clients are told to go");
     end(&node, peers, engine);
+    if has_left {
+        tracing::info!(
+            data_dir = %config.data_dir.display(),
+            "this node has left its cluster, which goes on without it. Its data folder is of no more use: started over it again it is refused, \
+             and over an empty one with cluster_join it comes back as a new node"
+        );
+        return Ok(());
+    }
     ended
 }
 

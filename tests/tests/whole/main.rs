@@ -3,5 +3,6 @@
 
 mod api;
 mod commands;
+mod leave;
 mod news;
 mod nodes;

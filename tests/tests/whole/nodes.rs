@@ -3,6 +3,7 @@
 use clients::broker::free_port;
 use clients::{Broker, Client, Http};
 use serde_json::Value;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long something may take to be known everywhere. Far above what it takes.
@@ -13,7 +14,9 @@ pub(crate) struct Nodes {
     pub brokers: Vec<Broker>,
     pub http: Vec<Http>,
     pub names: Vec<String>,
-    _folder: tempfile::TempDir,
+    /// Where they reach each other.
+    pub addresses: Vec<String>,
+    folder: tempfile::TempDir,
 }
 
 impl Nodes {
@@ -50,12 +53,18 @@ impl Nodes {
             .collect();
         brokers.iter_mut().for_each(Broker::launch);
         brokers.iter_mut().for_each(Broker::until_it_answers);
-        let nodes = Nodes { brokers, http: ports.into_iter().map(Http::new).collect(), names, _folder: folder };
+        let http = ports.into_iter().map(Http::new).collect();
+        let nodes = Nodes { brokers, http, names, addresses: addresses.clone(), folder };
         // A node that has let clients in may not have heard of the others' names yet.
         for node in 0..3 {
             nodes.until("all nodes run", || (nodes.running(node) == nodes.names).then_some(()));
         }
         nodes
+    }
+
+    /// The file with their secret.
+    pub(crate) fn secret(&self) -> PathBuf {
+        self.folder.path().join("secret")
     }
 
     pub(crate) fn connect(&self, node: usize) -> (Client, u16) {

@@ -43,8 +43,10 @@ const NO_ERLANG: &str =
     "There is no Erlang here to ask or to run code in; status, environment and report tell of the node";
 const NO_MIRRORS: &str = "There are no mirrored queues here: a quorum queue is replicated, and synchronises itself";
 const ONE_PROCESS: &str = "A node is one process: end it by stop and start it by leveret server";
+const NO_RESET: &str = "A node is not reset while it runs: take it out of its cluster (leveret cluster leave) or stop it, and start it with \
+                        another or an empty --data-dir";
 const NO_CLUSTERING: &str =
-    "A node joins at its start: leveret server with an empty --data-dir, --cluster-join HOST:PORT: docs/clustering.md";
+    "A node joins at its start: leveret cluster join HOST:PORT, with an empty --data-dir: docs/clustering.md";
 const ON_STDERR: &str =
     "The log goes to standard error, and what started the node keeps it: journalctl -u leveret, or docker logs";
 const NO_SECRETS: &str =
@@ -73,12 +75,8 @@ pub(super) const VERBS: &[Verb] = &[
     none("cancel_sync_queue", CTL, NO_MIRRORS),
     none("start_app", CTL, ONE_PROCESS),
     none("stop_app", CTL, ONE_PROCESS),
-    none("reset", CTL, "A node is not reset while it runs: stop it, and start it with another or an empty --data-dir"),
-    none(
-        "force_reset",
-        CTL,
-        "A node is not reset while it runs: stop it, and start it with another or an empty --data-dir",
-    ),
+    none("reset", CTL, NO_RESET),
+    none("force_reset", CTL, NO_RESET),
     none("force_boot", CTL, "A node starts without being forced: leveret server"),
     none("join_cluster", CTL, NO_CLUSTERING),
     none("change_cluster_node_type", CTL, "Every node keeps its data on disk"),

@@ -9,6 +9,7 @@ mod connections;
 mod definitions;
 mod flags;
 mod health;
+mod leave;
 mod lifetime;
 mod limits;
 mod listings;
@@ -48,6 +49,7 @@ pub(crate) const ALL: &[&[Verb]] = &[
     queues::VERBS,
     replicas::VERBS,
     upgrade::VERBS,
+    leave::VERBS,
     connections::VERBS,
     health::VERBS,
     settings::VERBS,

@@ -61,12 +61,7 @@ fn drain(cx: &Cx<'_>) -> Result<Shown, Failure> {
         };
         return Ok(Shown::Line(text));
     }
-    let until = Instant::now() + HANDED_OVER_WITHIN;
-    let mut left = leads(&cluster, &node);
-    while !left.is_empty() && Instant::now() < until {
-        std::thread::sleep(LOOK_EVERY);
-        left = leads(&self::cluster(cx)?, &node);
-    }
+    let left = hand_over(cx, &node)?;
     match left.is_empty() {
         true => Ok(Shown::Done),
         false => Err(Failure::error(
@@ -77,6 +72,19 @@ fn drain(cx: &Cx<'_>) -> Result<Shown, Failure> {
                 left.join(", ")
             ),
         )),
+    }
+}
+
+/// Waits until others lead what a node that is drained led. Gives the partitions that it still leads when time is
+/// over.
+pub(super) fn hand_over(cx: &Cx<'_>, node: &str) -> Result<Vec<String>, Failure> {
+    let until = Instant::now() + HANDED_OVER_WITHIN;
+    loop {
+        let left = leads(&cluster(cx)?, node);
+        if left.is_empty() || Instant::now() >= until {
+            return Ok(left);
+        }
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 

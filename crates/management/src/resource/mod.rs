@@ -12,6 +12,7 @@ mod definitions;
 mod exchange;
 mod guarantee;
 mod health;
+mod leave;
 mod limit;
 mod message;
 mod node;
@@ -227,6 +228,9 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"leveret", b"queues", vhost, name] => on!(method; "GET" => guarantee::queue(cx, vhost, name).await),
         [b"leveret", b"cluster"] => on!(method; "GET" => whole::get(cx).await),
         [b"leveret", b"nodes", node] => on!(method; "DELETE" => cluster::forget(cx, node).await),
+        [b"leveret", b"nodes", node, b"leave"] => on!(method;
+            "GET" => leave::could_leave(cx, node).await,
+            "POST" => leave::leave(cx, node).await),
         [b"leveret", b"settings"] => on!(method; "GET" => operator::settings(cx)),
         [b"leveret", b"stop"] => on!(method; "POST" => operator::stop(cx)),
         [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),

@@ -110,6 +110,11 @@ const PATHS: &[(&str, &str, &str)] = &[
     ("leveret/latencies", "GET", "How long the stages of a message's road took within the last minute"),
     ("leveret/disk", "GET", "What partitions have on the disk"),
     ("leveret/nodes/{node}", "DELETE", "Forgets a node that is gone for good"),
+    (
+        "leveret/nodes/{node}/leave",
+        "GET POST",
+        "Whether a node could leave its cluster; has the cluster forget it once it is drained, and it ends then",
+    ),
     ("leveret/queues", "GET", "*What each queue promises now"),
     ("leveret/queues/{vhost}", "GET", "*What each queue of a virtual host promises now"),
     ("leveret/queues/{vhost}/{queue}", "GET", "What a queue promises now"),

@@ -40,7 +40,7 @@ fn row(member: &MemberStanding) -> Value {
 }
 
 /// How every member that answered stands: by partition and name of the node.
-type Members = BTreeMap<(u32, String), Value>;
+pub(super) type Members = BTreeMap<(u32, String), Value>;
 
 /// What all nodes say of their members, and the names of those that say nothing.
 pub(super) async fn members(cx: Cx<'_>, map: &Map) -> (Members, Vec<String>) {
@@ -58,6 +58,17 @@ pub(super) async fn members(cx: Cx<'_>, map: &Map) -> (Members, Vec<String>) {
         }));
     }
     (members, gathered.missing)
+}
+
+/// The role of a member that leads.
+pub(super) const LEADING: &str = "leader";
+
+/// Whether a member keeps up with the leader of its group: it has a vote, follows it, and has about all that a
+/// majority has.
+pub(super) fn in_step(member: &Value, leader: &Value) -> bool {
+    let number = |row: &Value, field: &str| row[field].as_u64().unwrap_or_default();
+    let lag = number(leader, "commit").saturating_sub(number(member, "synced"));
+    member["voter"] == true && number(member, "term") == number(leader, "term") && lag <= LAG_MAX
 }
 
 /// One partition, and how many of its copies are in sync.
@@ -119,16 +130,14 @@ fn standing(cx: Cx<'_>, map: &Map, members: &Members, id: PartitionId) -> Standi
     let found: Vec<(&Member, Option<&Value>)> =
         place.members.iter().map(|member| (*member, members.get(&(id.0, member.name.clone())))).collect();
     // Of two that believe that they lead the one of the later term does.
-    let leading = found.iter().filter(|(_, row)| row.is_some_and(|row| row["role"] == "leader"));
+    let leading = found.iter().filter(|(_, row)| row.is_some_and(|row| row["role"] == LEADING));
     let leader = leading.max_by_key(|(_, row)| row.and_then(|row| row["term"].as_u64()));
     let number = |row: &Value, field: &str| row[field].as_u64().unwrap_or_default();
     let commit = leader.and_then(|(_, row)| *row).map(|row| (number(row, "commit"), number(row, "term")));
     let mut in_sync = 0;
     let describe = |(member, row): &(&Member, Option<&Value>)| {
         let lag = row.zip(commit).map(|(row, (commit, _))| commit.saturating_sub(number(row, "synced")));
-        let follows = row.zip(commit).is_some_and(|(row, (_, term))| number(row, "term") == term);
-        let is_in_sync =
-            follows && lag.is_some_and(|lag| lag <= LAG_MAX) && row.is_some_and(|row| row["voter"] == true);
+        let is_in_sync = row.zip(leader.and_then(|(_, row)| *row)).is_some_and(|(row, leader)| in_step(row, leader));
         in_sync += usize::from(is_in_sync);
         json!({
             "node": member.name,

@@ -54,8 +54,8 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Where a node listens for others if its address names no port: RabbitMQ's port for that.
 const PORT: u16 = 25_672;
 
-/// An address as host:port.
-fn with_port(address: &str) -> String {
+/// The address of a node, as host:port.
+pub fn with_port(address: &str) -> String {
     let colons = address.matches(':').count();
     match address.strip_prefix('[') {
         Some(rest) if rest.ends_with(']') => format!("{address}:{PORT}"),

@@ -182,7 +182,7 @@ impl Links {
     }
 
     /// Whether this node was forgotten by its cluster: another one says so, or its own topology does.
-    pub(super) fn is_forgotten(&self) -> bool {
+    pub(crate) fn is_forgotten(&self) -> bool {
         self.common.is_forgotten.load(Ordering::Acquire) || self.common.known.is_gone(self.common.own.node)
     }
 

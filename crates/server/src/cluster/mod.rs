@@ -23,6 +23,7 @@ mod sealed;
 mod strangers;
 mod succession;
 
+pub use cluster::with_port;
 pub(crate) use cluster::{Cluster, Founded, Member, Stopped};
 pub use encryption::LinkFiles;
 pub(crate) use link::LinkOut;

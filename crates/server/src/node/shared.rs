@@ -89,6 +89,8 @@ pub(crate) struct Shared {
     pub(crate) draining: AtomicBool,
     /// Whether somebody looks after the node, so that it serves no clients and is to lead nothing.
     pub(crate) rests: watch::Sender<bool>,
+    /// The operator has it leave its cluster: that it is forgotten is what was asked for.
+    pub(crate) leaves: AtomicBool,
     /// Tells the acceptor that the node drains.
     pub(crate) door_closes: Notify,
     start: Instant,
@@ -154,6 +156,7 @@ impl Shared {
             queues_deleted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             rests: watch::Sender::new(false),
+            leaves: AtomicBool::new(false),
             door_closes: Notify::new(),
             start,
             config,

@@ -1,0 +1,104 @@
+//! A node that leaves its cluster for good, while it runs: it is drained, forgotten by the others, and ends.
+//!
+//! Invariant: what cannot be done is refused before any client is closed. Where it stops in the middle, the node is
+//! what it was, or drained; the same command goes on from there.
+
+use super::upgrade::hand_over;
+use crate::api::{Answer, path};
+use crate::context::Cx;
+use crate::failure::{Failure, SOFTWARE};
+use crate::form::Shown;
+use crate::process::Process;
+use crate::tool::LEVERET;
+use crate::verb::{Section, VERB, Verb};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// How long it may take until partitions that change their leaders have one.
+const LED_WITHIN: Duration = Duration::from_secs(10);
+/// How long its end may take once it is forgotten, and how often it is looked.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+pub(super) const VERBS: &[Verb] = &[Verb {
+    name: "leave_cluster",
+    tools: LEVERET,
+    section: Section::Cluster,
+    about: "Has the node leave its cluster for good: it is drained, the others forget it, and it ends",
+    run: leave,
+    ..VERB
+}];
+
+fn leave(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let node = cx.node()?;
+    let api = cx.api()?;
+    let process = api.place.pid.and_then(Process::of);
+    cx.banner(&format!("Node {node} leaves its cluster ..."));
+    let at = path(&["leveret", "nodes", &node, "leave"]);
+    settled(LED_WITHIN, || api.get(&at))?.good()?;
+    let maintenance = path(&["nodes", &node, "maintenance"]);
+    let was_drained = api.get(&path(&["nodes", &node]))?.good()?["being_drained"] == true;
+    api.put(&maintenance, &Value::Null)?.good()?;
+    let left = hand_over(cx, &node)?;
+    let asked = match left.is_empty() {
+        true => settled(LED_WITHIN, || api.post(&at, &json!({}))),
+        false => Err(Failure::error(
+            SOFTWARE,
+            format!("Node {node} still leads partitions {}: no other node has all of them", left.join(", ")),
+        )),
+    };
+    let refused = match asked {
+        Ok(answer) => answer.good().err(),
+        // It may have ended before its answer was there.
+        Err(_) if has_ended(cx, process.as_ref(), LOOK_EVERY) => None,
+        Err(failure) => Some(failure),
+    };
+    if let Some(failure) = refused {
+        if !was_drained {
+            // It is as it was before.
+            api.delete(&maintenance)?.good()?;
+        }
+        return Err(failure);
+    }
+    if !has_ended(cx, process.as_ref(), ENDS_WITHIN) {
+        return Err(Failure::error(
+            SOFTWARE,
+            format!(
+                "The cluster has forgotten node {node}, which has not ended within {} s: stop it",
+                ENDS_WITHIN.as_secs()
+            ),
+        ));
+    }
+    Ok(Shown::Line(format!(
+        "Node {node} has left its cluster and ended. Its data folder is of no more use to it: to come back it joins anew, with an empty one \
+         (`leveret cluster join`)"
+    )))
+}
+
+/// Asks again while the node says that it cannot be done yet.
+fn settled(within: Duration, mut ask: impl FnMut() -> Result<Answer, Failure>) -> Result<Answer, Failure> {
+    let until = Instant::now() + within;
+    loop {
+        let answer = ask()?;
+        if answer.status != 503 || Instant::now() >= until {
+            return Ok(answer);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Waits for its end.
+fn has_ended(cx: &Cx<'_>, process: Option<&Process>, within: Duration) -> bool {
+    if let Some(process) = process {
+        return process.wait(Some(within));
+    }
+    // On another machine: it is gone when nothing answers.
+    let until = Instant::now() + within;
+    loop {
+        match cx.api().and_then(|api| api.get("whoami")) {
+            Err(_) => return true,
+            Ok(_) if Instant::now() >= until => return false,
+            Ok(_) => std::thread::sleep(LOOK_EVERY),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `/api/leveret/nodes/NODE/leave`: a node goes out of its cluster for good, while it runs.
+//!
+//! Invariant: the cluster is asked only once the others have all that is confirmed and decide without this
+//! node: each group is led by another one, and a majority of its votes is on others that keep up and are not
+//! drained themselves.
+
+use super::Cx;
+use super::whole::{LEADING, in_step, members};
+use crate::answer::{Answer, Refused};
+use crate::quorum::TOPOLOGY;
+use broker::PartitionId;
+use broker::topology::{PartitionStage, PoolPartition};
+use serde_json::Value;
+
+/// GET: the node could leave, once it is drained. Errors: 400 with what is in its way.
+pub(super) async fn could_leave(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    cx.need_node(name)?;
+    check(cx, false).await.map(|()| Answer::done())
+}
+
+/// POST: the cluster forgets this node, which ends then. Errors: 400 with what has to be done first, 503 with what
+/// will be so by itself.
+pub(super) async fn leave(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    cx.need_node(name)?;
+    let handle = cx.handle();
+    if !handle.rests() {
+        return Err(Refused::BadRequest(format!(
+            "{} serves clients: drain it first (`leveret cluster leave` does that, `rabbitmq-upgrade drain` too)",
+            handle.facts().node_name
+        )));
+    }
+    check(cx, true).await?;
+    handle.leave().await?;
+    Ok(Answer::done())
+}
+
+/// Errors: why the others cannot do without this node. `is_drained`: it is to lead nothing any more.
+async fn check(cx: Cx<'_>, is_drained: bool) -> Result<(), Refused> {
+    let handle = cx.handle();
+    let own = handle.facts().node_name.as_str();
+    let map = cx.map();
+    if map.nodes().all(|member| member.is_own) {
+        return Err(Refused::BadRequest(format!(
+            "{own} is the only node of its cluster, and there is nobody to go on without it: stop it"
+        )));
+    }
+    let (members, missing) = members(cx, &map).await;
+    // They may be about to leave, too.
+    let resting: Vec<&str> = map
+        .nodes()
+        .filter(|member| !member.is_own && handle.node_rests(member.number))
+        .map(|member| member.name.as_str())
+        .collect();
+    let groups: Vec<PartitionId> = {
+        let topology = handle.topology();
+        let is_here = |put: &PoolPartition| put.stage != PartitionStage::Retired && put.members.contains(&map.own);
+        let serving = topology.partitions().filter(|(_, put)| is_here(put));
+        std::iter::once(TOPOLOGY).chain(serving.map(|(id, _)| id)).collect()
+    };
+    for id in groups {
+        let of_group: Vec<(&str, &Value)> = members
+            .iter()
+            .filter(|((group, node), _)| *group == id.0 && !resting.contains(&node.as_str()))
+            .map(|((_, node), row)| (node.as_str(), row))
+            .collect();
+        if let Some(objection) = objection(own, &of_group, is_drained) {
+            let what = if id == TOPOLOGY { "what is declared".to_owned() } else { format!("partition {}", id.0) };
+            let silent = match (&missing[..], &resting[..]) {
+                ([], []) => String::new(),
+                (missing, []) => format!(" (no answer from {})", missing.join(", ")),
+                (_, resting) => format!(" ({} in maintenance mode)", resting.join(", ")),
+            };
+            let told = |why: String| format!("{own} cannot leave now: of {what} {why}{silent}");
+            return Err(match objection {
+                Objection::Passing(why) => Refused::Unavailable(told(why)),
+                Objection::Lasting(why) => Refused::BadRequest(told(why)),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Why a group is not to lose a node now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Objection {
+    /// Its leadership is about to be settled.
+    Passing(String),
+    /// Something has to be done first.
+    Lasting(String),
+}
+
+/// What is to be said against it. `members`: how those stand that answered.
+fn objection(own: &str, members: &[(&str, &Value)], is_drained: bool) -> Option<Objection> {
+    let leading = members.iter().filter(|(_, row)| row["role"] == LEADING);
+    let Some((leader, row)) = leading.max_by_key(|(_, row)| row["term"].as_u64()) else {
+        return Some(Objection::Passing("nobody leads".to_owned()));
+    };
+    let voters = row["voters"].as_u64().unwrap_or(u64::MAX);
+    if voters == 1 && *leader == own {
+        return Some(Objection::Lasting("this node has the only copy, and what is in it would be lost".to_owned()));
+    }
+    if is_drained && *leader == own {
+        return Some(Objection::Passing("this node is still the leader: wait until another one is".to_owned()));
+    }
+    let others = members.iter().filter(|(node, other)| *node != own && in_step(other, row)).count() as u64;
+    (others <= voters / 2).then(|| {
+        Objection::Lasting(format!(
+            "{others} of {voters} copies would keep up without it, which is no majority: bring other nodes back, or let another one join \
+             first"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_node_leaves_once_others_lead_and_decide_without_it() {
+        let row = |role: &str, voters: u64, synced: u64| json!({ "role": role, "term": 3, "commit": 5_000, "synced": synced, "voter": true, "voters": voters });
+        let (leader, follower, behind) = (row(LEADING, 3, 5_000), row("follower", 3, 5_000), row("follower", 3, 100));
+        let of = |members: &[(&str, &Value)]| match objection("n1", members, true) {
+            None => String::new(),
+            Some(Objection::Passing(why) | Objection::Lasting(why)) => why,
+        };
+        assert_eq!(of(&[("n1", &follower), ("n2", &leader), ("n3", &follower)]), "");
+        assert!(of(&[("n1", &leader), ("n2", &follower), ("n3", &follower)]).contains("still the leader"));
+        assert!(of(&[("n1", &follower), ("n2", &leader), ("n3", &behind)]).contains("1 of 3 copies"));
+        assert!(of(&[("n1", &follower), ("n2", &leader)]).contains("1 of 3 copies"), "the third does not answer");
+        assert!(of(&[("n1", &follower), ("n2", &follower)]).contains("nobody leads"));
+        assert_eq!(
+            objection("n1", &[("n1", &leader), ("n2", &follower), ("n3", &follower)], false),
+            None,
+            "it can be drained"
+        );
+        // Of two each is needed for a majority.
+        let (leader, follower) = (row(LEADING, 2, 5_000), row("follower", 2, 5_000));
+        assert!(of(&[("n1", &follower), ("n2", &leader)]).contains("1 of 2 copies"));
+        assert!(of(&[("n1", &row(LEADING, 1, 9))]).contains("the only copy"));
+        // Another one that thinks it leads, of an earlier term.
+        let old = json!({ "role": LEADING, "term": 2, "voter": true, "voters": 3 });
+        let leader = row(LEADING, 3, 5_000);
+        assert_eq!(of(&[("n1", &old), ("n2", &leader), ("n3", &row("follower", 3, 4_900))]), "");
+    }
+}

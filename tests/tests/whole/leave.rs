@@ -1,0 +1,100 @@
+//! A node goes out of its cluster while it runs, and another one comes, by one command each.
+
+use crate::nodes::{KNOWN_WITHIN, Nodes};
+use clients::broker::{binary, free_port, is_foreign};
+use clients::{QueueDeclare, Tools};
+use std::collections::BTreeSet;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_node_leaves_with_one_command_and_another_joins_with_one() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 3]);
+    let (mut client, channel) = nodes.connect(0);
+    let names: Vec<String> = (0..6).map(|number| format!("q{number}")).collect();
+    client.confirm_select(channel).unwrap();
+    for name in &names {
+        client.declare(channel, &QueueDeclare { name, durable: true, ..QueueDeclare::default() }).unwrap();
+    }
+    for round in 0..20 {
+        names.iter().for_each(|name| client.put(channel, name, format!("{round}").as_bytes()));
+    }
+    client.confirmed(channel, 1, 120);
+    let (mut on_leaver, _) = nodes.connect(2);
+    // Two do not leave at once.
+    Tools::of(&nodes.brokers[1]).run("rabbitmq-upgrade", "drain").good();
+    let refused = Tools::of(&nodes.brokers[2]).run("leveret", "cluster leave").bad(69);
+    assert!(refused.contains("(leveret@n2 in maintenance mode)"), "{refused}");
+    Tools::of(&nodes.brokers[1]).run("rabbitmq-upgrade", "revive").good();
+    let leaver = Tools::of(&nodes.brokers[2]);
+    let said = leaver.run("leveret", "cluster leave").good();
+    assert!(said.contains("Node leveret@n3 has left its cluster and ended"), "{said}");
+    let closed = on_leaver.closed(0);
+    assert!(closed.code == 320 && closed.text.contains("maintenance mode"), "{closed:?}");
+    let status = nodes.brokers[2].wait_for_end();
+    let log = nodes.brokers[2].log();
+    let last = log.lines().last().unwrap_or_default().to_owned();
+    assert_eq!(status.code(), Some(0), "a service manager does not start it again: {log}");
+    assert!(log.contains("this node has left its cluster"), "{last}");
+    // Nobody counts on it: the two that are left go on, without it they could not before.
+    nodes.until("it is forgotten", || (nodes.running(0) == nodes.names[..2]).then_some(()));
+    nodes.until("its copies are gone", || {
+        let cluster = nodes.http[0].get("/api/leveret/cluster").with(200);
+        let partitions = cluster["partitions"].as_array().unwrap().clone();
+        partitions.iter().all(|partition| partition["of"] == 2 && partition["in_sync"] == 2).then_some(())
+    });
+    for name in &names {
+        let mut got = BTreeSet::new();
+        while let Some(message) = client.get(channel, name, true).unwrap() {
+            got.insert(String::from_utf8(message.body).unwrap().parse::<u32>().unwrap());
+        }
+        assert_eq!(got, (0..20).collect(), "{name}");
+    }
+    // Over its old folder it is nobody.
+    nodes.brokers[2].launch();
+    let status = nodes.brokers[2].wait_for_end();
+    assert_eq!(status.code(), Some(2));
+    assert!(nodes.brokers[2].log().lines().last().unwrap().contains("start it with an empty data folder"));
+    // Of two each is needed: that is said before any client is closed.
+    let (mut on_second, two) = nodes.connect(1);
+    let refused = Tools::of(&nodes.brokers[1]).run("leveret", "cluster leave").bad(69);
+    assert!(refused.contains("1 of 2 copies would keep up without it"), "{refused}");
+    on_second.counts(two, "q0").unwrap();
+    assert_eq!(nodes.http[1].get("/api/nodes/leveret@n2").with(200)["being_drained"], false);
+
+    // Another one comes.
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("n4");
+    let join = |via: &str| {
+        let mut command = Command::new(binary());
+        let (amqp, http, own) = (free_port(), free_port(), free_port());
+        command.env_clear().args(["cluster", "join", via, "--data-dir"]).arg(&data);
+        command.args(["--amqp", &amqp.to_string(), "--management", &http.to_string(), "--node-name", "leveret@n4"]);
+        command.args(["--cluster-address", &own.to_string(), "--cluster-secret-file"]).arg(nodes.secret());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    };
+    let nobody = join(&free_port().to_string()).output().unwrap();
+    let why = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert!(nobody.status.code() == Some(1) && why.contains("no node answers at"), "{why}");
+    assert!(!data.exists(), "nothing was made");
+    let _running = Running(join(&nodes.addresses[0]).stderr(Stdio::null()).spawn().unwrap());
+    let due = Instant::now() + KNOWN_WITHIN * 2;
+    while nodes.running(0) != ["leveret@n1", "leveret@n2", "leveret@n4"] {
+        assert!(Instant::now() < due, "{:?}", nodes.running(0));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
