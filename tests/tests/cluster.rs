@@ -250,6 +250,62 @@ fn nothing_that_was_confirmed_is_lost_with_a_node_and_consumers_elsewhere_go_on(
     back.confirmed(channel, 1, 1);
 }
 
+/// Publishes to queues in turn and has so many unanswered at most; `pause` is told how many were sent. Every one is
+/// confirmed.
+fn publish_all(client: &mut Client, channel: u16, names: &[String], last: u64, mut pause: impl FnMut(u64)) {
+    const WINDOW: usize = 100;
+    let mut open = BTreeSet::new();
+    for number in 1..=last {
+        client.put(channel, &names[number as usize % names.len()], number.to_string().as_bytes());
+        open.insert(number);
+        pause(number);
+        while open.len() >= WINDOW || number == last && !open.is_empty() {
+            let Some(Event::Confirm { tag, multiple, nack }) = client.event_within(channel, Duration::from_secs(30))
+            else {
+                panic!("a publish is answered: {open:?}")
+            };
+            assert!(!nack, "{tag} is refused, and a majority is there");
+            match multiple {
+                true => open = open.split_off(&(tag + 1)),
+                false => assert!(open.remove(&tag), "{tag} is answered twice"),
+            }
+        }
+    }
+}
+
+#[test]
+fn who_publishes_over_a_node_that_lives_sees_a_pause_when_a_leader_dies_and_no_refusal() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up();
+    let names: Vec<String> = (0..6).map(|number| format!("q{number}")).collect();
+    let (mut client, channel) = nodes.connect(0);
+    names.iter().for_each(|name| drop(client.declare(channel, &durable(name)).unwrap()));
+    let (last, victims) = (4_000_u64, [2, 1]);
+    for victim in victims {
+        let (mut publisher, out) = nodes.connect(0);
+        publisher.confirm_select(out).unwrap();
+        publish_all(&mut publisher, out, &names, last, |number| {
+            if number == last / 2 {
+                nodes.brokers[victim].kill();
+            }
+        });
+        nodes.brokers[victim].launch();
+        nodes.brokers[victim].until_it_answers();
+    }
+    for (at, name) in names.iter().enumerate() {
+        let of_one = (1..=last).filter(|number| *number as usize % names.len() == at);
+        let wanted: Vec<String> =
+            victims.iter().flat_map(|_| of_one.clone()).map(|number| number.to_string()).collect();
+        let mut came = Vec::new();
+        while let Some(got) = client.get(channel, name, true).unwrap() {
+            came.push(String::from_utf8(got.body).unwrap());
+        }
+        assert_eq!(came, wanted, "each once, and in order");
+    }
+}
+
 #[test]
 fn what_was_confirmed_is_there_after_all_nodes_were_killed_at_once() {
     if is_foreign() {

@@ -11,6 +11,7 @@
 //! time and a faulty one. Invariant: no part here waits, sleeps, knows the time but from its
 //! caller, or ends the process.
 
+mod announcing;
 mod batch;
 mod catch_up;
 mod completions;
@@ -24,6 +25,7 @@ mod memory;
 mod open_error;
 mod opening;
 mod own_disk;
+mod placement;
 mod proposals;
 mod quarantine;
 mod quarantined_member;
@@ -41,6 +43,7 @@ mod upkeep;
 mod vacant_member;
 mod waits;
 
+pub use announcing::Announcing;
 pub use batch::Batch;
 pub use completions::{Completion, Completions};
 /// A node as the groups know it.
@@ -55,6 +58,7 @@ pub use open_error::OpenError;
 pub use opening::{
     Begin, Brought, Groups, Started, bring_back, bring_back_among_others, drop_orphans, found_among_others,
 };
+pub use placement::placement;
 pub use quarantine::Quarantined;
 pub use quarantined_member::QuarantinedMember;
 pub use queue_member::QueueMember;

@@ -29,6 +29,11 @@ impl<D: Disk> Memory<D> {
         Memory { disk, life, in_doubt, is_lost: false }
     }
 
+    /// The life, for who notes by himself what is known of it.
+    pub fn into_life(self) -> Life {
+        self.life
+    }
+
     /// The member of a group has all that it may have forgotten. True if that was not known.
     pub(crate) fn is_whole(&mut self, group: PartitionId) -> bool {
         self.in_doubt.remove(&group.0)

@@ -115,7 +115,7 @@ pub fn bring_back<D: Disk>(
 
     // Consumers are served by the shard's own cache; followers, which this would serve, there are
     // none.
-    let raft = |id: u32| Config { cache_bytes_max: 0, ..raft(only_node, id) };
+    let raft = |id: u32| Config { cache_bytes_max: 0, entry_bytes_max: entry_bytes_max(&wal), ..raft(only_node, id) };
     let Groups { whole: mut groups, mut quarantined, .. } = groups;
     let current_file = file_u32(wal.durable_file());
     let metadata = groups.remove(&TOPOLOGY.0).ok_or_else(|| contradictory(TOPOLOGY, &"it has ended on this node"))?;
@@ -169,6 +169,11 @@ pub fn bring_back<D: Disk>(
     brought.checkpoints.note_last_group(last);
     folder.become_member(node.id)?;
     Ok(brought)
+}
+
+/// The largest entry that a log takes.
+fn entry_bytes_max<D: Disk>(wal: &Wal<D>) -> usize {
+    ENTRY_BYTES_MAX.min(wal.body_bytes_max() as usize)
 }
 
 /// How a member's group is set up. Followers that lag a little are served from memory.

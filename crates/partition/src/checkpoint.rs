@@ -26,6 +26,7 @@
 use crate::entry::Reason;
 use crate::machine::{FIRST_MACHINE_VERSION, Queues, TOO_NEW, Versions};
 use crate::place::Place;
+use crate::publishers::Publisher;
 use broker::queue::dedup::Seen;
 use broker::queue::levels::Stretch;
 use broker::queue::{Aside, Counts, DedupKey, Extras, Levels, QueueState, Run};
@@ -125,7 +126,7 @@ pub fn encode_queues(queues: &Queues, out: &mut Vec<u8>) {
 /// The publishers that are remembered, each with the number of the last publish, in the order of
 /// their keys.
 pub(crate) fn sorted_publishers(queues: &Queues) -> Vec<(ChannelKey, u64)> {
-    let mut publishers: Vec<_> = queues.publishers.iter().map(|(channel, last)| (*channel, *last)).collect();
+    let mut publishers: Vec<_> = queues.publishers.iter().map(|(channel, known)| (*channel, known.last())).collect();
     publishers.sort_unstable();
     publishers
 }
@@ -188,7 +189,7 @@ pub(crate) fn decode_queues_by(bytes: &Bytes, versions: Versions) -> Result<Queu
     queues.time_ms = cursor.u64()?;
     for _ in 0..cursor.u32()? {
         let (channel, last) = (ChannelKey::from_words(0, cursor.u64()?), cursor.u64()?);
-        queues.publishers.insert(channel, last);
+        queues.publishers.insert(channel, Publisher::known_by(last));
     }
     for _ in 0..cursor.u32()? {
         let (id, messages, bytes) = (cursor.u32()?, cursor.u64()?, cursor.u64()?);
@@ -203,7 +204,7 @@ pub(crate) fn decode_queues_by(bytes: &Bytes, versions: Versions) -> Result<Queu
         queues.raise_highest_extent(cursor.u32()?);
     }
     if cursor.at != bytes.len() {
-        queues.publishers.extend(cursor.publishers()?);
+        queues.remember_publishers(cursor.publishers()?);
     }
     if cursor.at != bytes.len() {
         queues.versions.current = cursor.machine_version(versions)?;

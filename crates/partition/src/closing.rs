@@ -46,6 +46,17 @@ impl Closing {
         Some(self.consumers.remove(at))
     }
 
+    /// What a consumer settles that is not attached yet it does not hold any more.
+    pub(crate) fn settled(&mut self, consumer: ConsumerKey, first: u64, count: u64) {
+        let end = first.saturating_add(count);
+        let left = std::mem::take(&mut self.holds).into_iter().flat_map(|(key, from, held)| {
+            let (to, is_it) = (from.saturating_add(held), key == consumer);
+            let parts = if is_it { [(from, to.min(first)), (from.max(end), to)] } else { [(from, to), (0, 0)] };
+            parts.into_iter().filter(|(from, to)| from < to).map(move |(from, to)| (key, from, to - from))
+        });
+        self.holds = left.collect();
+    }
+
     /// Answers the consumers that will not be attached.
     pub(crate) fn refuse_consumers(&self, reply: Reply, effects: &mut Vec<Effect>) {
         for (consumer, request) in &self.consumers {
@@ -66,5 +77,21 @@ impl Closing {
             }
         }
         Some(held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_settled_before_its_consumer_is_attached_is_held_no_more() {
+        let key = |number| ConsumerKey { channel: ChannelKey(7), number };
+        let mut closing = Closing { holds: vec![(key(1), 5, 4), (key(2), 5, 4)], ..Closing::default() };
+        closing.settled(key(1), 6, 2);
+        assert_eq!(closing.holds, [(key(1), 5, 1), (key(1), 8, 1), (key(2), 5, 4)]);
+        closing.settled(key(2), 1, 20);
+        closing.settled(key(1), 1, 1);
+        assert_eq!(closing.holds, [(key(1), 5, 1), (key(1), 8, 1)]);
     }
 }

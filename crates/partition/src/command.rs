@@ -73,6 +73,9 @@ pub struct Publish {
     pub channel: ChannelKey,
     /// The number to confirm; 0 asks for no confirm.
     pub publish_seq: u64,
+    /// The leader of which term it is for, by the term's low bits: one of another term gives it back by
+    /// [`Effect::Returned`]. With 0 it is for whoever leads, and refused where nobody does.
+    pub term: u32,
     /// Its queues on this partition, each once; at least one.
     pub targets: SmallVec<[Target; 1]>,
     /// Milliseconds until it is due; 0 is at once.
@@ -164,6 +167,12 @@ pub enum Command {
     /// A channel ended: its consumers go, what it holds comes back in order. Goes to every
     /// partition it ever used.
     Detach {
+        /// The channel.
+        channel: ChannelKey,
+    },
+    /// The link to the node of a channel broke: its consumers go and what it holds comes back, as with
+    /// [`Command::Detach`]. What it published may be sent again, and is not forgotten.
+    Part {
         /// The channel.
         channel: ChannelKey,
     },
@@ -371,6 +380,24 @@ pub enum Effect {
         /// How many; the numbers are consecutive.
         count: u64,
     },
+    /// These publishes were for the leader of a term that ended. They may be in the log or not, and come
+    /// to the next leader again: it takes a repeat for one. Where nobody does that, they are refused.
+    Returned {
+        /// Whose publishes.
+        channel: ChannelKey,
+        /// The first number.
+        first: u64,
+        /// How many; the numbers are consecutive.
+        count: u64,
+        /// The low bits of the term.
+        term: u32,
+    },
+    /// What came before the end of a link has been answered: what a channel of the other node published over
+    /// that link hears nothing more before it is published again.
+    Parted {
+        /// Whose link it was.
+        channel: ChannelKey,
+    },
     /// A message for a consumer.
     Deliver(Delivery),
     /// The answer to a request.
@@ -424,14 +451,17 @@ impl Effect {
     /// Whom it concerns; `None` if it is for the shard of its partition.
     pub fn channel(&self) -> Option<ChannelKey> {
         Some(match self {
-            Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Reply { channel, .. } => {
-                *channel
-            }
+            Effect::Confirm { channel, .. }
+            | Effect::Refuse { channel, .. }
+            | Effect::Returned { channel, .. }
+            | Effect::Reply { channel, .. } => *channel,
             Effect::Deliver(delivery) => delivery.consumer.channel,
             Effect::Cancelled { consumer, .. }
             | Effect::GrantWanted { consumer, .. }
             | Effect::GrantReturned { consumer, .. } => consumer.channel,
-            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => return None,
+            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } | Effect::Parted { .. } => {
+                return None;
+            }
         })
     }
 }

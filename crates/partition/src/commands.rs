@@ -4,14 +4,17 @@
 use crate::closing::{Closing, HeldConfirm};
 use crate::command::{Command, Disposition, Durability, Effect, Level, Message, Publish, Reply, RequestId, Target};
 use crate::damage::next_sound;
+use crate::early::held_bytes;
 use crate::entry::{EntryBuilder, Reason, TARGETS_MAX};
 use crate::leader::{Leader, LeaderQueue, push_confirm};
 use crate::life::Life;
-use crate::machine::{Queues, scheduled_for};
+use crate::machine::scheduled_for;
 use crate::message::{MessageView, Stamp};
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
+use crate::publishers::{Seen, Standing};
 use crate::queue::{Admission, Answer, Intake, Waiting, dead_letters_refused, note_use, refused_letter};
+use crate::repeats::{confirm_repeat, note_taken, standing};
 use broker::queue::levels::{has_priority, priority_of};
 use broker::queue::{Consumer, DedupKey, DedupRule, Dispatch, LevelRule, Levels, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
@@ -25,45 +28,6 @@ const COUNTED_FIRST_MAX: (u64, u64) = (64 << 20, 16_384);
 
 /// Bodies of commands that wait for a count; beyond, they do not wait for it.
 const POSTPONED_BYTES_MAX: usize = 1 << 20;
-
-/// What a command that waits costs beside its body.
-const POSTPONED_OVERHEAD: usize = 256;
-
-/// Publishers that are forgotten at a time: 16 bytes each in the log.
-const FORGOTTEN_AT_ONCE_MAX: usize = 32_768;
-
-/// Whether the log has this publish already, or is about to: a channel numbers its publishes
-/// upwards.
-fn is_repeat(leader: &mut Leader, queues: &Queues, channel: ChannelKey, seq: u64) -> bool {
-    if leader.last_publisher.0 != channel {
-        let (before, last) = leader.last_publisher;
-        if before != ChannelKey::NOBODY {
-            leader.publishers.insert(before, last);
-        }
-        let last = leader.publishers.get(&channel).copied().unwrap_or_else(|| queues.last_publish_seq(channel));
-        leader.last_publisher = (channel, last);
-    }
-    if seq <= leader.last_publisher.1 {
-        return true;
-    }
-    leader.last_publisher.1 = seq;
-    false
-}
-
-/// Confirms a publish that came again no earlier than the first one.
-pub(crate) fn confirm_repeat(leader: &mut Leader, channel: ChannelKey, seq: u64, effects: &mut Vec<Effect>) {
-    let waits_with = if !leader.builder.is_empty() {
-        Some(&mut leader.on_synced)
-    } else if let Some((_, entry)) = leader.held.back_mut() {
-        Some(&mut entry.on_synced)
-    } else {
-        leader.in_flight.back_mut().map(|entry| &mut entry.on_synced)
-    };
-    match waits_with {
-        Some(confirms) => push_confirm(confirms, channel, seq),
-        None => effects.push(Effect::Confirm { channel, first: seq, count: 1 }),
-    }
-}
 
 /// Keeps a confirm until the queues that it waits for are decided about. Confirms it where none of
 /// them waits any more, no earlier than what was taken in with it is safe.
@@ -146,24 +110,18 @@ fn back_by_rules(
     back.extend(kept.iter());
 }
 
-/// What a command that waits holds of memory.
-fn postponed_bytes(command: &Command) -> usize {
-    match command {
-        Command::Publish(publish) => POSTPONED_OVERHEAD + publish.message.body.len(),
-        _ => POSTPONED_OVERHEAD,
-    }
-}
-
 /// Answers what wants an answer for a member that carries out nothing, as it does not lead or is
-/// damaged.
+/// damaged. A publish for the leader of one term is given back where nobody leads.
 pub fn refuse(command: Command, reply: Reply, effects: &mut Vec<Effect>) {
     let (channel, request) = match command {
-        Command::Publish(Publish { channel, publish_seq, .. }) => {
-            if publish_seq != 0 {
-                effects.push(Effect::Refuse { channel, first: publish_seq, count: 1 });
-            }
-            return;
+        Command::Publish(Publish { publish_seq: 0, .. }) => return,
+        Command::Publish(Publish { channel, publish_seq: first, term, .. }) => {
+            return effects.push(match reply {
+                Reply::NotLeader if term != 0 => Effect::Returned { channel, first, count: 1, term },
+                _ => Effect::Refuse { channel, first, count: 1 },
+            });
         }
+        Command::Part { channel } => return effects.push(Effect::Parted { channel }),
         Command::Consume { consumer, request, .. } => (consumer.key.channel, request),
         Command::Cancel { consumer, request, .. } => (consumer.channel, request),
         Command::Get { channel, request, .. }
@@ -193,11 +151,18 @@ impl QueuePartition {
             Command::Delete { queue } => self.forget(queue),
             _ => {}
         }
-        let Some(leader) = self.leader.as_deref() else {
+        self.carry_out_early(cx);
+        let Some(leader) = self.leader.as_deref() else { return self.wait_for_office(command, cx) };
+        if let Command::Publish(publish) = &command
+            && publish.term != 0
+            && publish.term != leader.term.0 as u32
+        {
             return refuse(command, Reply::NotLeader, &mut cx.out.effects);
-        };
+        }
         if !self.known.has_all_of(&command) {
-            return refuse(command, Reply::NotLeader, &mut cx.out.effects);
+            // The next leader may know them no sooner.
+            let reply = if matches!(command, Command::Publish(_)) { Reply::Unavailable } else { Reply::NotLeader };
+            return refuse(command, reply, &mut cx.out.effects);
         }
         // The topology decides for itself, not in a channel's order.
         let is_decision = matches!(command, Command::Delete { .. } | Command::Reopen { .. });
@@ -212,7 +177,7 @@ impl QueuePartition {
 
     fn postpone(&mut self, command: Command) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-        leader.postponed_bytes += postponed_bytes(&command);
+        leader.postponed_bytes += held_bytes(&command);
         leader.postponed.push_back(command);
     }
 
@@ -227,7 +192,7 @@ impl QueuePartition {
                 break;
             }
             let leader = self.leader.as_deref_mut().expect("it was there above");
-            leader.postponed_bytes -= postponed_bytes(&command);
+            leader.postponed_bytes -= held_bytes(&command);
             self.carry_out(command, cx);
             did = true;
         }
@@ -300,6 +265,11 @@ impl QueuePartition {
             Command::Reopen { queue } => self.reopen(queue, cx),
             Command::Delete { queue } => self.delete(queue, cx),
             Command::Detach { channel } => self.detach(channel, cx),
+            Command::Part { channel } => {
+                self.forget_confirms(channel);
+                self.part(channel, cx);
+                cx.out.effects.push(Effect::Parted { channel });
+            }
             Command::Stall { queue, consumer, stalled } => {
                 let known = self.leader.as_ref().is_some_and(|l| l.queues.contains_key(&queue));
                 if known {
@@ -386,9 +356,12 @@ impl QueuePartition {
     fn publish(&mut self, publish: &Publish, cx: &mut Context<'_>) -> bool {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         let (channel, seq) = (publish.channel, publish.publish_seq);
-        if seq != 0 && is_repeat(leader, &self.queues, channel, seq) {
-            confirm_repeat(leader, channel, seq, &mut cx.out.effects);
-            return true;
+        if seq != 0 {
+            match standing(leader, &self.queues, channel, seq) {
+                Standing::New => {}
+                Standing::Repeat => return self.answer_repeat(publish, cx),
+                Standing::Passed => return self.answer_passed(publish, cx),
+            }
         }
         let mut targets = std::mem::take(&mut leader.targets);
         targets.clear();
@@ -446,6 +419,9 @@ impl QueuePartition {
                 _ if is_known => confirm_repeat(leader, channel, seq, &mut cx.out.effects),
                 _ => cx.out.effects.push(Effect::Confirm { channel, first: seq, count: 1 }),
             }
+            if seq != 0 && !is_refused {
+                note_taken(leader, seq);
+            }
             return !is_refused;
         }
         let mut stamp = Stamp::None;
@@ -492,6 +468,9 @@ impl QueuePartition {
             }
         }
         let publisher = if seq == 0 { ChannelKey::NOBODY } else { channel };
+        if seq != 0 {
+            note_taken(leader, seq);
+        }
         if targets.len() > TARGETS_MAX {
             let past = (targets.len() - 1) / TARGETS_MAX * TARGETS_MAX;
             self.publish_widely(&targets[..past], (level, stamp, key), &publish.message, cx);
@@ -546,7 +525,7 @@ impl QueuePartition {
 
     /// Proposes the entry being built if it is long enough.
     fn propose_if_full(&mut self, cx: &mut Context<'_>) {
-        if self.leader.as_deref().is_some_and(|leader| leader.builder.is_full()) {
+        if self.leader.as_deref().is_some_and(|leader| leader.builder.bytes_len() >= self.entry_bytes_target) {
             self.finish_entry(cx.now_ms);
             self.replica.drive(cx.out);
         }
@@ -585,6 +564,7 @@ impl QueuePartition {
             let publish = Publish {
                 channel: ChannelKey::NOBODY,
                 publish_seq: 0,
+                term: 0,
                 targets: targets.into_iter().collect(),
                 delay_ms: 0,
                 message,
@@ -633,6 +613,7 @@ impl QueuePartition {
         let mut taken = Vec::new();
         if let Some(lq) = leader.queues.get_mut(&id) {
             lq.dispatch.release(holder, first, count, &mut taken);
+            lq.closing.iter_mut().for_each(|closing| closing.settled(holder, first, count));
             lq.touch(id, &mut leader.dirty);
         }
         let is_end = matches!(outcome, Disposition::Ack | Disposition::Discard);
@@ -741,7 +722,20 @@ impl QueuePartition {
         lq.dispatch.hold(consumer, first, count, next_live);
     }
 
+    /// A channel has ended: nothing of it is remembered.
     fn detach(&mut self, channel: ChannelKey, cx: &mut Context<'_>) {
+        self.part(channel, cx);
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        if leader.last_publisher.0 == channel {
+            leader.last_publisher = (ChannelKey::NOBODY, Seen::default());
+            leader.builder.closed(channel);
+        } else if leader.publishers.remove(&channel).is_some() || self.queues.publishers.contains_key(&channel) {
+            leader.builder.closed(channel);
+        }
+    }
+
+    /// Nothing is given to a channel any more, and what it holds comes back.
+    fn part(&mut self, channel: ChannelKey, cx: &mut Context<'_>) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         for id in leader.channels.remove(&channel).unwrap_or_default() {
             let Some(lq) = leader.queues.get_mut(&id) else { continue };
@@ -759,23 +753,6 @@ impl QueuePartition {
                 leader.builder.requeue(id, true, &back);
             }
             lq.touch(id, &mut leader.dirty);
-        }
-        if leader.publishers.remove(&channel).is_some() || self.queues.publishers.contains_key(&channel) {
-            leader.builder.closed(channel);
-        }
-        if leader.last_publisher.0 == channel {
-            leader.last_publisher = (ChannelKey::NOBODY, 0);
-        }
-    }
-
-    /// Publishers of which `is_gone` will send nothing again, though nobody said so: their process
-    /// died. At most so many at a time, so that the entry which says it stays small.
-    pub fn forget_publishers(&mut self, is_gone: impl Fn(ChannelKey) -> bool) {
-        let Some(leader) = self.leader.as_deref_mut() else { return };
-        let mut gone: Vec<ChannelKey> = self.queues.publishers.keys().copied().filter(|key| is_gone(*key)).collect();
-        gone.sort_unstable();
-        for channel in gone.into_iter().take(FORGOTTEN_AT_ONCE_MAX) {
-            leader.builder.closed(channel);
         }
     }
 

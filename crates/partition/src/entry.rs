@@ -192,9 +192,9 @@ impl EntryBuilder {
         self.sync
     }
 
-    /// Whether the entry is long enough to be proposed before more is added.
-    pub fn is_full(&self) -> bool {
-        self.bytes.len() >= ENTRY_BYTES_TARGET
+    /// How long the entry is so far.
+    pub fn bytes_len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Asks that the entry is synced at once.

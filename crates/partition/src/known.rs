@@ -60,6 +60,7 @@ impl KnownQueues {
             | Command::Reopen { .. }
             | Command::Delete { .. }
             | Command::Detach { .. }
+            | Command::Part { .. }
             | Command::Mark { .. }
             | Command::Sync { .. } => true,
         }

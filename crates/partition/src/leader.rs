@@ -12,6 +12,7 @@ use crate::entry::{BatchPlace, EntryBuilder};
 use crate::life::{Life, Timers};
 use crate::log_life::{DueMessage, LogLife};
 use crate::machine::{FixedMap, Queues};
+use crate::publishers::Seen;
 use crate::queue::{Answer, Queue, Sink, UsedQueues, Waiting};
 use crate::reader::Reader;
 use crate::tail::ReadShare;
@@ -327,9 +328,12 @@ pub(crate) struct Leader {
     pub(crate) published: Vec<QueueId>,
     /// Queues that a channel consumes from or got from.
     pub(crate) channels: UsedQueues,
-    /// The last publish number taken in of channels that publish here, ahead of the log.
-    pub(crate) publishers: FixedMap<ChannelKey, u64>,
-    pub(crate) last_publisher: (ChannelKey, u64),
+    /// Channels that publish here, ahead of the log; but for the one that published last.
+    pub(crate) publishers: FixedMap<ChannelKey, Seen>,
+    pub(crate) last_publisher: (ChannelKey, Seen),
+    /// Ticks of this office, and what the last number of each channel was at the last look for idle ones.
+    pub(crate) ticks: u64,
+    pub(crate) idle: FixedMap<ChannelKey, u64>,
     /// Repeats that queues with deduplication dropped since this leader began; only those that did.
     pub(crate) repeats: FixedMap<QueueId, u64>,
     /// Barriers: answered once everything written before is synced.
@@ -377,7 +381,9 @@ impl Leader {
             published: Vec::new(),
             channels: FixedMap::default(),
             publishers: FixedMap::default(),
-            last_publisher: (ChannelKey::NOBODY, 0),
+            last_publisher: (ChannelKey::NOBODY, Seen::default()),
+            ticks: 0,
+            idle: FixedMap::default(),
             barriers: VecDeque::new(),
             held: VecDeque::new(),
             targets: SmallVec::new(),
@@ -393,7 +399,7 @@ impl Leader {
     }
 
     /// Its office ends: whoever waits for an answer is told to ask the next leader, publishes that
-    /// were not confirmed before a decision hear that nobody promises them, and consumers hear that
+    /// were not confirmed before a decision go back to whoever sent them, and consumers hear that
     /// they are none any more: the next leader does not know them, and would leave them waiting for
     /// ever.
     pub(crate) fn leave_unanswered(&mut self, effects: &mut Vec<Effect>) {
@@ -405,8 +411,14 @@ impl Leader {
             lq.cancel_consumers(id, effects);
             let Some(closing) = lq.closing.take() else { continue };
             closing.refuse_consumers(Reply::NotLeader, effects);
-            let refused = closing.confirms.into_iter();
-            effects.extend(refused.map(|held| Effect::Refuse { channel: held.channel, first: held.seq, count: 1 }));
+            let term = self.term.0 as u32;
+            let returned = closing.confirms.into_iter();
+            effects.extend(returned.map(|held| Effect::Returned {
+                channel: held.channel,
+                first: held.seq,
+                count: 1,
+                term,
+            }));
         }
         for (_, channel, request) in self.barriers.drain(..) {
             effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });

@@ -9,6 +9,7 @@ use crate::entry::{Batch, Commands, EntryDamaged, LogCommand, Ranges};
 use crate::message::Stamp;
 use crate::outputs::ExtentRun;
 use crate::place::Place;
+use crate::publishers::{Publisher, runs_max};
 use broker::queue::levels::priority_of;
 use broker::queue::{Aside, DedupRule, Extras, KeyMeter, Levels, QueueState, Run, SeqRanges};
 use broker::{ChannelKey, QueueId};
@@ -110,7 +111,7 @@ pub struct ExtentUse {
 #[derive(Clone, Debug, Default)]
 pub struct Queues {
     pub(crate) queues: FixedMap<QueueId, QueueState<Place>>,
-    pub(crate) publishers: FixedMap<ChannelKey, u64>,
+    pub(crate) publishers: FixedMap<ChannelKey, Publisher>,
     pub(crate) time_ms: u64,
     /// Per WAL file: runs that lie in it.
     wal_runs: BTreeMap<u32, u64>,
@@ -189,7 +190,13 @@ impl Queues {
 
     /// The last publish number taken in from `publisher`.
     pub fn last_publish_seq(&self, publisher: ChannelKey) -> u64 {
-        self.publishers.get(&publisher).copied().unwrap_or(0)
+        self.publishers.get(&publisher).map_or(0, Publisher::last)
+    }
+
+    /// Remembers publishers as a checkpoint or a snapshot has them: each by its last number.
+    pub(crate) fn remember_publishers(&mut self, publishers: impl IntoIterator<Item = (ChannelKey, u64)>) {
+        let known = publishers.into_iter().map(|(channel, last)| (channel, Publisher::known_by(last)));
+        self.publishers.extend(known);
     }
 
     /// The leader's time in the last entry; never falls.
@@ -322,8 +329,10 @@ impl Queues {
         if publisher != ChannelKey::NOBODY {
             // How far apart their numbers were, the messages knew; they were no closer.
             let last = batch.first_publish_seq() + u64::from(count) - 1;
-            let known = self.publishers.entry(publisher).or_insert(0);
-            *known = (*known).max(last);
+            let known = self.publishers.entry(publisher).or_default();
+            if last > known.last() {
+                *known = Publisher::known_by(last);
+            }
         }
         lost
     }
@@ -371,22 +380,20 @@ impl Queues {
             return Vec::new();
         }
         let first = batch.first_publish_seq();
-        let last = self.publishers.entry(publisher).or_insert(0);
+        let publishers = self.publishers.len();
+        let known = self.publishers.entry(publisher).or_default();
         let mut repeated = Vec::new();
-        let mut highest = *last;
-        if first > *last && batch.messages() == 1 {
-            *last = first;
+        if first > known.last() && batch.messages() == 1 {
+            known.take(first, || runs_max(publishers));
             return repeated;
         }
         for (offset, message) in batch.iter().enumerate() {
             let seq = first + u64::from(message.publish_delta());
-            if seq <= highest {
-                repeated.push(offset as u32);
-            } else {
-                highest = seq;
+            match seq <= known.last() {
+                true => repeated.push(offset as u32),
+                false => known.take(seq, || runs_max(publishers)),
             }
         }
-        *last = highest;
         repeated
     }
 
@@ -544,7 +551,7 @@ impl Queues {
                 extras.keys.iter().for_each(|(key, s)| (key, s.seq, s.until_ms, s.is_gone).hash(&mut hasher));
             }
         }
-        let mut publishers: Vec<_> = self.publishers.iter().map(|(k, v)| (*k, *v)).collect();
+        let mut publishers: Vec<_> = self.publishers.iter().map(|(k, v)| (*k, v.last())).collect();
         publishers.sort_unstable();
         publishers.hash(&mut hasher);
         self.time_ms.hash(&mut hasher);

@@ -9,7 +9,8 @@
 use crate::command::{Effect, Level, Outlets, Reply};
 use crate::commands::refuse;
 use crate::deleted::Deleted;
-use crate::entry::Reason;
+use crate::early::Early;
+use crate::entry::{ENTRY_BYTES_TARGET, Reason};
 use crate::known::KnownQueues;
 use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch, SENT_QUIET_MS};
 use crate::life::Life;
@@ -69,11 +70,17 @@ pub struct QueuePartition {
     pub(crate) known: KnownQueues,
     /// Queues that ended lately: what was routed to them before comes too late.
     pub(crate) deleted: Deleted,
+    /// What waits until this member takes the office to which it was elected.
+    pub(crate) early: Early,
+    /// An entry of this length is proposed before more is added to it.
+    pub(crate) entry_bytes_target: usize,
 }
 
 impl QueuePartition {
     /// A member over a replica and the state that its checkpoint holds, as of `applied`.
     pub fn new(replica: Replica, queues: Queues, applied: LogIndex, applied_term: Term) -> Self {
+        // One more command fits behind the target, and what belongs to it.
+        let entry_bytes_target = ENTRY_BYTES_TARGET.min(replica.group().entry_bytes_max() / 4);
         QueuePartition {
             replica,
             queues,
@@ -88,6 +95,8 @@ impl QueuePartition {
             limits_bytes: false,
             known: KnownQueues::default(),
             deleted: Deleted::default(),
+            early: Early::default(),
+            entry_bytes_target,
         }
     }
 
@@ -201,6 +210,7 @@ impl QueuePartition {
     /// A tick went by (150 ms): heartbeats, elections.
     pub fn tick(&mut self, cx: &mut Context<'_>) {
         self.replica.tick();
+        self.forget_idle_publishers();
         // A handing over of leadership that came to nothing is given up here, and with it the
         // reason to hold entries back.
         self.propose_held(false);
@@ -269,7 +279,7 @@ impl QueuePartition {
         self.repair_turn(cx);
         self.note_written(cx);
         self.dispatch(cx);
-        while self.carry_out_postponed(cx) {
+        while self.carry_out_postponed(cx) || self.carry_out_early(cx) {
             self.dispatch(cx);
         }
         // Watermarks and no-ack settles that dispatching made belong to the log too.
@@ -515,8 +525,8 @@ impl QueuePartition {
                 return;
             }
             leader.leave_unanswered(&mut cx.out.effects);
-            // Publishes may yet be committed by the next leader; their channels hear that nobody
-            // promises it.
+            // Publishes may yet be committed by the next leader: it is told them again.
+            let term = leader.term.0 as u32;
             let mut gone = std::mem::take(&mut leader.on_written);
             gone.append(&mut leader.on_synced);
             for entry in leader.in_flight.drain(..).chain(leader.held.drain(..).map(|h| h.1)) {
@@ -524,11 +534,15 @@ impl QueuePartition {
                 gone.extend(entry.on_synced);
             }
             for ConfirmRange { channel, first, count } in gone {
-                cx.out.effects.push(Effect::Refuse { channel, first, count });
+                cx.out.effects.push(Effect::Returned { channel, first, count, term });
             }
             let postponed = std::mem::take(&mut leader.postponed);
             self.leader = None;
             postponed.into_iter().for_each(|command| refuse(command, Reply::NotLeader, &mut cx.out.effects));
+        }
+        if !leads {
+            // It was elected and took no office.
+            self.early.take().into_iter().for_each(|command| refuse(command, Reply::NotLeader, &mut cx.out.effects));
         }
         if leads && self.applied_term == status.term && self.applied > LogIndex(0) {
             self.leader = Some(Box::new(Leader::new(status.term)));

@@ -393,6 +393,11 @@ impl TransientQueues {
                 self.settle(*queue, *holder, *first, *count, *outcome, effects);
             }
             Command::Detach { channel } => self.detach(*channel, effects),
+            // What is in memory knows no publishers.
+            Command::Part { channel } => {
+                self.detach(*channel, effects);
+                effects.push(Effect::Parted { channel: *channel });
+            }
             Command::Reopen { queue } => self.reopen(*queue, effects),
             Command::Delete { queue } => {
                 let Some(mut q) = self.queues.remove(queue) else { return };

@@ -115,7 +115,9 @@ impl<E: Engine> Subject<E> {
         for effect in effects {
             match effect {
                 Effect::Confirm { first, count, .. } => seen.confirmed.extend(first..first + count),
-                Effect::Refuse { first, count, .. } => seen.refused.extend(first..first + count),
+                Effect::Refuse { first, count, .. } | Effect::Returned { first, count, .. } => {
+                    seen.refused.extend(first..first + count)
+                }
                 Effect::Deliver(delivery) => {
                     seen.delivered.push((body(&delivery.message), delivery.redelivered));
                     self.held.push((delivery.consumer, delivery.seq));
@@ -207,7 +209,7 @@ fn publish(seq: u64, bytes: usize, ttl: Option<u64>) -> Command {
         body: body.into(),
     };
     let targets = smallvec![Target { queue: QUEUE, durability: Durability::Level(Level::Synced), selective: None }];
-    Command::Publish(Publish { channel: PUBLISHER, publish_seq: seq, targets, delay_ms: 0, message })
+    Command::Publish(Publish { channel: PUBLISHER, publish_seq: seq, term: 0, targets, delay_ms: 0, message })
 }
 
 #[derive(Clone, Debug)]

@@ -207,7 +207,14 @@ fn a_queue_in_memory_takes_a_key_in_once_too() {
             properties: keyed(key).into(),
             body: Bytes::from_static(b"x"),
         };
-        Command::Publish(Publish { channel, publish_seq: seq, targets: smallvec![target], delay_ms: 0, message })
+        Command::Publish(Publish {
+            channel,
+            publish_seq: seq,
+            term: 0,
+            targets: smallvec![target],
+            delay_ms: 0,
+            message,
+        })
     };
     let get = Command::Get { queue, channel, no_ack: true, request: RequestId(1) };
     run(1, vec![Command::Configure { queue, rules: rules(100).into() }]);

@@ -30,7 +30,7 @@ fn text(text: &'static str) -> Bytes {
 
 fn publish(message: Message) -> Publish {
     let target = Target { queue: QUEUE, durability: Durability::Level(Level::Synced), selective: None };
-    Publish { channel: CHANNEL, publish_seq: 1000, targets: smallvec![target], delay_ms: 0, message }
+    Publish { channel: CHANNEL, publish_seq: 1000, term: 9, targets: smallvec![target], delay_ms: 0, message }
 }
 
 fn message(body: Bytes) -> Message {
@@ -60,13 +60,19 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         Target { queue: QueueId(6), durability: Durability::Selective { value: 300 }, selective },
         Target { queue: QueueId(7), durability: Durability::Selective { value: 1 }, selective: None },
     ];
-    let scheduled = Publish { delay_ms: 300, targets, ..publish(message(text(""))) };
+    let scheduled = Publish { delay_ms: 300, term: 0, targets, ..publish(message(text(""))) };
     let attached =
         Consumer { key: consumer, prefetch: 300, no_ack: true, exclusive: false, priority: -2, granted_only: true };
     let reply = |reply| Effect::Reply { channel, request, reply };
     let commands = [
-        (Command::Publish(publish(message(text("body")))), "32 2,200.1,172.2, 232.7 0 1 5 1 0 3 2 4 k e y p p b o d y"),
-        (Command::Publish(scheduled), "32 2,200.1,172.2, 232.7 172.2 3 5 4 6 7 6 6 172.2 6 7 7 2 1 0 3 2 0 k e y p p"),
+        (
+            Command::Publish(publish(message(text("body")))),
+            "32 2,200.1,172.2, 232.7 9 0 1 5 1 0 3 2 4 k e y p p b o d y",
+        ),
+        (
+            Command::Publish(scheduled),
+            "32 2,200.1,172.2, 232.7 0 172.2 3 5 4 6 7 6 6 172.2 6 7 7 2 1 0 3 2 0 k e y p p",
+        ),
         (Command::Consume { queue, consumer: attached, request }, "33 9 5 2,200.1,172.2,3 172.2 3 5"),
         (Command::Cancel { queue, consumer, request }, "34 9 5 2,200.1,172.2,3"),
         (Command::Get { queue, channel, no_ack: true, request }, "35 9 5 2,200.1,172.2 1"),
@@ -119,6 +125,7 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         (Effect::Cancelled { consumer, queue }, "68 5 2,200.1,172.2,3"),
         (Effect::GrantWanted { consumer, queue, ready: 300 }, "69 5 2,200.1,172.2,3 172.2"),
         (Effect::GrantReturned { consumer, count: 4 }, "70 2,200.1,172.2,3 4"),
+        (Effect::Returned { channel, first: 300, count: 4, term: 7 }, "71 2,200.1,172.2 172.2 4 7"),
     ];
     let others = [
         (Forward::Starved { consumer }, "80 2,200.1,172.2,3"),
@@ -209,9 +216,9 @@ fn a_publish_adds_about_twenty_bytes_to_its_message() {
     let queue = QueueId(20_000);
     let target = Target { queue, durability: Durability::Level(Level::Synced), selective: None };
     let channel = ChannelKey::of(NodeLife { node: 3, start: 40 }, 50_000);
-    let publish = Publish { channel, publish_seq: 1_000_000, targets: smallvec![target], ..publish(message) };
+    let publish = Publish { channel, publish_seq: 1_000_000, term: 0, targets: smallvec![target], ..publish(message) };
     let packet = packet::encode([(PartitionId(1_000), &Forward::Command(Command::Publish(publish)))]).concat();
-    assert_eq!(packet.len() - HEAD_BYTES - own, 22);
+    assert_eq!(packet.len() - HEAD_BYTES - own, 23);
 }
 
 #[test]
@@ -246,7 +253,7 @@ fn bodies_are_shared_and_not_copied() {
 /// What a leader would end for is no frame.
 #[test]
 fn a_publish_to_no_queue_or_above_the_largest_message_is_refused() {
-    let nowhere = drawn("32 2,200.1,172.2, 1 0 0 0 0 0 0");
+    let nowhere = drawn("32 2,200.1,172.2, 1 0 0 0 0 0 0 0");
     assert!(Forward::decode(&mut nowhere.into()).is_err());
     let size = |bytes| {
         let message = message(Bytes::from(vec![0; bytes]));
@@ -263,20 +270,21 @@ fn a_publish_to_no_queue_or_above_the_largest_message_is_refused() {
 #[test]
 fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
     let refused = [
-        "70 128.128.128.128.16 1 1 1",   // A node of more than 32 bits.
-        "70 1 1 1 128.128.128.128.16 1", // A consumer.
-        "70 1 1 1 1 128.128.128.128.16", // A count of grants.
-        "84 129.0",                      // A number with an idle byte.
-        "35 9 5 2 2 2 2",                // A second flag of a get.
-        "36 5 2 2 2 2 1 1 4",            // A fifth outcome.
-        "32 2 2 2 1 0 1 5 3 0 0 0 0",    // A fourth rule.
-        "32 2 2 2 1 0 1 5 9 0 0 0 0",    // A bit beside the rules.
-        "67 9 2 2 2 11",                 // An eleventh answer.
+        "70 128.128.128.128.16 1 1 1",     // A node of more than 32 bits.
+        "70 1 1 1 128.128.128.128.16 1",   // A consumer.
+        "70 1 1 1 1 128.128.128.128.16",   // A count of grants.
+        "71 1 1 1 1 1 128.128.128.128.16", // A term of more than 32 bits.
+        "84 129.0",                        // A number with an idle byte.
+        "35 9 5 2 2 2 2",                  // A second flag of a get.
+        "36 5 2 2 2 2 1 1 4",              // A fifth outcome.
+        "32 2 2 2 1 0 0 1 5 3 0 0 0 0",    // A fourth rule.
+        "32 2 2 2 1 0 0 1 5 9 0 0 0 0",    // A bit beside the rules.
+        "67 9 2 2 2 11",                   // An eleventh answer.
         "11",
         "31",
         "48",
         "63",
-        "71",
+        "72",
         "79",
         "89 1 2 0",                // A refusal that goes on.
         "89 1 4 0",                // A third flag of an answer.
@@ -296,8 +304,8 @@ fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
 /// A count that the bytes do not bear out takes no memory.
 #[test]
 fn a_count_of_targets_above_what_came_is_refused() {
-    let many = drawn("32 2 2 2 1 0 255.255.255.255.15 5 0 5 0");
-    assert_eq!(Forward::decode(&mut many.into()), Err(DecodeError::Truncated { at: 11 }), "at the count itself");
+    let many = drawn("32 2 2 2 1 0 0 255.255.255.255.15 5 0 5 0");
+    assert_eq!(Forward::decode(&mut many.into()), Err(DecodeError::Truncated { at: 12 }), "at the count itself");
 }
 
 #[test]
@@ -390,11 +398,13 @@ fn target() -> impl Strategy<Value = Target> {
 fn any_publish() -> impl Strategy<Value = Command> {
     let targets = prop::collection::vec(target(), 1..5);
     let message = (short(), short(), bytes(), bytes());
-    (channel(), number(), targets, number(), message).prop_map(|(channel, publish_seq, targets, delay_ms, message)| {
-        let (exchange, routing_key, properties, body) = message;
-        let message = Message { exchange, routing_key, properties, body };
-        Command::Publish(Publish { channel, publish_seq, targets: targets.into(), delay_ms, message })
-    })
+    (channel(), number(), number_u32(), targets, number(), message).prop_map(
+        |(channel, publish_seq, term, targets, delay_ms, message)| {
+            let (exchange, routing_key, properties, body) = message;
+            let message = Message { exchange, routing_key, properties, body };
+            Command::Publish(Publish { channel, publish_seq, term, targets: targets.into(), delay_ms, message })
+        },
+    )
 }
 
 fn command() -> impl Strategy<Value = Command> {
@@ -510,6 +520,12 @@ fn effect() -> impl Strategy<Value = Effect> {
     prop_oneof![
         (channel(), number(), number()).prop_map(|(channel, first, count)| Effect::Confirm { channel, first, count }),
         (channel(), number(), number()).prop_map(|(channel, first, count)| Effect::Refuse { channel, first, count }),
+        (channel(), number(), number(), number_u32()).prop_map(|(channel, first, count, term)| Effect::Returned {
+            channel,
+            first,
+            count,
+            term
+        }),
         any_delivery().prop_map(Effect::Deliver),
         (channel(), request(), reply()).prop_map(|(channel, request, reply)| Effect::Reply { channel, request, reply }),
         (consumer(), queue()).prop_map(|(consumer, queue)| Effect::Cancelled { consumer, queue }),

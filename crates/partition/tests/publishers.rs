@@ -128,7 +128,14 @@ fn the_same_channel_number_of_another_life_or_node_publishes_nothing_twice_and_l
     let publish = |rig: &mut Rig, channel: ChannelKey, publish_seq: u64| {
         let durability = Durability::Level(Level::Synced);
         let targets = smallvec![Target { queue: QUEUE, durability, selective: None }];
-        rig.command(Command::Publish(Publish { channel, publish_seq, targets, delay_ms: 0, message: message() }));
+        rig.command(Command::Publish(Publish {
+            channel,
+            publish_seq,
+            term: 0,
+            targets,
+            delay_ms: 0,
+            message: message(),
+        }));
         rig.run();
         assert_eq!(rig.confirmed(), [publish_seq]);
         rig.stat().0

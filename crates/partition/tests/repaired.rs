@@ -1,5 +1,4 @@
-//! Messages that rot on one member of three: fetched from the others and written anew; given up
-//! only when nobody has them.
+//! Messages that rot on one member of three: fetched from the others, or given up if nobody has them.
 #![allow(clippy::unwrap_used)]
 
 use broker::queue::Consumer;
@@ -261,6 +260,7 @@ impl Trio {
             self.command(Command::Publish(Publish {
                 channel: PUBLISHER,
                 publish_seq: seq,
+                term: 0,
                 targets,
                 delay_ms: 0,
                 message,

@@ -46,6 +46,7 @@ fn publish(channel: ChannelKey, publish_seq: u64, queues: &[QueueId], body: Vec<
     Command::Publish(Publish {
         channel,
         publish_seq,
+        term: 0,
         targets: queues.iter().map(target).collect(),
         delay_ms: 0,
         message: message(body),

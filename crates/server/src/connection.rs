@@ -789,6 +789,7 @@ impl Inner {
         while self.is_yielding {
             self.take_turn(client, local, now);
         }
+        local.switch.connection_left(self.session.number().0);
         self.input = BytesMut::new();
         self.session.spans_of_connection_end(&Turn { local, client });
         self.session.count_unfinished(0, &mut Cx { client: &mut self.amqp, host: &Turn { local, client } });

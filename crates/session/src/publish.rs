@@ -471,7 +471,7 @@ pub(super) fn send(
             properties: publish.properties.clone(),
             body: publish.body.clone(),
         };
-        let publish = Publish { channel, publish_seq: publish.publish_seq, targets, delay_ms, message };
+        let publish = Publish { channel, publish_seq: publish.publish_seq, term: 0, targets, delay_ms, message };
         cx.host.push(group.partition, Command::Publish(publish));
     }
     Ok(())

@@ -359,7 +359,8 @@ impl Session {
                     self.publish_spans_answered(at, first, count, false, cx.host);
                 }
             }
-            Effect::Refuse { first, count, .. } => {
+            // What is returned here nobody keeps: it is not told to another leader.
+            Effect::Refuse { first, count, .. } | Effect::Returned { first, count, .. } => {
                 self.probe.answered(key, first, count);
                 self.channels[at].confirm(first, count, true, cx.client);
                 if self.spans.is_some() {
@@ -374,7 +375,7 @@ impl Session {
             Effect::GrantReturned { consumer, count } => {
                 self.channels[at].grant_returned(consumer.number, count, cx.host);
             }
-            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => {
+            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } | Effect::Parted { .. } => {
                 unreachable!("the shard keeps what concerns no channel")
             }
         }

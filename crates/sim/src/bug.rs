@@ -136,6 +136,8 @@ pub enum Bug {
     OldLeaderIsHeard,
     /// What a leader was told that is settled does not come to the next one.
     RepeatIsLost,
+    /// A partition forgets the channels of a node whose link broke, as if they had ended.
+    ChannelIsForgotten,
     /// An alarm that is over holds publishers for ever.
     AlarmStays,
     /// A leader raises its machine to what it knows itself.
@@ -146,11 +148,22 @@ pub enum Bug {
     DiskIsReplaced,
     /// Nobody hears which members groups are to have.
     MapIsUntold,
+    /// What a leader refuses its publisher hears as confirmed.
+    RefusalIsAConfirm,
+    /// A node that starts changes the members of what it leads by a map of the past, and gives a vote
+    /// to a learner that never answered.
+    MapIsOfThePast,
+    /// Nobody hears that a socket took what came from another shard.
+    DrainIsForgotten,
+    /// What a full disk did not take is given up.
+    FullIsForgotten,
+    /// A machine that stood still forgets what was to happen meanwhile.
+    StallIsForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 69] = [
+    pub const ALL: [Bug; 75] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -215,11 +228,17 @@ impl Bug {
         Bug::ConfirmIsHasty,
         Bug::OldLeaderIsHeard,
         Bug::RepeatIsLost,
+        Bug::ChannelIsForgotten,
         Bug::AlarmStays,
         Bug::RaiseIsEarly,
         Bug::JoinerFounds,
         Bug::DiskIsReplaced,
         Bug::MapIsUntold,
+        Bug::RefusalIsAConfirm,
+        Bug::MapIsOfThePast,
+        Bug::DrainIsForgotten,
+        Bug::FullIsForgotten,
+        Bug::StallIsForgotten,
     ];
 
     /// What a wrong shell makes of the rules that it tells its partitions.

@@ -454,7 +454,9 @@ impl Checks {
             Effect::Reply { request, reply: Reply::Stat { ready, .. }, .. } => {
                 self.check_length(queue_of(*request), *ready);
             }
-            Effect::Refuse { channel, first, count } if !is_dead_letter_channel(*channel) => {
+            Effect::Refuse { channel, first, count } | Effect::Returned { channel, first, count, .. }
+                if !is_dead_letter_channel(*channel) =>
+            {
                 (*first..*first + *count).for_each(|seq| self.refused(group, said, *channel, seq));
             }
             Effect::Unused { queue } => _ = self.used_ms.insert(*queue, said.now_ms),
@@ -484,6 +486,10 @@ impl Checks {
     /// A leader refused a publish: one of its queues may be full.
     fn refused(&mut self, group: usize, said: Said, channel: ChannelKey, seq: u64) {
         let Some(id) = self.by_number.get(&(channel, seq)) else { return };
+        if said.serves && self.models[group].has_passed(channel, seq) {
+            // It comes again, and its leader does not know whether it was taken in.
+            return;
+        }
         let is_nowhere = said.serves && self.published[*id as usize].targets.len() == 1;
         // Where a refusal is an answer, it does not come again.
         if self.expected.gives_up[group] && (is_nowhere || !said.led_before) {

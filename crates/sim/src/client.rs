@@ -24,7 +24,8 @@ const CONFIRM_TIMEOUT: Micros = 2 * SECOND;
 /// How long a reader waits for any sign of life before it tries another node.
 const REPLY_TIMEOUT: Micros = 3 * SECOND;
 
-/// After so many refusals in a row a publisher looks for another node.
+/// After so many refusals in a row a publisher looks for another node; where it sends again what is refused, it
+/// gives up what was refused last.
 const REFUSALS_MAX: u32 = 20;
 
 /// How a queue keeps its messages.
@@ -394,7 +395,7 @@ impl Client {
                     p.unconfirmed.retain(|(seq, _, _)| *seq < first || *seq >= first + count);
                 }
             }
-            Effect::Refuse { first, count, .. } => match &mut self.part {
+            Effect::Refuse { first, count, .. } | Effect::Returned { first, count, .. } => match &mut self.part {
                 Part::Publisher(p) if p.habits.gives_up => {
                     p.unconfirmed.retain(|(seq, _, _)| *seq < first || *seq >= first + count);
                     p.refusals += 1;
@@ -403,7 +404,16 @@ impl Client {
                         self.close(false, n);
                     }
                 }
-                _ => self.close(false, n),
+                Part::Publisher(p) => {
+                    p.refusals += 1;
+                    if p.refusals >= REFUSALS_MAX {
+                        // Its leader does not know whether it was taken in, and never will.
+                        p.refusals = 0;
+                        p.unconfirmed.retain(|(seq, _, _)| *seq < first || *seq >= first + count);
+                    }
+                    self.close(false, n);
+                }
+                Part::Reader(_) => self.close(false, n),
             },
             Effect::Reply { reply: Reply::NotLeader | Reply::Unavailable, .. } => {
                 let ended = matches!(self.part, Part::Reader(_));
@@ -431,7 +441,11 @@ impl Client {
                     r.consumers.remove(&number);
                 }
             }
-            Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } | Effect::GrantReturned { .. } => {}
+            Effect::Unused { .. }
+            | Effect::DeadLetter(_)
+            | Effect::Lapsed { .. }
+            | Effect::GrantReturned { .. }
+            | Effect::Parted { .. } => {}
         }
     }
 
@@ -766,5 +780,5 @@ fn compose(
     };
     assert_eq!(checks.publish(published), id, "a message gets the number that stands in it");
     let message = Message { exchange, routing_key, properties, body };
-    (Command::Publish(Publish { channel, publish_seq: seq, targets, delay_ms, message }), id)
+    (Command::Publish(Publish { channel, publish_seq: seq, term: 0, targets, delay_ms, message }), id)
 }

@@ -6,7 +6,7 @@
 use crate::checks::{Checks, Expected, Figures, violated};
 use crate::client::{Client, Habits, Keeping, Now, QueueSettings, Wish};
 use crate::network::{self, Network};
-use crate::node::{Happening, Node, SessionId, Settings, StepOutput, TOPOLOGY};
+use crate::node::{Happening, NoSockets, Node, SessionId, Settings, StepOutput, TOPOLOGY};
 use crate::plan::{Faults, Options, Plan};
 use crate::random::Random;
 use crate::registry::Registry;
@@ -143,7 +143,7 @@ impl Cluster {
             upkeep: plan.upkeep,
             bug: options.bug,
             alone: false,
-            asks_for_queues: false,
+            by_record: false,
             forwards: false,
             has_rot: options.faults.rot || options.faults.log_rot || options.faults.start_rot,
             turnover: options.turnover,
@@ -316,7 +316,7 @@ impl Cluster {
             Event::Node { node, life, happening } => {
                 if self.nodes[node].life == life {
                     let mut out = StepOutput::default();
-                    self.nodes[node].happen(now, happening, &mut out);
+                    self.nodes[node].happen(now, happening, &mut NoSockets, &mut out);
                     self.settle(node, out);
                 }
             }
@@ -447,8 +447,6 @@ impl Cluster {
         if let Some(why) = stopped {
             self.trace.line(now, || format!("{id} stops: {why}"));
             if why.contains("could not be synced") {
-                // The server takes away the proof that nothing is missing.
-                self.nodes[node].boot += 1;
                 self.checks.lost_unsynced(id);
             }
             self.fall(node);
@@ -535,6 +533,9 @@ impl Cluster {
         self.nodes[node].knows(known);
         if self.options.faults.start_rot && self.nodes.len() > 1 && node == self.victim && !self.draining {
             self.rot_before_start(node);
+        }
+        if self.options.spread {
+            self.nodes[node].shards = self.random.between(1, 3) as usize;
         }
         match self.nodes[node].start(now, &mut out) {
             Ok(restored) => {

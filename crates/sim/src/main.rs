@@ -8,7 +8,7 @@ use sim::{Bug, Cluster, Faults, Figures, Options, Sessions, sessions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot,start-rot,leaders] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--upgrades yes|no] [--members yes|no] [--mapped yes|no] [--pools yes|no] [--sessions yes|no] [--trace LINES]";
+const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot,start-rot,leaders] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--upgrades yes|no] [--members yes|no] [--mapped yes|no] [--spread yes|no] [--pools yes|no] [--sessions yes|no] [--trace LINES]";
 
 struct Arguments {
     from: u64,
@@ -44,6 +44,7 @@ fn parse() -> Option<Arguments> {
                 arguments.options.mapped = value == "yes";
                 arguments.options.members |= arguments.options.mapped;
             }
+            "--spread" => arguments.options.spread = value == "yes",
             "--declares" => arguments.options.declares = value == "yes",
             "--sessions" => arguments.sessions = value == "yes",
             "--trace" => arguments.trace = Some(value.parse().ok()?),

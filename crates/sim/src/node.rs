@@ -19,7 +19,9 @@ use crate::schedule::{MS, Micros};
 use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Change, LogIndex, Membership, NodeId, Refused, Role, Term};
-use node::{Batch, Completions, EndingMember, LogQueue, LogWriter, Millis, Reader, Shard, Task, Upkeep, Waits};
+use node::{
+    Batch, Completions, EndingMember, LogQueue, LogWriter, Millis, QueueMember, Reader, Shard, Task, Upkeep, Waits,
+};
 use partition::machine::FIRST_MACHINE_VERSION;
 use partition::outputs::Read;
 use partition::peer::forward::Forward;
@@ -27,7 +29,8 @@ use partition::{Command, Effect, PeerFrame, QueuePartition};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use storage::{DataFolder, FaultyDisk, Life, Record, RecordKind, StorageError};
+use storage::{ClusterRecord, DataFolder, FaultyDisk, Life, Record, RecordKind, StorageError};
+use switch::Directory;
 
 mod files;
 mod queues;
@@ -51,8 +54,6 @@ const INDEX_BYTES: u64 = 4 << 10;
 const SYNC_DELAY_MAX: Micros = 10 * MS;
 /// How often the node notes what may be forgotten.
 const FORGOT_EVERY: Micros = 150 * MS;
-/// The queues in the memory of a node that no other node knows.
-const TRANSIENT: PartitionId = PartitionId::in_memory(NodeNumber(0), 0);
 /// Wall clock of the cluster at the start of a run, milliseconds.
 pub(crate) const EPOCH_MS: u64 = 1_700_000_000_000;
 
@@ -87,12 +88,12 @@ pub struct Settings {
     pub upgrades: bool,
     /// Extents may rot.
     pub has_rot: bool,
-    /// What clients use comes from the topology's group, which may lag: members ask it for queues.
-    pub asks_for_queues: bool,
     /// What a node wants decided goes to whoever leads the topology's group.
     pub forwards: bool,
     /// It is a cluster of one, and starts as the server does then.
     pub alone: bool,
+    /// It is a node of a cluster, and starts as the server does then, by its record.
+    pub by_record: bool,
     /// Partitions whose publishers take a refusal for an answer: what follows one may be taken in.
     pub gives_up: Vec<bool>,
     /// Only the first partition is founded with the nodes: the others come to be by the topology, with
@@ -100,26 +101,34 @@ pub struct Settings {
     pub pools: bool,
 }
 
-impl Settings {
-    /// Where a partition stands on a node's shard: behind the queues in memory, the topology's
-    /// behind all others.
-    fn place_of(&self, partition: PartitionId) -> Option<usize> {
-        if partition.is_in_memory() {
-            return Some(0);
-        }
-        let number = self.partitions.iter().position(|p| *p == partition);
-        let number = number.or_else(|| (self.declares && partition == TOPOLOGY).then_some(self.partitions.len()));
-        number.map(|number| number + 1)
+/// The connections that a node's shards write to.
+pub trait Sockets {
+    /// How many bytes a shard's partition may give a consumer now, in this step of it; `None` leaves
+    /// that to chance.
+    fn room(&mut self, shard: usize, consumer: ConsumerKey) -> Option<usize>;
+
+    /// The step is over: what it was given is used, or given back.
+    fn settle(&mut self, shard: usize);
+}
+
+/// Whether there is room is left to chance.
+pub struct NoSockets;
+
+impl Sockets for NoSockets {
+    fn room(&mut self, _: usize, _: ConsumerKey) -> Option<usize> {
+        None
     }
+
+    fn settle(&mut self, _: usize) {}
 }
 
 /// Something that happens on a node.
 #[derive(Debug)]
 pub enum Happening {
-    /// The shard takes what is in its inbox.
-    Turn,
-    /// The shard has nothing better to do than to write what was left to it.
-    Commit,
+    /// A shard takes what is in its inbox.
+    Turn(usize),
+    /// A shard has nothing better to do than to write what was left to it.
+    Commit(usize),
     /// The log's thread looks what there is to do.
     LogDue,
     /// Whoever holds the log has written.
@@ -130,8 +139,8 @@ pub enum Happening {
     Read(Read),
     /// The upkeep thread did something.
     Upkeep,
-    /// A partition wants a turn now, whether or not anything came for it.
-    Due,
+    /// A partition of a shard wants a turn now, whether or not anything came for it.
+    Due(usize),
     /// The node notes which partitions have not caught up since the end of their log was in doubt.
     Forgot,
 }
@@ -151,8 +160,8 @@ pub struct StepOutput {
     pub resets: Vec<SessionId>,
     /// Entries that a partition appended: partition, term, index, body as stored.
     pub appended: Vec<(PartitionId, Term, LogIndex, Bytes)>,
-    /// Consumers that were passed over, as their connections had no room.
-    pub passed_over: Vec<ConsumerKey>,
+    /// Consumers that a shard passed over, as their connections had no room.
+    pub passed_over: Vec<(usize, ConsumerKey)>,
     /// Messages that were fetched from another member, because they had rotted.
     pub repaired: u64,
     /// Entries that a follower needed and that had rotted.
@@ -230,6 +239,18 @@ struct Session {
     broken: bool,
 }
 
+/// One of a node's shards: partitions that take their turns together, and what waits for them.
+struct Thread {
+    shard: Shard<topology::Decided>,
+    waits: RefCell<Waits>,
+    /// Whose commands wait, in their order, by place; nobody's are the node's own.
+    senders: Vec<VecDeque<Option<SessionId>>>,
+    commands: VecDeque<(SessionId, Input)>,
+    turn_due: bool,
+    /// When a partition wants a turn.
+    due_at: Option<Millis>,
+}
+
 /// A node that is up.
 struct Running {
     folder: DataFolder<FaultyDisk>,
@@ -247,24 +268,22 @@ struct Running {
     upkeep: Upkeep<FaultyDisk>,
     tasks: VecDeque<Task>,
     is_upkeep_due: bool,
-    shard: Shard<topology::Decided>,
-    waits: RefCell<Waits>,
-    /// Whose commands wait, in their order, by place; nobody's are the node's own.
-    senders: Vec<VecDeque<Option<SessionId>>>,
+    threads: Vec<Thread>,
+    directory: Directory,
+    /// The shard of each partition of queues, by its number, and its place there.
+    places: Vec<(usize, usize)>,
     lists: BTreeMap<PartitionId, Completions>,
     /// The terms in which partitions took commands last, to notice a change.
     serving: Vec<Option<Term>>,
     /// Partitions of which something in the log is damaged.
     quarantined: BTreeSet<PartitionId>,
-    commands: VecDeque<(SessionId, Input)>,
-    turn_due: bool,
-    /// When a partition wants a turn.
-    due_at: Option<Millis>,
     bug: Option<Bug>,
     reading: u32,
     sessions: BTreeMap<SessionId, Session>,
     channels: BTreeMap<ChannelKey, SessionId>,
-    stalled: BTreeSet<(usize, ConsumerKey)>,
+    /// Consumers that were passed over, each with the number of its partition, if that is one of
+    /// queues on the disk.
+    stalled: BTreeSet<(Option<usize>, ConsumerKey)>,
     consumed: BTreeMap<ConsumerKey, QueueId>,
     /// A delivery that a wrong shell sends once more, and since when.
     kept: Option<(Micros, PartitionId, Effect)>,
@@ -291,13 +310,17 @@ pub struct Node {
     pub disk: Arc<FaultyDisk>,
     /// The number of its present start, where clients speak through sessions.
     pub start_number: u32,
+    /// Over how many shards its partitions are spread from its next start on.
+    pub shards: usize,
+    /// With whom it founded the cluster, or what it was told when it joined.
+    pub record: Option<ClusterRecord>,
     /// Its lives so far; what was meant for an earlier one must not reach it.
     pub life: u32,
     /// The newest machine version that every member has said to know, each at its last start.
     pub all_can: u32,
     /// What this node said at its last start.
     pub said_can: u32,
-    /// How often what was written may have been lost: the boots of its machine, and failed syncs.
+    /// The boots of its machine.
     pub boot: u32,
     /// It does nothing until then: a stalled machine.
     pub paused_until: Micros,
@@ -330,6 +353,8 @@ impl Node {
             id,
             disk,
             start_number: 0,
+            shards: 1,
+            record: None,
             life: 0,
             all_can: FIRST_MACHINE_VERSION,
             said_can: FIRST_MACHINE_VERSION,
@@ -392,7 +417,7 @@ impl Node {
     pub fn transfer(&mut self, partition: usize, to: NodeId) {
         if let Some(r) = &mut self.running {
             // Refused where it does not lead, or hands it over already.
-            let Some(member) = r.shard.queues_mut(partition + 1) else { return };
+            let Some(member) = r.queues_mut(partition) else { return };
             let _ = member.partition_mut().replica_mut().group_mut().transfer_leadership(to);
         }
     }
@@ -410,26 +435,27 @@ impl Node {
         out: &mut StepOutput,
     ) -> Result<(), Refused> {
         let r = self.up();
-        let member = r.shard.queues_mut(partition + 1).expect("who leads is no damaged group");
+        let at = r.places[partition];
+        let member = r.queues_mut(partition).expect("who leads is no damaged group");
         member.partition_mut().replica_mut().group_mut().change_membership(changes)?;
-        r.waits.borrow_mut().wake(partition + 1);
-        self.want_turn(out);
+        self.wake(at, out);
         Ok(())
     }
 
     /// Ends this node's part in a partition's group; false if it has none, or has begun to.
     pub fn end_group(&mut self, partition: usize, out: &mut StepOutput) -> bool {
         let Some(r) = self.running.as_mut().filter(|r| r.queues(partition).is_some()) else { return false };
-        r.shard.end(partition + 1);
-        r.waits.borrow_mut().wake(partition + 1);
-        self.want_turn(out);
+        let at = r.places[partition];
+        r.threads[at.0].shard.end(at.1);
+        self.wake(at, out);
         true
     }
 
     /// Whether nothing is left here of a group that this node left.
     pub fn has_left(&self, partition: usize) -> bool {
-        let ending = self.running.as_ref().and_then(|r| r.shard.ending(partition + 1));
-        ending.is_some_and(EndingMember::is_over)
+        let Some(r) = &self.running else { return false };
+        let (shard, place) = r.places[partition];
+        r.threads[shard].shard.ending(place).is_some_and(EndingMember::is_over)
     }
 
     /// The disk is gone, with everything that was on it. Only with a wrong shell does the node come
@@ -466,12 +492,9 @@ impl Node {
 
     /// A frame of another node arrives.
     pub fn receive(&mut self, from: NodeId, partition: PartitionId, frame: PeerFrame, out: &mut StepOutput) {
-        let Some(place) = self.settings.place_of(partition) else { return };
         let is_lost = partition == TOPOLOGY && matches!(frame, PeerFrame::PullImage { .. });
-        let Some(r) = &self.running else { return };
         if self.settings.bug != Some(Bug::PullsAreLost) || !is_lost {
-            r.waits.borrow_mut().receive(place, from, frame);
-            self.want_turn(out);
+            self.put(partition, out, |waits, place| waits.receive(place, from, frame));
         }
     }
 
@@ -483,15 +506,17 @@ impl Node {
         forward: Forward,
         out: &mut StepOutput,
     ) {
-        let Some(place) = self.settings.place_of(partition) else { return };
-        let Some(r) = &self.running else { return };
-        r.waits.borrow_mut().receive_forward(place, from, forward);
-        self.want_turn(out);
+        self.put(partition, out, |waits, place| waits.receive_forward(place, from, forward));
     }
 
-    /// Whether its shard waits for its own sync.
-    pub(crate) fn stands_still(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| running.author == Some(files::Author::Shard))
+    /// Whether a shard waits for its own sync.
+    pub(crate) fn stands_still(&self, shard: usize) -> bool {
+        self.running.as_ref().is_some_and(|running| running.author == Some(files::Author::Shard(shard)))
+    }
+
+    /// Where each partition runs, while the node is up.
+    pub(crate) fn directory(&self) -> Option<&Directory> {
+        self.running.as_ref().map(|running| &running.directory)
     }
 
     /// A client connects; false if nobody listens.
@@ -505,41 +530,53 @@ impl Node {
     /// A command of a client arrives.
     pub fn command(&mut self, session: SessionId, command: Command, out: &mut StepOutput) {
         let Some(command) = self.look_up(session, command, out) else { return };
-        let Some(r) = &mut self.running else { return };
-        r.commands.push_back((session, Input::Command(command)));
-        self.want_turn(out);
+        self.input(session, Input::Command(command), out);
     }
 
     /// Something comes for a partition, whether from here or elsewhere. Lost if the node is down.
     pub fn enqueue(&mut self, partition: usize, command: Command, out: &mut StepOutput) {
-        self.enqueue_at(partition + 1, command, out);
+        self.enqueue_for(self.settings.partitions[partition], command, out);
     }
 
-    /// Something comes for the queues in memory.
-    pub fn enqueue_transient(&mut self, command: Command, out: &mut StepOutput) {
-        self.enqueue_at(0, command, out);
+    /// The same, by the partition's name, which may be what a shard has in memory.
+    pub fn enqueue_for(&mut self, partition: PartitionId, command: Command, out: &mut StepOutput) {
+        let Some(r) = &mut self.running else { return };
+        let Some(at) = r.directory.find(partition) else { return };
+        r.send(at, None, command);
+        self.want_turn(at.0, out);
     }
 
     /// The topology has this queue from now on.
     pub fn declare(&mut self, partition: PartitionId, queue: QueueId, out: &mut StepOutput) {
-        let Some(place) = self.settings.place_of(partition) else { return };
-        if let Some(r) = &self.running {
-            r.waits.borrow_mut().declare(place, queue);
-            self.want_turn(out);
-        }
-    }
-
-    fn enqueue_at(&mut self, place: usize, command: Command, out: &mut StepOutput) {
-        let Some(r) = &mut self.running else { return };
-        r.send(place, None, command);
-        self.want_turn(out);
+        self.put(partition, out, |waits, place| waits.declare(place, queue));
     }
 
     /// A client's connection ends, and its channel with it if `ended`.
     pub fn close(&mut self, session: SessionId, ended: bool, out: &mut StepOutput) {
+        self.input(session, if ended { Input::ChannelEnds } else { Input::SessionEnds }, out);
+    }
+
+    /// Something came on a connection, for the shard of its partition; from one that is gone it is
+    /// for nobody.
+    fn input(&mut self, session: SessionId, input: Input, out: &mut StepOutput) {
         let Some(r) = &mut self.running else { return };
-        r.commands.push_back((session, if ended { Input::ChannelEnds } else { Input::SessionEnds }));
-        self.want_turn(out);
+        let Some(of) = r.sessions.get(&session) else { return };
+        let (shard, _) = r.places[of.partition];
+        r.threads[shard].commands.push_back((session, input));
+        self.want_turn(shard, out);
+    }
+
+    /// Puts something where a partition finds it in its next turn; nothing where it does not run.
+    fn put(&mut self, partition: PartitionId, out: &mut StepOutput, put: impl FnOnce(&mut Waits, usize)) {
+        let Some(r) = &self.running else { return };
+        let Some((shard, place)) = r.directory.find(partition) else { return };
+        put(&mut r.threads[shard].waits.borrow_mut(), place);
+        self.want_turn(shard, out);
+    }
+
+    fn wake(&mut self, (shard, place): (usize, usize), out: &mut StepOutput) {
+        self.up().threads[shard].waits.borrow_mut().wake(place);
+        self.want_turn(shard, out);
     }
 
     /// The client that has this channel here.
@@ -548,9 +585,12 @@ impl Node {
     }
 
     /// Something that was to happen happens.
-    pub fn happen(&mut self, now: Micros, happening: Happening, out: &mut StepOutput) {
+    pub fn happen(&mut self, now: Micros, happening: Happening, sockets: &mut dyn Sockets, out: &mut StepOutput) {
         self.now = now;
         if self.running.is_none() {
+            return;
+        }
+        if now < self.paused_until && self.settings.bug == Some(Bug::StallIsForgotten) {
             return;
         }
         if now < self.paused_until {
@@ -560,19 +600,18 @@ impl Node {
         }
         match happening {
             // It stands still: whoever it waits for calls it.
-            Happening::Turn if self.up().author == Some(files::Author::Shard) => self.up().turn_due = false,
-            Happening::Turn => self.turn(out),
-            Happening::Commit => self.commit(out),
+            Happening::Turn(shard) if self.stands_still(shard) => self.up().threads[shard].turn_due = false,
+            Happening::Turn(shard) => self.turn(shard, sockets, out),
+            Happening::Commit(shard) => self.commit(shard, out),
             Happening::LogDue => self.look_at_log(out),
             Happening::Write => self.write(out),
             Happening::Sync => self.sync(out),
             Happening::Read(read) => self.read(read, out),
             Happening::Upkeep => self.upkeep(out),
-            Happening::Due => {
-                let is_it = self.up().due_at.is_some_and(|at| at <= now / MS);
-                if is_it {
-                    self.up().due_at = None;
-                    self.want_turn(out);
+            Happening::Due(shard) => {
+                let thread = &mut self.up().threads[shard];
+                if thread.due_at.take_if(|at| *at <= now / MS).is_some() {
+                    self.want_turn(shard, out);
                 }
             }
             Happening::Forgot => {
@@ -581,7 +620,7 @@ impl Node {
                     Err(error) if !error.is_full() => {
                         out.stopped = Some(format!("what is forgotten could not be noted: {error}"));
                     }
-                    _ => self.want_turn(out),
+                    _ => (0..self.up().threads.len()).for_each(|shard| self.want_turn(shard, out)),
                 }
             }
         }
@@ -591,12 +630,10 @@ impl Node {
         self.running.as_mut().expect("only a node that is up is asked")
     }
 
-    fn want_turn(&mut self, out: &mut StepOutput) {
+    fn want_turn(&mut self, shard: usize, out: &mut StepOutput) {
         let after = self.random.between(2, 60);
-        let r = self.up();
-        if !r.turn_due {
-            r.turn_due = true;
-            out.later.push((after, Happening::Turn));
+        if !std::mem::replace(&mut self.up().threads[shard].turn_due, true) {
+            out.later.push((after, Happening::Turn(shard)));
         }
     }
 
@@ -617,7 +654,14 @@ impl Running {
 
     /// A partition of queues, unless it is quarantined.
     fn queues(&self, partition: usize) -> Option<&QueuePartition> {
-        Some(self.shard.queues(partition + 1)?.partition())
+        let (shard, place) = self.places[partition];
+        Some(self.threads[shard].shard.queues(place)?.partition())
+    }
+
+    /// The same, with what its shard knows of it.
+    fn queues_mut(&mut self, partition: usize) -> Option<&mut QueueMember> {
+        let (shard, place) = self.places[partition];
+        self.threads[shard].shard.queues_mut(place)
     }
 
     /// All that are not quarantined, by their numbers.
@@ -626,9 +670,10 @@ impl Running {
     }
 
     /// Puts a command where its partition finds it.
-    fn send(&mut self, place: usize, sender: Option<SessionId>, command: Command) {
-        self.senders[place].push_back(sender);
-        self.waits.borrow_mut().push(place, command);
+    fn send(&mut self, (shard, place): (usize, usize), sender: Option<SessionId>, command: Command) {
+        let thread = &mut self.threads[shard];
+        thread.senders[place].push_back(sender);
+        thread.waits.borrow_mut().push(place, command);
     }
 }
 

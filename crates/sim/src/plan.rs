@@ -112,12 +112,14 @@ pub struct Options {
     /// build knows a version of the queues' machine that no real one does.
     pub upgrades: bool,
     /// Members of the groups change: nodes join, take the place of others, leave; disks are lost
-    /// for good. Not together with `declares`, whose group keeps its members, nor with leaders
-    /// that are hit or a log that rots.
+    /// for good. Not together with `declares`, whose group keeps its members without sessions, nor
+    /// with leaders that are hit or a log that rots.
     pub members: bool,
     /// The same by a map of who is to have what, which nodes hear of late and leaders follow by
     /// themselves, as in the server.
     pub mapped: bool,
+    /// Nodes have up to three shards, another number at each start. With sessions they always do.
+    pub spread: bool,
     /// With sessions and more than three nodes: quorum queues live in partitions with members on three of
     /// the nodes, which come to be with the first of them.
     pub pools: bool,
@@ -138,6 +140,7 @@ impl Default for Options {
             upgrades: false,
             members: false,
             mapped: false,
+            spread: false,
             pools: false,
         }
     }

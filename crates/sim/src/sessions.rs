@@ -15,13 +15,16 @@ mod client;
 mod front;
 mod ledger;
 mod links;
+mod members;
 mod nodes;
+mod shards;
+mod sockets;
 mod wire;
 
 use crate::bug::Bug;
 use crate::checks::violated;
 use crate::network::{self, Network};
-use crate::node::{Happening, Node, Settings, StepOutput, TOPOLOGY};
+use crate::node::{Happening, Node, Settings, StepOutput};
 use crate::plan::Options;
 use crate::random::Random;
 use crate::schedule::{MS, Micros, SECOND, Schedule};
@@ -29,30 +32,33 @@ use crate::trace::Trace;
 use amqp::{Connection, ConnectionConfig};
 use audit::{Audit, Task};
 use broker::topology::Topology;
-use broker::{ConsumerKey, NodeLife, NodeNumber, PartitionId};
+use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId};
 use bytes::{Bytes, BytesMut};
 use client::{Client, DEAD, FLEETING, SHORT_LIVED, Wish, declare, exclusive, fleeting};
 use consensus::NodeId;
-use front::{ConnectionId, Crossroads, Desk, Front, PARTITIONS, Sent};
+use front::{ConnectionId, Desk, Front, PARTITIONS, Sent};
 pub use ledger::Figures;
 use ledger::{Ledger, TO_ALL};
 use links::Links;
-use node::Waiting;
-use partition::command::Disposition;
+use members::{Comings, founding_record};
 use partition::peer::forward::Forward;
 use partition::{Command, Effect};
 use session::report::ConnectionNumber;
 use session::{Cx, Peer, Session};
+use sockets::{Sizes, Socket, Windows};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::IoSlice;
 use std::sync::Arc;
-use std::task::Waker;
 
 /// Queues that are kept.
 const KEPT: u64 = 4;
+/// So long after its start a node may not know what was decided before, if it is cut off meanwhile.
+const NEW_FOR: Micros = 10 * SECOND;
 /// How long a run may take to set up, or to heal and be looked at.
 const PATIENCE: Micros = 120 * SECOND;
+/// Once the faults are over, every queue that has messages and consumers gives them some within this
+/// time: some clients take seconds for what they hold.
+const FED_WITHIN: Micros = 40 * SECOND;
 /// What stands for the audit where a client is named.
 const AUDITOR: usize = usize::MAX;
 
@@ -141,6 +147,8 @@ enum Event {
         client: usize,
     },
     Weather,
+    /// Nodes come and go.
+    Members,
     Restart {
         node: usize,
         life: u32,
@@ -160,6 +168,7 @@ struct Served {
     timer_at: Micros,
     /// Consumers that were passed over.
     starved: Vec<ConsumerKey>,
+    socket: Socket,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +204,14 @@ pub struct Sessions {
     late: u64,
     /// What was settled, for a shell that loses what comes again.
     settled: BTreeSet<(u64, u64)>,
+    /// Nodes that come and go, if any do.
+    comings: Option<Comings>,
+    seed: u64,
+    sizes: Sizes,
+    /// When each node was started last.
+    started: BTreeMap<usize, Micros>,
+    /// Publishes that came to a member, to count those that come again.
+    handed: BTreeSet<(PartitionId, ChannelKey, u64)>,
 }
 
 impl Sessions {
@@ -202,6 +219,9 @@ impl Sessions {
     pub fn new(seed: u64, options: Options) -> Sessions {
         let mut random = Random::new(seed ^ 0x5e55);
         let members: Vec<NodeId> = (1..=options.nodes).map(NodeId).collect();
+        assert!(!options.members || options.nodes > 1, "nobody joins a node that is alone here");
+        // Nodes whose map is there from the start, as one that grew would have it.
+        let pools = options.pools && options.nodes > 3;
         let settings = Settings {
             members: members.clone(),
             partitions: (1..=PARTITIONS).map(PartitionId).collect(),
@@ -213,20 +233,28 @@ impl Sessions {
             bug: options.bug,
             has_rot: options.faults.rot,
             alone: options.nodes == 1,
-            asks_for_queues: options.nodes > 1 && options.bug != Some(Bug::RulesAreForgotten),
+            by_record: options.nodes > 1 && !pools,
             turnover: false,
             forwards: options.nodes > 1,
             declares: true,
             upgrades: false,
             gives_up: vec![true; PARTITIONS as usize],
-            pools: options.pools && options.nodes > 3,
+            pools,
         };
-        let nodes: Vec<_> = members.iter().map(|id| Node::new(*id, settings.clone(), random.fork())).collect();
+        let spares = if options.members { members::SPARES } else { 0 };
+        let all = (1..=options.nodes + spares).map(NodeId);
+        let mut nodes: Vec<_> = all.map(|id| Node::new(id, settings.clone(), random.fork())).collect();
+        if settings.by_record {
+            let record = founding_record(&nodes[..members.len()]);
+            nodes[..members.len()].iter_mut().for_each(|node| node.record = Some(record.clone()));
+        }
+        let comings = options.members.then(|| Comings::new(&members, random.fork()));
         let clients = (0..random.between(2, 5)).map(|number| Client::new(number, random.fork())).collect();
         let config = ConnectionConfig { heartbeat_s: 0, ..ConnectionConfig::default() };
         let kept: Vec<String> = (0..KEPT).map(|number| format!("k.{number}")).collect();
         let mut ledger = Ledger::new(kept.clone());
         ledger.has_full_sockets = random.chance(40);
+        let sizes = if ledger.has_full_sockets { Sizes::small(&mut random) } else { Sizes::ample() };
         ledger.leaders_move = options.nodes > 1;
         Sessions {
             schedule: Schedule::default(),
@@ -246,6 +274,11 @@ impl Sessions {
             phase: Phase::Begins,
             until: PATIENCE,
             settled: BTreeSet::new(),
+            comings,
+            seed,
+            sizes,
+            handed: BTreeSet::new(),
+            started: BTreeMap::new(),
             lives: 0,
         }
     }
@@ -253,7 +286,7 @@ impl Sessions {
     /// Runs to the end: a time of work and faults, then a time to heal, then a look at what is
     /// there. Panics if something is not as it must be.
     pub fn run(&mut self) -> Figures {
-        for node in 0..self.nodes.len() {
+        for node in 0..self.options.nodes as usize {
             self.start(node);
         }
         for client in (0..self.clients.len()).chain([AUDITOR]) {
@@ -293,15 +326,24 @@ impl Sessions {
         match self.phase {
             Phase::Begins if self.audit.is_done() && self.all_know_the_same() => {
                 self.phase = Phase::Works;
-                self.until = now + self.random.between(4, 12) * SECOND;
+                let longer = if self.comings.is_some() { 10 } else { 0 };
+                self.until = now + (longer + self.random.between(4, 12)) * SECOND;
                 self.leave(AUDITOR, 0);
+                if self.comings.is_some() {
+                    self.schedule.after(SECOND, Event::Members);
+                }
                 self.schedule.after(300 * MS, Event::Weather);
             }
             Phase::Works if now > self.until => {
                 self.phase = Phase::Settles;
+                self.until = now + FED_WITHIN;
                 self.heal();
             }
-            Phase::Settles if self.clients.iter().all(Client::is_quiet) => {
+            Phase::Settles if now > self.until && self.starved().is_some() => {
+                let queue = self.starved().expect("it was looked at");
+                violated("starved", &format!("{queue} has messages and consumers, and they get none"));
+            }
+            Phase::Settles if self.clients.iter().all(Client::is_quiet) && self.starved().is_none() => {
                 self.phase = Phase::Waits;
                 (0..self.clients.len()).for_each(|client| self.leave(client, 0));
                 self.until = now + 5 * SECOND;
@@ -311,7 +353,7 @@ impl Sessions {
                 self.audit = Audit::new(self.audits());
                 self.until = now + PATIENCE;
             }
-            Phase::Audits if self.audit.is_done() => {
+            Phase::Audits if self.audit.is_done() && self.unsettled().is_none() => {
                 self.ledger.finish();
                 let is_pooled = |topology: &Topology, id| topology.founders_of(id).is_some();
                 let pooled = |topology: &Topology| {
@@ -320,7 +362,12 @@ impl Sessions {
                 self.ledger.figures.pooled += self.nodes[0].topology().map_or(0, pooled) as u64;
                 return true;
             }
-            Phase::Begins | Phase::Audits if now > self.until => violated("liveness", &self.describe()),
+            Phase::Begins | Phase::Audits if now > self.until => {
+                if let Some(what) = self.unsettled().filter(|_| self.audit.is_done()) {
+                    violated("members", &what);
+                }
+                violated("liveness", &self.describe());
+            }
             _ => {}
         }
         false
@@ -330,7 +377,23 @@ impl Sessions {
     /// at another for a while.
     fn all_know_the_same(&self) -> bool {
         let applied = |node: &Node| node.topology_view().map(|view| view.applied);
-        self.nodes.iter().all(|node| applied(node).is_some() && applied(node) == applied(&self.nodes[0]))
+        let mut there = self.nodes.iter().enumerate().filter(|(node, _)| self.is_there(*node));
+        there.all(|(_, node)| applied(node).is_some() && applied(node) == applied(&self.nodes[0]))
+    }
+
+    /// A queue that is kept, has messages and consumers, and has given them none since the faults are
+    /// over.
+    fn starved(&self) -> Option<String> {
+        let since = self.until - FED_WITHIN;
+        let mut figures = Vec::new();
+        for node in &self.nodes {
+            (0..PARTITIONS as usize).filter_map(|at| node.partition(at)).for_each(|member| member.survey(&mut figures));
+        }
+        let waits = figures.iter().filter(|of| of.ready > 0 && of.consumers > 0);
+        let topology = self.nodes.iter().find_map(Node::topology)?;
+        let mut names = waits.filter_map(|of| Some(topology.queue(of.queue)?.name.to_string()));
+        let is_fed = |name: &String| self.ledger.fed_at.get(name).is_some_and(|at| *at > since);
+        names.find(|name| self.ledger.kept.contains(name) && !is_fed(name))
     }
 
     fn audits(&self) -> Vec<Task> {
@@ -346,10 +409,17 @@ impl Sessions {
         self.ledger.now = now;
         match event {
             Event::Node { node, life, happening } if self.nodes[node].life == life => {
+                if matches!(happening, Happening::Turn(_)) {
+                    self.tell_map(node);
+                }
                 let mut out = StepOutput::default();
-                self.nodes[node].happen(now, happening, &mut out);
+                let Sessions { nodes, fronts, served, .. } = self;
+                let mut sockets = Windows { front: fronts[node].as_ref(), served, reserved: Vec::new() };
+                nodes[node].happen(now, happening, &mut sockets, &mut out);
                 self.settle(node, out);
             }
+            // There is no link to who was forgotten.
+            Event::Packet { from, to, .. } if self.refuses(to, from.0 as usize - 1) => {}
             Event::Packet { from, to, packet, waited: false } if self.mail_until(to, &packet) > now => {
                 let at = self.mail_until(to, &packet);
                 self.schedule.at(at, Event::Packet { from, to, packet, waited: true });
@@ -372,7 +442,7 @@ impl Sessions {
             }
             Event::Leader { node, life, partition, leader, term } if self.nodes[node].life == life => {
                 if let Some(front) = &self.fronts[node] {
-                    front.shards[0].switch.note_leader(partition, leader, term);
+                    front.switch_of(partition).note_leader(partition, leader, term);
                 }
                 self.carry(node);
             }
@@ -385,7 +455,7 @@ impl Sessions {
                 self.with_session(connection, |_, _| {});
             }
             Event::Left { connection } => self.end(connection),
-            Event::ToClient { connection, bytes } => self.tell_client(connection, &bytes),
+            Event::ToClient { connection, bytes } => self.read(connection, &bytes),
             Event::Gone { connection } => {
                 for client in self.clients.iter_mut().filter(|client| client.connection == Some(connection)) {
                     client.lost();
@@ -402,7 +472,10 @@ impl Sessions {
             }
             Event::Client { client } => self.act(client),
             Event::Weather => self.weather(),
-            Event::Restart { node, life } if self.nodes[node].life == life && !self.nodes[node].is_up() => {
+            Event::Members => self.change_nodes(),
+            Event::Restart { node, life }
+                if self.nodes[node].life == life && !self.nodes[node].is_up() && self.comes_back(node) =>
+            {
                 self.start(node);
             }
             _ => {}
@@ -472,7 +545,9 @@ impl Sessions {
             to_client: now,
             timer_at: Micros::MAX,
             starved: Vec::new(),
+            socket: Socket::new(self.sizes),
         };
+        front.shards[served.shard].switch.connection_came(connection);
         self.served.insert(connection, served);
         self.trace.line(now, || format!("client {client} connects to n{} as c{connection}", node + 1));
         match client {
@@ -557,18 +632,16 @@ impl Sessions {
             }
         }
         served.amqp.flush_confirms();
-        let mut bytes = Vec::new();
-        while !served.amqp.output().is_empty() {
-            let mut slices = [IoSlice::new(&[]); 16];
-            let filled = served.amqp.output().chunks(&mut slices);
-            let count = slices[..filled].iter().map(|slice| slice.len()).sum();
-            slices[..filled].iter().for_each(|slice| bytes.extend_from_slice(slice));
-            served.amqp.wrote(count, ms);
-        }
-        served.session.drained(&desk);
-        for consumer in served.starved.drain(..) {
-            if let Some(number) = desk.switch().number_of(consumer.channel) {
-                served.session.unstall(consumer, number, &desk);
+        self.write(connection, now);
+        let served = self.served.get_mut(&connection).expect("it was there");
+        let front = self.fronts[node].as_ref().expect("it was there");
+        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard, connection };
+        if served.has_room() {
+            served.session.drained(&desk);
+            for consumer in served.starved.drain(..) {
+                if let Some(number) = desk.switch().number_of(consumer.channel) {
+                    served.session.unstall(consumer, number, &desk);
+                }
             }
         }
         let at = served.session.poll_timeout().saturating_mul(MS).max(now);
@@ -576,12 +649,8 @@ impl Sessions {
             served.timer_at = at;
             self.schedule.at(at, Event::Timer { connection });
         }
-        if !bytes.is_empty() {
-            let after = self.random.between(50, 400);
-            served.to_client = (now + after).max(served.to_client + 1);
-            self.schedule.at(served.to_client, Event::ToClient { connection, bytes: bytes.into() });
-        }
         if served.amqp.is_finished() {
+            desk.switch().connection_left(connection);
             self.schedule.at(served.to_client + 1, Event::Gone { connection });
             self.served.remove(&connection);
         }
@@ -599,242 +668,10 @@ impl Sessions {
                 served.amqp.handle_disconnect();
             }
             self.with_session(connection, |_, _| {});
-            self.served.remove(&connection);
+            let Some(served) = self.served.remove(&connection) else { return };
+            let front = self.fronts[served.node].as_ref();
+            front.into_iter().for_each(|front| front.shards[served.shard].switch.connection_left(connection));
         }
-    }
-
-    /// How long something takes between a session and a partition: little, or much if their shards
-    /// are busy.
-    fn delay(&mut self) -> Micros {
-        if self.random.chance(self.late) { self.random.between(1, 300) * MS } else { self.random.between(0, 40) }
-    }
-
-    /// Carries what sessions and switches left to where it goes, in its order.
-    fn carry(&mut self, node: usize) {
-        let now = self.schedule.now();
-        loop {
-            let Some(front) = &self.fronts[node] else { return };
-            let sent = front.sent.take();
-            if sent.is_empty() {
-                break;
-            }
-            for sent in sent {
-                match sent {
-                    Sent::Propose(token, change) => {
-                        self.trace.line(now, || format!("n{} proposes {token} {change:?}", node + 1));
-                        let mut out = StepOutput::default();
-                        self.nodes[node].propose(token, &change, &mut out);
-                        self.settle(node, out);
-                    }
-                    Sent::CatchUp(token) => {
-                        let mut out = StepOutput::default();
-                        self.nodes[node].wish(token, node::Wish::CatchUp, &mut out);
-                        self.settle(node, out);
-                    }
-                    Sent::Mail(shard, parcel) => {
-                        let Some(front) = &self.fronts[node] else { return };
-                        front.shards[shard].mailbox.borrow_mut().push_back(parcel);
-                    }
-                    Sent::Hear(connection, channel, effect) => {
-                        self.ledger.is_key(connection, channel);
-                        self.trace.line(now, || {
-                            format!("n{} c{connection}.{} <- {}", node + 1, channel.1, brief_effect(&effect))
-                        });
-                        self.with_session(connection, |session, cx| session.handle_effect(channel, effect, cx));
-                    }
-                    Sent::HearDecided(connection, channel, request, outcome) => {
-                        self.trace
-                            .line(now, || format!("n{} c{connection}.{} <- decided {outcome:?}", node + 1, channel.1));
-                        self.with_session(connection, |session, cx| {
-                            session.handle_decided(channel, request, outcome, cx);
-                        });
-                    }
-                    Sent::Starve(connection, consumer) => {
-                        let Some(served) = self.served.get_mut(&connection) else { continue };
-                        served.starved.push(consumer);
-                        self.with_session(connection, |_, _| {});
-                    }
-                    Sent::Effect(effect) => self.say(node, TOPOLOGY, effect),
-                }
-            }
-        }
-        let shards = self.fronts[node].as_ref().map_or(0, |front| front.shards.len());
-        (0..shards).for_each(|shard| self.rouse(node, shard));
-    }
-
-    /// Has a shard's task run, if something woke it: soon, or late if its thread is busy.
-    fn rouse(&mut self, node: usize, shard: usize) {
-        let Some(front) = &self.fronts[node] else { return };
-        let Crossroads { switch, mailbox, is_due, .. } = &front.shards[shard];
-        let wants = switch.inbox().borrow().is_woken() || !mailbox.borrow().is_empty();
-        if wants && !is_due.replace(true) {
-            let (after, life) = (self.delay(), self.nodes[node].life);
-            self.schedule.after(after, Event::Shard { node, life, shard });
-        }
-    }
-
-    /// The turn of a shard's task, as on the server: what came by mail, dead letters, what waits for
-    /// partitions here, and what is for other shards.
-    fn turn(&mut self, node: usize, shard: usize) {
-        let (now, life) = (self.schedule.now(), self.nodes[node].life);
-        if shard == 0 && self.nodes[node].stands_still() {
-            // Its thread is in a sync.
-            return self.schedule.after(100, Event::Shard { node, life, shard });
-        }
-        let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) else { return };
-        let Crossroads { switch, mailbox, is_due, looks_at } = &front.shards[shard];
-        let (mail, mut out) = (mailbox.take(), StepOutput::default());
-        if shard == 0 {
-            mail.iter().for_each(|parcel| self.nodes[node].note_link(parcel, now, &mut out));
-        }
-        let in_memory = front.directory.in_memory(0);
-        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard, connection: 0 };
-        is_due.set(false);
-        switch.inbox().borrow_mut().start_step(Waker::noop());
-        for parcel in mail {
-            switch.take(parcel, &desk);
-        }
-        switch.resume_roads(&desk);
-        switch.send_dead_letters(&desk);
-        let (mut due, mut waiting, mut batches) = (Vec::new(), Waiting::default(), Vec::new());
-        let mut inbox = switch.inbox().borrow_mut();
-        inbox.waits().take_due(&mut due);
-        for place in due {
-            inbox.waits().swap(place, &mut waiting);
-            let declared = waiting.declared.drain(..).map(Handed::Declare);
-            let forwards = waiting.forwards.drain(..).map(|(from, forward)| Handed::Forward(from, forward));
-            let commands = waiting.commands.drain(..).map(Handed::Command);
-            let handed: Vec<_> = declared.chain(forwards).chain(commands).collect();
-            batches.push((place, handed));
-        }
-        let (mut posted, mut away) = (Vec::new(), Vec::new());
-        inbox.post_away(|link, frames| away.push((link, std::mem::take(frames))));
-        inbox.post(|to, parcels, _| posted.push((to, std::mem::take(parcels))));
-        drop(inbox);
-        for (to, parcels) in posted {
-            front.shards[to].mailbox.borrow_mut().extend(parcels);
-        }
-        switch.tell_leaders();
-        // What one turn leaves for a partition comes to it in one step. Who lets gets go ahead takes
-        // steps between.
-        let looks = switch.is_leaderless() && looks_at.get() <= now;
-        if looks {
-            looks_at.set(now + switch::LEADERS_LOOK_MS * MS);
-        }
-        let at_once = if self.options.bug == Some(Bug::GetOvertakes) { 1 } else { usize::MAX };
-        for (place, mut left) in batches {
-            let partition = match place {
-                0 => in_memory,
-                place if place > PARTITIONS as usize => TOPOLOGY,
-                place => PartitionId(place as u32),
-            };
-            if shard > 0 {
-                assert!(left.is_empty(), "partitions that are handed something run on shard 0");
-            }
-            while !left.is_empty() {
-                let handed = left.drain(..left.len().min(at_once)).collect();
-                let delay = self.delay();
-                let Some(front) = &mut self.fronts[node] else { return };
-                let last = front.to_partition.entry(partition).or_default();
-                *last = (now + delay).max(*last + 1);
-                self.schedule.at(*last, Event::Handed { node, life, partition, handed });
-            }
-        }
-        away.into_iter().for_each(|(link, frames)| self.send_over(node, link, frames));
-        if looks {
-            self.schedule.after(switch::LEADERS_LOOK_MS * MS, Event::Shard { node, life, shard });
-        }
-        self.settle(node, out);
-    }
-
-    fn hand(&mut self, node: usize, partition: PartitionId, handed: Handed) {
-        let now = self.schedule.now();
-        let command = match handed {
-            Handed::Command(command) => command,
-            Handed::Forward(from, forward) => {
-                let mut out = StepOutput::default();
-                self.nodes[node].receive_forward(partition, from, forward, &mut out);
-                return self.settle(node, out);
-            }
-            Handed::Declare(queue) => {
-                let mut out = StepOutput::default();
-                self.nodes[node].declare(partition, queue, &mut out);
-                return self.settle(node, out);
-            }
-        };
-        if let (Some(front), Command::Close { queue, request, .. }) = (&self.fronts[node], &command)
-            && let Some(asker) = front.askers.borrow().get(queue)
-        {
-            front.asked_for.borrow_mut().insert(*request, *asker);
-        }
-        if self.options.bug == Some(Bug::RepeatIsLost) && self.is_repeat(&command) {
-            return;
-        }
-        self.trace.line(now, || format!("n{} p{} <- {}", node + 1, partition.0, brief(&command)));
-        let mut out = StepOutput::default();
-        match partition {
-            in_memory if in_memory.is_in_memory() => self.nodes[node].enqueue_transient(command, &mut out),
-            _ => self.nodes[node].enqueue(partition.0 as usize - 1, command, &mut out),
-        }
-        self.settle(node, out);
-    }
-
-    /// Whether some leader was told before what a command settles.
-    fn is_repeat(&mut self, command: &Command) -> bool {
-        let Command::Settle { queue, first, count, outcome: Disposition::Ack, .. } = *command else { return false };
-        // Not in short: all of them have to be noted.
-        (first..first.saturating_add(count)).filter(|seq| self.settled.insert((queue.0, *seq))).count() == 0
-    }
-
-    /// A partition has another leader than before.
-    fn say_leader(&mut self, node: usize, partition: PartitionId, (leader, term): (Option<NodeNumber>, u64)) {
-        let (now, life) = (self.schedule.now(), self.nodes[node].life);
-        let Some(front) = &mut self.fronts[node] else { return };
-        if front.told_leaders.insert(partition, (leader, term)) == Some((leader, term)) {
-            return;
-        }
-        let last = front.from_partition.entry(partition).or_default();
-        *last = now.max(*last + 1);
-        self.schedule.at(*last, Event::Leader { node, life, partition, leader, term });
-    }
-
-    /// A partition says something: it comes to the sessions, in its order.
-    fn say(&mut self, node: usize, partition: PartitionId, effect: Effect) {
-        let (now, life, delay) = (self.schedule.now(), self.nodes[node].life, self.delay());
-        let Some(front) = &mut self.fronts[node] else { return };
-        let last = front.from_partition.entry(partition).or_default();
-        *last = (now + delay).max(*last + 1);
-        self.schedule.at(*last, Event::Effect { node, life, partition, effect });
-    }
-
-    /// What a partition said arrives.
-    fn hear(&mut self, node: usize, partition: PartitionId, effect: Effect) {
-        let now = self.schedule.now();
-        self.trace.line(now, || format!("n{} p{} says {}", node + 1, partition.0, brief_effect(&effect)));
-        let Some(front) = &self.fronts[node] else { return };
-        let switch = &front.shards[0].switch;
-        match (&effect, self.options.bug) {
-            (Effect::Reply { channel, request, .. }, Some(Bug::DeletionIsAbandoned))
-                if *channel == switch.own_key() =>
-            {
-                // A wrong host forgets what it began when nobody waits for it.
-                let asked_for = front.asked_for.borrow().get(request).copied();
-                let is_there = |channel| front.shards.iter().any(|shard| shard.switch.number_of(channel).is_some());
-                if asked_for.is_some_and(|channel| !is_there(channel)) {
-                    return;
-                }
-            }
-            (Effect::Reply { channel, reply: partition::Reply::NotLeader, .. }, Some(Bug::NotLeaderIsSwallowed))
-                if *channel != switch.own_key() =>
-            {
-                return;
-            }
-            (Effect::DeadLetter(_), Some(Bug::LetterIsLost)) => return,
-            _ => {}
-        }
-        let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard: 0, connection: 0 };
-        switch.deliver(std::iter::once(effect), Some(partition), &desk);
-        self.carry(node);
     }
 }
 

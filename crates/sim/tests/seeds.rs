@@ -55,6 +55,17 @@ fn queues_come_and_go_in_all_weathers() {
     assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
+/// A shard that writes the log writes for all, and whoever syncs says so to all.
+#[test]
+fn partitions_on_several_shards_share_a_log_in_all_weathers() {
+    let spread = Options { spread: true, ..Options::default() };
+    let mut total = run_all(9_500..9_530, spread);
+    total.add(&run_all(9_600..9_620, Options { rules: true, turnover: true, declares: true, ..spread }));
+    total.add(&run_all(9_700..9_710, Options { nodes: 1, rules: true, ..spread }));
+    total.add(&run_all(9_800..9_810, Options { members: true, mapped: true, ..spread }));
+    assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
+}
+
 /// What exists is decided by a group of its own; who misses what its log does not have any more
 /// gets its state.
 #[test]

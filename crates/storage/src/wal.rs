@@ -23,6 +23,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 
+use crate::data_folder::doubt_log;
 use crate::disk::{Advice, Disk, DiskFile};
 use crate::error::{StorageError, syncing};
 
@@ -310,7 +311,8 @@ impl<D: Disk> Wal<D> {
 
     /// Makes everything appended so far durable, with one `fdatasync`; none when nothing is new.
     ///
-    /// After an error the log has stopped: the system may have thrown away what it could not write.
+    /// After an error the log has stopped: the system may have thrown away what it could not write. The
+    /// next process over this folder is told that the log may have forgotten something.
     pub fn sync(&mut self) -> Result<(), StorageError> {
         if self.stopped {
             return Err(StorageError::Stopped);
@@ -325,6 +327,7 @@ impl<D: Disk> Wal<D> {
         });
         if done.is_err() {
             self.stopped = true;
+            doubt_log(&*self.disk);
             return done;
         }
         current.name_synced = true;

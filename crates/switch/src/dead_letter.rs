@@ -155,7 +155,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         }
         let Some(Addressed { message, .. }) = addressed else { return };
         for (id, targets) in groups {
-            let publish = Publish { channel, publish_seq, targets, delay_ms: 0, message: message.clone() };
+            let publish = Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message: message.clone() };
             self.push(id, Command::Publish(publish));
         }
     }

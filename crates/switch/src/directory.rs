@@ -59,6 +59,11 @@ impl Directory {
         Some((shard.into(), place.into()))
     }
 
+    /// Whether this node may have had a partition in its memory, in an earlier life with more shards.
+    pub fn had(&self, partition: PartitionId) -> bool {
+        partition.home() == Some(self.own) && self.find(partition).is_none()
+    }
+
     /// A number of this node's as one that no other node gives out.
     pub(crate) fn own_number(&self, number: u64) -> u64 {
         number | u64::from(self.own.0) << NODE_SHIFT
@@ -93,6 +98,9 @@ mod tests {
         let third = directory.clone().among_others(NodeNumber(3));
         assert_eq!(third.find(third.in_memory(1)), Some((1, 0)));
         assert_eq!(third.find(directory.in_memory(1)), None);
+        let fewer = Directory::new(1, &[]).among_others(NodeNumber(3));
+        assert!(fewer.had(third.in_memory(1)) && !fewer.had(third.in_memory(0)) && !fewer.had(directory.in_memory(1)));
+        assert!(!fewer.had(PartitionId(1)), "it is in no memory");
         assert_eq!(third.find(PartitionId::in_memory(NodeNumber(2), 1)), None);
         assert_eq!(directory.durable().collect::<Vec<_>>(), [PartitionId(1), PartitionId(2), PartitionId(3)]);
     }

@@ -80,30 +80,46 @@ impl<O> Inbox<O> {
     /// nobody is known to, or cannot be reached.
     fn push_away(&mut self, partition: PartitionId, command: Command) -> Option<Command> {
         if let Some(run) = Run::of(&command).filter(|_| !partition.is_in_memory()) {
+            if let Command::Settle { queue, holder, first, count, .. } = command {
+                self.roads.turning.settled(partition, (queue, holder), first, count);
+            }
             self.settle(partition, run);
             return None;
         }
         if self.settles.is_due(partition, || sitting(&self.leaders, &self.roads, partition)) {
             self.tell_due(partition);
         }
-        let leader = self.leaders.leader(partition);
+        let office = self.leaders.office(partition);
+        let leader = match office {
+            Some(office) => Some(office.leader),
+            None => partition.home(),
+        };
         let left = if let Command::Detach { channel } = &command {
             self.roads.detach(partition, *channel);
+            self.roads.publishes.detach(partition, *channel);
+            self.roads.turning.detach(partition, *channel);
             self.roads.turning.hold(partition, command.clone());
             Some(command)
         } else {
-            match self.roads.hold(partition, leader, self.leaders.own(), command) {
-                Some(command) => match leader.filter(|node| *node != self.leaders.own()) {
-                    Some(node) => match self.roads.command(node, partition, command) {
-                        Some(command) if partition.is_in_memory() => {
-                            self.given_up.extend(unanswered(partition, &command));
-                            self.wake();
-                            None
-                        }
-                        left => left,
-                    },
-                    None => Some(command),
-                },
+            match self.roads.hold(partition, (leader, office), self.leaders.own(), command) {
+                Some(mut command) => {
+                    if let (Some(office), Command::Publish(publish)) = (office, &mut command)
+                        && publish.publish_seq != 0
+                    {
+                        self.roads.publishes.keep(partition, office, publish);
+                    }
+                    match leader.filter(|node| *node != self.leaders.own()) {
+                        Some(node) => match self.roads.command(node, partition, command) {
+                            Some(command) if partition.is_in_memory() => {
+                                self.given_up.extend(unanswered(partition, &command));
+                                self.wake();
+                                None
+                            }
+                            left => left,
+                        },
+                        None => Some(command),
+                    }
+                }
                 // The next step sees what it waits for; nothing else may call for one.
                 None => {
                     self.wake();
@@ -187,6 +203,40 @@ impl<O> Inbox<O> {
         }
     }
 
+    /// A partition says something to a channel of this shard: passes on what that is to hear. An answer to a
+    /// publish that may be sent again is passed on once; what its leader gives back waits for the next one.
+    pub(crate) fn hear(&mut self, partition: PartitionId, effect: Effect, mut pass: impl FnMut(Effect)) {
+        let (channel, first, count) = match effect {
+            Effect::Confirm { channel, first, count }
+            | Effect::Refuse { channel, first, count }
+            | Effect::Returned { channel, first, count, .. }
+                if self.leaders.is_led_in_terms(partition) =>
+            {
+                (channel, first, count)
+            }
+            other => return pass(other),
+        };
+        match effect {
+            Effect::Returned { term, .. } => {
+                self.roads.publishes.returned(partition, channel, (first, count), term);
+                if self.roads.publishes.has_left(partition) {
+                    self.roads.turning.begin_answers(partition, self.leaders.own());
+                }
+            }
+            _ => {
+                for (first, count) in self.roads.publishes.answered(partition, channel, (first, count)) {
+                    pass(match effect {
+                        Effect::Confirm { .. } => Effect::Confirm { channel, first, count },
+                        _ => Effect::Refuse { channel, first, count },
+                    });
+                }
+            }
+        }
+        if self.roads.turning.is_waiting(partition) {
+            self.wake();
+        }
+    }
+
     /// Whether something waits for a leader, or to be told to one again.
     pub(crate) fn waits_for_leader(&self) -> bool {
         self.settles.has_due() || self.roads.is_leaderless()
@@ -207,6 +257,23 @@ impl<O> Inbox<O> {
             None => {}
         }
         self.wake();
+    }
+
+    /// What another node wants of a partition that this one had in memory, on a shard that it has no
+    /// more, is answered as if the node could not be reached.
+    pub(crate) fn refuse_lost(&mut self, partition: PartitionId, command: &Command) {
+        for effect in unanswered(partition, command) {
+            self.answer_away(partition, effect);
+        }
+    }
+
+    /// Says to a channel of another node what a partition here has to say.
+    pub(crate) fn answer_away(&mut self, partition: PartitionId, effect: Effect) {
+        if let Some(channel) = effect.channel()
+            && self.roads.effect(channel, partition, effect)
+        {
+            self.wake();
+        }
     }
 
     /// Tells a partition that a queue exists.
@@ -346,157 +413,4 @@ fn bytes_of(message: &Message) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use broker::{ConsumerKey, NodeNumber};
-    use node::Waiting;
-    use partition::command::Disposition;
-
-    #[test]
-    fn commands_stay_in_order_and_leave_the_shard_only_at_the_end_of_the_step() {
-        let directory = Directory::new(2, &[(PartitionId(1), 1)]);
-        let mut inbox = Inbox::<()>::new(0, ChannelKey(1), directory, Leaders::alone(broker::NodeNumber(1)), 1);
-        for queue in 1..4 {
-            inbox.push(PartitionId::in_memory(broker::NodeNumber(0), 0), Command::Delete { queue: QueueId(queue) });
-        }
-        inbox.push(PartitionId(1), Command::Delete { queue: QueueId(4) });
-        inbox.push(PartitionId(7), Command::Delete { queue: QueueId(5) });
-        let (mut due, mut waiting) = (Vec::new(), Waiting::default());
-        inbox.waits().take_due(&mut due);
-        assert_eq!(due, [0]);
-        inbox.waits().swap(0, &mut waiting);
-        let queues: Vec<u64> =
-            waiting.commands.iter().map(|c| if let Command::Delete { queue } = c { queue.0 } else { 0 }).collect();
-        assert_eq!(queues, [1, 2, 3]);
-        let mut sent = Vec::new();
-        inbox.post(|shard, parcels, _| sent.push((shard, std::mem::take(parcels))));
-        assert!(matches!(&sent[..], [(1, parcels)] if matches!(parcels[..], [Parcel::Command(PartitionId(1), _)])));
-        inbox.post(|_, _, _| panic!("nothing is sent twice"));
-    }
-
-    const P: PartitionId = PartitionId(1);
-
-    /// A shard of node 2, linked with nodes 1 and 3, in whose memory nothing is.
-    fn among_others() -> (Inbox<()>, Leaders) {
-        let leaders = Leaders::among_others(NodeNumber(2), P);
-        let directory = Directory::new(1, &[(P, 0)]).among_others(NodeNumber(2));
-        let mut inbox = Inbox::<()>::new(0, ChannelKey(1), directory, leaders.clone(), 2);
-        for node in [1, 3] {
-            inbox.roads.open(LinkUp { peer: NodeLife { node, start: 1 }, epoch: node.into() });
-        }
-        (inbox, leaders)
-    }
-
-    fn ack(first: u64) -> Command {
-        let holder = ConsumerKey { channel: ChannelKey(7), number: 1 };
-        Command::Settle { queue: QueueId(1), holder, first, count: 1, outcome: Disposition::Ack }
-    }
-
-    fn stat() -> Command {
-        Command::Stat { queue: QueueId(1), channel: ChannelKey(7), request: RequestId(1) }
-    }
-
-    /// What is sent: to which node, and what.
-    fn sent(inbox: &mut Inbox<()>) -> Vec<(u32, String)> {
-        let mut sent = Vec::new();
-        inbox.post_away(|link, frames| {
-            sent.extend(frames.iter().map(|(_, forward)| {
-                let text = match forward {
-                    Forward::Command(Command::Settle { first, count, .. }) => format!("ack {count} from {first}"),
-                    Forward::Command(Command::Mark { .. }) => "mark".to_owned(),
-                    Forward::Command(Command::Stat { .. }) => "stat".to_owned(),
-                    other => format!("{other:?}"),
-                };
-                (link.peer.node, text)
-            }));
-        });
-        sent
-    }
-
-    fn said(lines: &[(u32, &str)]) -> Vec<(u32, String)> {
-        lines.iter().map(|(node, text)| (*node, (*text).to_owned())).collect()
-    }
-
-    #[test]
-    fn the_next_leader_hears_what_was_settled_before_anything_else() {
-        let (mut inbox, leaders) = among_others();
-        leaders.note(P, Some(NodeNumber(1)), 5);
-        inbox.push(P, ack(1));
-        inbox.push(P, ack(2));
-        inbox.push(P, stat());
-        assert_eq!(sent(&mut inbox), said(&[(1, "ack 1 from 1"), (1, "mark"), (1, "ack 1 from 2"), (1, "stat")]));
-        inbox.roads.close(NodeNumber(1));
-        inbox.push(P, ack(3));
-        assert_eq!(sent(&mut inbox), said(&[]), "nobody can be reached");
-        assert!(inbox.waits_for_leader());
-        leaders.note(P, Some(NodeNumber(3)), 6);
-        inbox.push(P, stat());
-        assert_eq!(
-            sent(&mut inbox),
-            said(&[(3, "ack 1 from 1"), (3, "ack 1 from 2"), (3, "ack 1 from 3"), (3, "stat")]),
-            "its mark is not answered"
-        );
-        inbox.mark_answered(RequestId(1 << 63 | 1), false);
-        inbox.roads.now_us = crate::settles::AGAIN_US;
-        inbox.settle_again();
-        assert_eq!(
-            sent(&mut inbox),
-            said(&[(3, "ack 1 from 1"), (3, "ack 1 from 2"), (3, "ack 1 from 3"), (3, "mark")])
-        );
-        inbox.mark_answered(RequestId(1 << 63 | 2), true);
-        inbox.settle_again();
-        assert!(sent(&mut inbox).is_empty() && !inbox.waits_for_leader(), "all of it is applied");
-    }
-
-    #[test]
-    fn who_leads_again_in_a_later_term_is_told_by_itself() {
-        let (mut inbox, leaders) = among_others();
-        leaders.note(P, Some(NodeNumber(3)), 5);
-        inbox.push(P, ack(1));
-        assert_eq!(sent(&mut inbox), said(&[(3, "ack 1 from 1"), (3, "mark")]));
-        inbox.settle_again();
-        assert_eq!(sent(&mut inbox), said(&[]));
-        leaders.note(P, Some(NodeNumber(3)), 7);
-        inbox.settle_again();
-        assert_eq!(sent(&mut inbox), said(&[(3, "ack 1 from 1")]));
-        leaders.note(P, Some(NodeNumber(2)), 8);
-        inbox.settle_again();
-        // Node 3 may still have something to answer: it is asked how far it has come.
-        assert_eq!(sent(&mut inbox).len(), 1);
-        assert!(inbox.waits_for_leader() && inbox.roads.has_waiting());
-        inbox.roads.close(NodeNumber(3));
-        assert!(inbox.roads.take_turned(&leaders).is_empty());
-        inbox.settle_again();
-        let (mut due, mut waiting) = (Vec::new(), Waiting::default());
-        inbox.waits().take_due(&mut due);
-        inbox.waits().swap(1, &mut waiting);
-        let [Command::Settle { first: 1, count: 1, .. }] = waiting.commands[..] else {
-            panic!("{:?}", waiting.commands)
-        };
-        assert_eq!(due, [1], "this node leads now");
-    }
-
-    #[test]
-    fn what_waits_for_a_leader_calls_for_a_step_by_itself() {
-        for (command, what) in [(stat(), "a request"), (ack(1), "an ack")] {
-            let (mut inbox, leaders) = among_others();
-            inbox.start_step(Waker::noop());
-            inbox.push(P, command.clone());
-            assert!(inbox.waits_for_leader() && inbox.is_woken(), "{what} that nobody can be told");
-            inbox.start_step(Waker::noop());
-            inbox.roads.take_turned(&leaders);
-            inbox.settle_again();
-            assert!(!inbox.is_woken(), "{what} that waits on needs no step at once");
-
-            let (mut inbox, leaders) = among_others();
-            leaders.note(P, Some(NodeNumber(3)), 5);
-            inbox.push(P, stat());
-            sent(&mut inbox);
-            leaders.note(P, Some(NodeNumber(2)), 6);
-            inbox.start_step(Waker::noop());
-            inbox.push(P, command);
-            assert!(inbox.roads.has_waiting() && inbox.is_woken(), "{what} behind the leader before");
-            assert_eq!(sent(&mut inbox).len(), 1, "which is asked how far it has come");
-        }
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@
 //! what it gave out may be somebody else's by now. A node that is alone keeps no such table and pays
 //! nothing for it.
 
+use crate::publishes::Office;
 use broker::{NodeNumber, PartitionId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -94,6 +95,12 @@ impl Leaders {
         !self.by_partition.is_empty()
     }
 
+    /// Whether a partition has terms, in each of which another node may lead it.
+    #[inline]
+    pub(crate) fn is_led_in_terms(&self, partition: PartitionId) -> bool {
+        (partition.0 as usize) < self.by_partition.len()
+    }
+
     /// This node.
     pub fn own(&self) -> NodeNumber {
         self.own
@@ -113,6 +120,12 @@ impl Leaders {
     pub(crate) fn in_term(&self, partition: PartitionId) -> Option<(NodeNumber, u32)> {
         let found = self.by_partition.get(partition.0 as usize)?.load(Ordering::Relaxed);
         Some((node_of(found)?, (found >> TERM_SHIFT) as u32))
+    }
+
+    /// The same.
+    #[inline]
+    pub(crate) fn office(&self, partition: PartitionId) -> Option<Office> {
+        self.in_term(partition).map(|(leader, term)| Office { leader, term })
     }
 
     /// Grows whenever somebody else leads something, or in another term.
@@ -142,7 +155,7 @@ impl Leaders {
     }
 
     /// Whether it has.
-    pub(crate) fn knows_members(&self) -> bool {
+    pub fn knows_members(&self) -> bool {
         self.knows_members.load(Ordering::Relaxed)
     }
 
@@ -209,6 +222,11 @@ impl Leaders {
         {
             known.fetch_max(term, Ordering::Relaxed);
         }
+    }
+
+    /// The newest term of a partition that this node has heard of.
+    pub(crate) fn known_term(&self, partition: PartitionId) -> u64 {
+        self.terms.get(partition.0 as usize).map_or(0, |known| known.load(Ordering::Relaxed))
     }
 
     /// Whether a leader of this term leads no more, as this node knows.

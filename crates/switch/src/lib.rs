@@ -16,8 +16,8 @@
 //! In reading order: what a switch is given (`surroundings`), what shards say to each other
 //! (`parcel`), where partitions run (`directory`) and how channels are numbered (`channel_key`), what
 //! waits (`inbox`), who leads what (`leaders`), what goes to other nodes (`roads`,
-//! `unanswered`, `turning`) and what the next leader is told again (`settles`), how much may be on its way (`windows`), the switch itself (`switch`), what
-//! follows a change of the topology (`follow`), and what a shard publishes (`emit`, `dead_letter`).
+//! `unanswered`, `turning`) and what the next leader is told again (`settles`, `publishes`), how much may
+//! be on its way (`windows`), the switch itself (`switch`), what follows a change of the topology (`follow`), and what a shard publishes (`emit`, `dead_letter`).
 
 mod balance;
 mod channel_key;
@@ -27,8 +27,10 @@ mod emit;
 mod follow;
 mod inbox;
 mod leaders;
+mod owners;
 mod parcel;
 mod placing;
+mod publishes;
 mod roads;
 mod settles;
 mod surroundings;
@@ -48,5 +50,5 @@ pub use parcel::Parcel;
 pub use placing::Placing;
 pub use roads::{Frames, LinkUp, shard_for};
 pub use surroundings::{Outsider, Surroundings};
-pub use switch::{Crossing, LEADERS_LOOK_MS, Switch};
+pub use switch::{Crossing, LEADERS_LOOK_MS, Reach, Switch};
 pub use windows::{Window, window_bytes};

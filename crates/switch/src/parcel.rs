@@ -15,8 +15,8 @@ pub enum Parcel<O> {
     Command(PartitionId, Command),
     /// A queue now exists on a partition of this shard.
     Declare(PartitionId, QueueId),
-    /// For a channel of this shard, from a partition of another.
-    Effect(Effect),
+    /// For a channel of this shard, from a partition of another, or as that would say it.
+    Effect(PartitionId, Effect),
     /// A partition of another shard passed a consumer of this shard over: its channel took all that
     /// it may.
     Starved {

@@ -15,6 +15,7 @@
 use crate::channel_key::shard_of_number;
 use crate::directory::Directory;
 use crate::leaders::Leaders;
+use crate::publishes::{Office, Publishes, may_come_again};
 use crate::turning::{Fate, LEADERLESS_US, On, Turning};
 use crate::unanswered::Unanswered;
 use broker::{ChannelKey, NodeLife, NodeNumber, PartitionId, QueueId};
@@ -27,6 +28,8 @@ use std::collections::VecDeque;
 
 /// What a shard may have on its way to one other node before its publishers wait.
 const WINDOW_BYTES: u64 = 16 << 20;
+/// What a shard may keep of publishes that have no answer before its publishers wait.
+const KEPT_BYTES: u64 = 4 * WINDOW_BYTES;
 /// How often the other node is asked how far it has come.
 const MARK_BYTES: u64 = 1 << 20;
 /// What a command or an effect weighs beside its message.
@@ -70,11 +73,19 @@ pub(crate) struct Roads {
     /// Few: a cluster has some nodes.
     roads: Vec<Road>,
     pub(crate) turning: Turning,
+    pub(crate) publishes: Publishes,
+    /// Partitions that have not heard yet that the link to a channel's node broke, and how many times it did.
+    parting: HashMap<(PartitionId, ChannelKey), u32, FixedState>,
     has_frames: bool,
     /// Grows whenever a link comes or goes.
     changes: u64,
     /// The time of this step, microseconds.
     pub(crate) now_us: u64,
+}
+
+/// Whether somebody is here, or can be reached.
+fn leads(office: Office, own: NodeNumber, roads: &[Road]) -> bool {
+    office.leader == own || roads.iter().any(|road| road.link.peer.node == office.leader.0)
 }
 
 /// A mark says which shard made it: `shard u8 | bytes sent`.
@@ -95,7 +106,11 @@ pub fn shard_for(life: NodeLife, partition: PartitionId, forward: &Forward, dire
         | Forward::Delete { .. }
         | Forward::Applied { .. }
         | Forward::Leads { .. }
-        | Forward::NotProposed { .. } => Some(directory.find(partition)?.0),
+        | Forward::NotProposed { .. } => match directory.find(partition) {
+            Some((shard, _)) => Some(shard),
+            // The node had it in memory before it was started with fewer shards: any may say so.
+            None => directory.had(partition).then_some(0),
+        },
         Forward::Effect(effect) => of_channel(effect.channel()?),
         Forward::Starved { consumer } => of_channel(consumer.channel),
         // For the node as a whole, and no shard of it.
@@ -107,7 +122,17 @@ pub fn shard_for(life: NodeLife, partition: PartitionId, forward: &Forward, dire
 impl Roads {
     /// Of this shard, without any link.
     pub(crate) fn new(shard: usize) -> Roads {
-        Roads { shard, roads: Vec::new(), turning: Turning::default(), has_frames: false, changes: 0, now_us: 0 }
+        let (turning, publishes) = (Turning::default(), Publishes::default());
+        Roads {
+            shard,
+            roads: Vec::new(),
+            turning,
+            publishes,
+            parting: HashMap::default(),
+            has_frames: false,
+            changes: 0,
+            now_us: 0,
+        }
     }
 
     /// A link is up.
@@ -131,6 +156,9 @@ impl Roads {
     /// detached from which partitions.
     pub(crate) fn close(&mut self, node: NodeNumber) -> (Vec<Effect>, Vec<(PartitionId, ChannelKey)>) {
         self.turning.lost(node);
+        for partition in self.publishes.lost(node) {
+            self.turning.begin_answers(partition, node);
+        }
         let Some(at) = self.roads.iter().position(|road| road.link.peer.node == node.0) else {
             return (Vec::new(), Vec::new());
         };
@@ -141,6 +169,7 @@ impl Roads {
             .flat_map(|(channel, partitions)| partitions.into_iter().map(move |partition| (partition, channel)))
             .collect();
         gone.sort_unstable();
+        gone.iter().for_each(|of| *self.parting.entry(*of).or_default() += 1);
         (unanswered.give_up(), gone)
     }
 
@@ -189,9 +218,10 @@ impl Roads {
     fn turn(&mut self, partition: PartitionId, leader: Option<NodeNumber>) {
         let (Some(before), Some(_)) = (self.turning.before(partition, leader), leader) else { return };
         let shard = self.shard as u64;
-        let Some(road) = self.road(before) else { return };
         // What it has handled it may still have to answer.
-        if road.sent == road.handled && !road.unanswered.has_publishes(partition) {
+        let owes_answers = self.publishes.has_sent_to(partition, before);
+        let Some(road) = self.road(before) else { return };
+        if road.sent == road.handled && !owes_answers {
             return;
         }
         road.marked = road.sent;
@@ -202,34 +232,26 @@ impl Roads {
     }
 
     /// Holds a command for a partition whose leader changed while something was on its way to the
-    /// one before; gives it back if it need not wait.
+    /// one before, or in which something is to be sent again; gives it back if it need not wait.
+    /// `office`: who leads a durable partition.
     #[inline]
     pub(crate) fn hold(
         &mut self,
         partition: PartitionId,
-        leader: Option<NodeNumber>,
+        (leader, office): (Option<NodeNumber>, Option<Office>),
         own: NodeNumber,
         command: Command,
     ) -> Option<Command> {
-        let command = self.turning.hold(partition, command)?;
+        let mut command = self.turning.hold(partition, command)?;
         if self.turning.before(partition, leader).is_some() {
             self.turn(partition, leader);
-            let command = self.turning.hold(partition, command)?;
-            return self.hold_leaderless(partition, leader, own, command);
+            command = self.turning.hold(partition, command)?;
         }
-        self.hold_leaderless(partition, leader, own, command)
-    }
-
-    /// Holds a command for a group that nobody leads who can be reached; gives it back otherwise.
-    #[inline]
-    fn hold_leaderless(
-        &mut self,
-        partition: PartitionId,
-        leader: Option<NodeNumber>,
-        own: NodeNumber,
-        command: Command,
-    ) -> Option<Command> {
-        if partition.is_in_memory() || self.has_leader(leader, own) {
+        if let Some(office) = office.filter(|office| self.publishes.is_elsewhere(partition, *office)) {
+            self.turning.begin_answers(partition, office.leader);
+            command = self.turning.hold(partition, command)?;
+        }
+        if partition.is_in_memory() || self.has_leader(partition, office, own) {
             return Some(command);
         }
         self.turning.begin_leaderless(partition, self.now_us);
@@ -255,30 +277,50 @@ impl Roads {
         self.changes
     }
 
-    /// What need not wait any more for a leader before.
+    /// What need not wait any more, and ahead of it what is to be sent again; true with what nobody is
+    /// asked any more.
     pub(crate) fn take_turned(&mut self, leaders: &Leaders) -> Vec<(PartitionId, Command, bool)> {
         if self.turning.is_empty() {
             return Vec::new();
         }
-        let Roads { roads, turning, now_us, .. } = self;
-        let road_to = |node: NodeNumber| roads.iter().find(|road| road.link.peer.node == node.0);
-        turning.take_done(|partition, on| match on {
-            On::Before { mark: None, .. } => Fate::Goes,
-            On::Before { from, mark: Some(mark) } => match road_to(*from) {
-                Some(road) if road.handled < *mark || road.unanswered.has_publishes(partition) => Fate::Waits,
-                _ => Fate::Goes,
-            },
-            On::Leader { since_us } => match leaders.leader(partition) {
-                Some(leader) if leader == leaders.own() || road_to(leader).is_some() => Fate::Goes,
-                _ if *now_us >= since_us + LEADERLESS_US => Fate::GivenUp,
-                _ => Fate::Waits,
-            },
-        })
+        let done = {
+            let Roads { roads, turning, publishes, now_us, .. } = &mut *self;
+            let (roads, publishes, now_us) = (&*roads, &*publishes, *now_us);
+            let road_to = |node: NodeNumber| roads.iter().find(|road| road.link.peer.node == node.0);
+            turning.take_done(|partition, on| match on {
+                On::Before { from, mark } => {
+                    let has_handled = |mark: u64| road_to(*from).is_none_or(|road| road.handled >= mark);
+                    let is_done = mark.is_none_or(has_handled) && !publishes.has_sent(partition);
+                    if is_done { Fate::Goes } else { Fate::Waits }
+                }
+                On::Leader { since_us } => match leaders.office(partition) {
+                    Some(office) if leads(office, leaders.own(), roads) && !publishes.has_ended(partition, office) => {
+                        Fate::Goes
+                    }
+                    _ if now_us >= since_us + LEADERLESS_US => Fate::GivenUp,
+                    _ => Fate::Waits,
+                },
+            })
+        };
+        let mut turned = Vec::new();
+        for (partition, held, is_given_up) in done {
+            match self.publishes.has_sent(partition) {
+                // It comes back, or is answered: then what is left goes ahead.
+                true if self.publishes.has_left(partition) => self.turning.begin_answers(partition, leaders.own()),
+                true => {}
+                false => turned.extend(self.publishes.take_left(partition).into_iter().map(|publish| {
+                    let is_given_up = is_given_up || !may_come_again(&publish);
+                    (partition, Command::Publish(publish), is_given_up)
+                })),
+            }
+            turned.extend(held.into_iter().map(|command| (partition, command, is_given_up)));
+        }
+        turned
     }
 
-    /// Whether a partition is led by somebody who can be reached.
-    fn has_leader(&self, leader: Option<NodeNumber>, own: NodeNumber) -> bool {
-        leader.is_some_and(|leader| leader == own || self.roads.iter().any(|road| road.link.peer.node == leader.0))
+    /// Whether a partition is led by somebody who can be reached, and has not said that its office ended.
+    fn has_leader(&self, partition: PartitionId, office: Option<Office>, own: NodeNumber) -> bool {
+        office.is_some_and(|office| leads(office, own, &self.roads) && !self.publishes.has_ended(partition, office))
     }
 
     /// Whether time alone may bring on what waits.
@@ -300,6 +342,26 @@ impl Roads {
         road.out.push((partition, Forward::Delete { queue, if_unused, if_empty, channel, request }));
         self.has_frames = true;
         true
+    }
+
+    /// The same of what a partition of this shard says. What was published over a link before comes again
+    /// over this one: answered now, it would be answered ahead of what has to come again before it.
+    pub(crate) fn effect_of(&mut self, partition: PartitionId, channel: ChannelKey, effect: Effect) -> bool {
+        let is_of_publish = matches!(effect, Effect::Confirm { .. } | Effect::Refuse { .. } | Effect::Returned { .. });
+        if is_of_publish && self.parting.contains_key(&(partition, channel)) {
+            return false;
+        }
+        self.effect(channel, partition, effect)
+    }
+
+    /// A partition of this shard has heard that the link to a channel's node broke.
+    pub(crate) fn parted(&mut self, partition: PartitionId, channel: ChannelKey) {
+        if let Some(times) = self.parting.get_mut(&(partition, channel)) {
+            *times -= 1;
+            if *times == 0 {
+                self.parting.remove(&(partition, channel));
+            }
+        }
     }
 
     /// Says to a channel of another node what a partition has to say; false if nobody is there.
@@ -332,7 +394,9 @@ impl Roads {
     /// Whether as much is on its way to some node as may be: publishers wait.
     pub(crate) fn is_full(&self) -> bool {
         let is_full = |road: &Road| road.sent - road.handled > WINDOW_BYTES;
-        self.turning.held_bytes() > WINDOW_BYTES || self.roads.iter().any(is_full)
+        self.turning.held_bytes() > WINDOW_BYTES
+            || self.publishes.bytes() > KEPT_BYTES
+            || self.roads.iter().any(is_full)
     }
 
     pub(crate) fn has_frames(&self) -> bool {

@@ -10,8 +10,8 @@ use crate::directory::Directory;
 use crate::follow::{Follower, Tell, follow};
 use crate::inbox::Inbox;
 use crate::leaders::Leaders;
+use crate::owners::Owners;
 use crate::parcel::Parcel;
-use crate::roads::{Frames, LinkUp};
 use crate::settles::Settles;
 use crate::surroundings::{Outsider, Surroundings};
 use crate::windows::RemoteWindows;
@@ -23,10 +23,13 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use node::{Beginning, Edge, Intake, KnownQueue, Waits};
 use partition::peer::forward::Forward;
-use partition::{Command, Effect, Outlets, QueuePartition, Reply, RequestId};
+use partition::{Command, Effect, Outlets, Publish, QueuePartition, Reply, RequestId};
 use session::{Asker, Deleter, Deletion, Deletions};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
+
+mod links;
 
 /// How often a shard with something for a partition that nobody leads looks whether somebody does.
 pub const LEADERS_LOOK_MS: u64 = 10;
@@ -43,6 +46,7 @@ pub struct Switch<C, O> {
     pub(crate) inbox: RefCell<Inbox<O>>,
     pub(crate) keys: RefCell<ChannelKeys>,
     channels: RefCell<HashMap<ChannelKey, (C, u16), FixedState>>,
+    owners: RefCell<Owners>,
     /// Whom partitions of this shard follow now, and the others have not heard.
     noted: RefCell<Vec<(PartitionId, Option<NodeNumber>, u64)>>,
     /// Partitions of this shard that lead, where others could, and in which term.
@@ -73,6 +77,7 @@ impl<C, O> Switch<C, O> {
             leaders,
             keys: RefCell::new(keys),
             channels: RefCell::default(),
+            owners: RefCell::default(),
             noted: RefCell::default(),
             leading: RefCell::default(),
             remote: RefCell::default(),
@@ -123,6 +128,16 @@ impl<C, O> Switch<C, O> {
         let key = self.next_key();
         self.channels.borrow_mut().insert(key, (connection, number));
         key
+    }
+
+    /// A connection of this shard came, with its number.
+    pub fn connection_came(&self, connection: u64) {
+        self.owners.borrow_mut().came(connection);
+    }
+
+    /// It is gone, and all of its channels.
+    pub fn connection_left(&self, connection: u64) {
+        self.owners.borrow_mut().left(connection);
     }
 
     /// A channel is gone; late effects for it meet nobody.
@@ -258,8 +273,18 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             Parcel::LinkDown(node) => self.link_down(node, env),
             Parcel::Forwards(node, frames) => self.take_forwards(node, frames, env),
             Parcel::Frame(partition, from, frame) => self.inbox.borrow_mut().receive(partition, from, frame),
-            Parcel::Declare(partition, queue) => self.inbox.borrow_mut().declare(partition, queue),
-            Parcel::Effect(effect) => self.deliver(std::iter::once(effect), None, env),
+            Parcel::Declare(partition, queue) => {
+                self.inbox.borrow_mut().declare(partition, queue);
+                let owner = env.topology().queue(queue).and_then(|queue| queue.exclusive);
+                if partition == self.in_memory() && self.owners.borrow().have_left(owner) {
+                    self.delete_abandoned(queue, env);
+                }
+            }
+            Parcel::Effect(partition, effect) => {
+                let mut heard = Vec::new();
+                self.hear(partition, effect, &mut heard);
+                self.deliver(heard.into_iter(), None, env);
+            }
             Parcel::Starved { consumer } => self.pass_over(consumer, env),
             Parcel::Drained { channel, bytes } => self.remote.borrow_mut().drained(channel, bytes),
             Parcel::Decided { channel, request, outcome } => {
@@ -408,9 +433,13 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         }
         let turned = self.inbox.borrow_mut().roads.take_turned(&self.leaders);
         for (partition, command, is_given_up) in turned {
-            match is_given_up {
-                true => self.inbox.borrow_mut().push_here(partition, command),
-                false => self.push(partition, command),
+            match command {
+                command if !is_given_up => self.push(partition, command),
+                Command::Publish(Publish { channel, publish_seq: first, .. }) => {
+                    let refused = (first != 0).then_some(Effect::Refuse { channel, first, count: 1 });
+                    self.deliver(refused.into_iter(), None, env);
+                }
+                command => self.inbox.borrow_mut().push_here(partition, command),
             }
         }
         let held = self.inbox.borrow_mut().roads.take_held();
@@ -422,127 +451,43 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         }
     }
 
-    /// Sends something to another node beside what channels and partitions say; nothing where there
-    /// is no link.
-    pub fn forward(&self, node: NodeNumber, partition: PartitionId, forward: Forward) {
-        let mut inbox = self.inbox.borrow_mut();
-        inbox.roads.send(node, partition, forward);
-        inbox.wake();
+    /// A partition of another shard says something to a channel of this one: adds what that is to hear.
+    pub fn hear(&self, partition: PartitionId, effect: Effect, heard: &mut Vec<Effect>) {
+        self.inbox.borrow_mut().hear(partition, effect, |effect| heard.push(effect));
     }
 
-    /// There is a link to another node, which hears what this shard leads and it may not.
-    fn link_up(&self, link: LinkUp, env: &impl Surroundings<Connection = C, Outsider = O>) {
-        let leading = self.leading.borrow();
-        let topology = env.topology();
-        let mut inbox = self.inbox.borrow_mut();
-        inbox.roads.open(link);
-        let node = NodeNumber(link.peer.node);
-        for (partition, term) in leading.iter().filter(|(id, _)| topology.founders_of(*id).is_some()) {
-            inbox.roads.send(node, *partition, Forward::Leads { term: *term, leads: true });
-            inbox.wake();
-        }
-    }
-
-    /// The link to another node is gone, and with it all that was on its way.
-    fn link_down(&self, node: NodeNumber, env: &impl Surroundings<Connection = C, Outsider = O>) {
-        // What that node led it may lead no more when it is back; who is a member hears that otherwise.
-        {
-            let topology = env.topology();
-            let small = topology.partitions().map(|(id, _)| id).filter(|id| topology.founders_of(*id).is_some());
-            small.filter(|id| !self.leaders.is_heard(*id)).for_each(|id| self.leaders.lose(id, node));
-        }
-        let (effects, gone) = self.inbox.borrow_mut().roads.close(node);
-        for (partition, channel) in gone {
-            self.remote.borrow_mut().forget(channel);
-            self.inbox.borrow_mut().push_here(partition, Command::Detach { channel });
-        }
-        self.deliver(effects.into_iter(), None, env);
-        // What waited for that node goes on.
-        self.inbox.borrow_mut().wake();
-    }
-
-    /// Takes what another node sent, in its order.
-    fn take_forwards(&self, node: NodeNumber, frames: Frames, env: &impl Surroundings<Connection = C, Outsider = O>) {
-        let mut answers = Vec::new();
-        let next_queue = env.topology().next_queue();
-        let is_new = |queue: QueueId| !queue.is_local() && queue >= next_queue;
-        for (partition, forward) in frames {
-            let mut inbox = self.inbox.borrow_mut();
-            // Without a link it is of an earlier one.
-            let Some(road) = inbox.roads.road(node) else { break };
-            let waits = match &forward {
-                Forward::Command(command) => names(command).any(is_new),
-                Forward::Delete { queue, .. } => is_new(*queue),
-                _ => false,
-            };
-            let ordered = matches!(forward, Forward::Command(_) | Forward::Ping { .. } | Forward::Delete { .. });
-            let forward = match ordered {
-                true => match road.hold(partition, forward, waits) {
-                    Some(forward) => forward,
-                    None => continue,
-                },
-                false => forward,
-            };
-            match forward {
-                Forward::Command(command) => {
-                    road.note_guest(partition, &command);
-                    if let Command::Detach { channel } = &command {
-                        self.remote.borrow_mut().forget(*channel);
-                    }
-                    drop(inbox);
-                    env.passes(partition, &command);
-                    self.inbox.borrow_mut().push_here(partition, command);
-                }
-                Forward::Effect(effect) => {
-                    if road.answered(partition, &effect) {
-                        answers.push(effect);
-                    } else if let Effect::Deliver(delivery) = effect {
-                        // Nobody takes it, and it is on its way no longer.
-                        let (channel, bytes) = (delivery.consumer.channel, delivery.message.len() as u64);
-                        inbox.roads.send(node, partition, Forward::Drained { channel, bytes });
-                    }
-                }
-                Forward::Starved { consumer } => {
-                    drop(inbox);
-                    self.deliver(answers.drain(..), None, env);
-                    self.pass_over(consumer, env);
-                }
-                Forward::Drained { channel, bytes } => {
-                    self.remote.borrow_mut().drained(channel, usize::try_from(bytes).unwrap_or(usize::MAX));
-                }
-                Forward::Ping { number } => road.mark(number),
-                Forward::Pong { number } => road.handled(number),
-                Forward::Delete { queue, if_unused, if_empty, channel, request } => {
-                    drop(inbox);
-                    let asker = Asker::Channel { channel, request };
-                    let deletion = Deletion { queue, partition, if_unused, if_empty, asker, insists: false };
-                    self.deletions.begin(deletion, &At { switch: self, env });
-                }
-                forward @ (Forward::Propose { .. } | Forward::NotProposed { .. } | Forward::Applied { .. }) => {
-                    let from = road.peer();
-                    inbox.receive_forward(partition, from, forward);
-                }
-                Forward::Leads { term, leads } => {
-                    self.leaders.hear(partition, node, term, leads);
-                    // What waits for a leader goes on.
-                    inbox.wake();
-                }
-                // For the node as a whole: what drives the links keeps them.
-                Forward::Ask { .. } | Forward::Answer { .. } | Forward::News(_) => {}
+    /// What the channel of an effect is to hear of it, if it is a channel of this shard.
+    #[inline]
+    fn heard(&self, partition: PartitionId, effect: Effect) -> SmallVec<[Effect; 1]> {
+        let is_here = |channel| self.keys.borrow().shard_of(channel) == Some(self.index);
+        let mut heard = SmallVec::new();
+        match effect {
+            Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Returned { channel, .. }
+                if is_here(channel) =>
+            {
+                self.inbox.borrow_mut().hear(partition, effect, |effect| heard.push(effect));
             }
+            effect => heard.push(effect),
         }
-        self.deliver(answers.into_iter(), None, env);
-        // Marks are answered in the step that follows.
-        let mut inbox = self.inbox.borrow_mut();
-        if inbox.roads.has_waiting() {
-            inbox.wake();
-        }
+        heard
     }
 
     /// Hands effects to whom they concern: channels here, other shards, or the shard itself. What
     /// follows each other for one channel is one look-up. `partition` said them; without one they
     /// came from another shard.
     pub fn deliver(
+        &self,
+        effects: impl Iterator<Item = Effect>,
+        partition: Option<PartitionId>,
+        env: &impl Surroundings<Connection = C, Outsider = O>,
+    ) {
+        match partition.filter(|partition| self.leaders.is_led_in_terms(*partition)) {
+            Some(of) => self.hand_out(effects.flat_map(|effect| self.heard(of, effect)), partition, env),
+            None => self.hand_out(effects, partition, env),
+        }
+    }
+
+    fn hand_out(
         &self,
         effects: impl Iterator<Item = Effect>,
         partition: Option<PartitionId>,
@@ -566,7 +511,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                         self.remote.borrow_mut().send(channel, delivery.message.len());
                     }
                     self.note_cancelled(&effect);
-                    self.inbox.borrow_mut().push_parcel(shard, Parcel::Effect(effect));
+                    let parcel = Parcel::Effect(partition.unwrap_or(PartitionId(0)), effect);
+                    self.inbox.borrow_mut().push_parcel(shard, parcel);
                     continue;
                 }
                 None => {
@@ -576,7 +522,11 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     }
                     self.note_cancelled(&effect);
                     let mut inbox = self.inbox.borrow_mut();
-                    if inbox.roads.effect(channel, partition.unwrap_or(PartitionId(0)), effect) {
+                    let is_told = match partition {
+                        Some(partition) => inbox.roads.effect_of(partition, channel, effect),
+                        None => inbox.roads.effect(channel, PartitionId(0), effect),
+                    };
+                    if is_told {
                         inbox.wake();
                     }
                     continue;
@@ -613,6 +563,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 }
             }
             Effect::Lapsed { queue } => unused(queue),
+            Effect::Parted { channel } => self.inbox.borrow_mut().roads.parted(partition, channel),
             Effect::DeadLetter(letter) => {
                 self.outgoing.borrow_mut().push(partition, letter);
                 self.inbox.borrow_mut().wake();
@@ -635,7 +586,9 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 outsider.into_iter().for_each(|outsider| outsider.answer(Ok(reply.clone())));
             }
             Effect::Confirm { first, count, .. } => self.dead_letters_answered((first, count), true),
-            Effect::Refuse { first, count, .. } => self.dead_letters_answered((first, count), false),
+            Effect::Refuse { first, count, .. } | Effect::Returned { first, count, .. } => {
+                self.dead_letters_answered((first, count), false);
+            }
             _ => {}
         }
     }
@@ -652,20 +605,56 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     fn connection_of(&self, channel: ChannelKey) -> Option<(C, u16)> {
         self.channels.borrow().get(&channel).cloned()
     }
+
+    /// Where what this shard's partitions say to a channel goes.
+    #[inline]
+    pub fn reach(&self, channel: ChannelKey) -> Reach<C> {
+        let shard = self.keys.borrow().shard_of(channel);
+        match shard {
+            Some(shard) if shard == self.index => match self.connection_of(channel) {
+                Some((connection, _)) => Reach::Here(connection),
+                None => Reach::Nobody,
+            },
+            Some(_) => Reach::Away,
+            // A channel of another life: nobody is there to take anything.
+            None if self.inbox.borrow_mut().roads.to(channel).is_none() => Reach::Nobody,
+            None => Reach::Away,
+        }
+    }
+
+    /// Hands out room at a channel of another shard or another node, to be used in this step; 0 when
+    /// nothing is free.
+    pub fn reserve_away(&self, channel: ChannelKey) -> usize {
+        let portion = self.remote.borrow_mut().reserve(channel);
+        if portion > 0 {
+            self.reserved_remote.borrow_mut().push(channel);
+        }
+        portion
+    }
+
+    /// What was handed out of such room is used, or given back.
+    pub fn settle_away(&self) {
+        for channel in self.reserved_remote.borrow_mut().drain(..) {
+            self.remote.borrow_mut().settle(channel);
+        }
+    }
+
+    /// No more than this may be on its way to a channel of another shard or node: less than usual, for
+    /// runs that are to meet the limit.
+    pub fn limit_bytes_away(&self, bytes: usize) {
+        self.remote.borrow_mut().bytes_max = bytes;
+    }
 }
 
-/// The queues that have to be known before a command is carried out.
-fn names(command: &Command) -> impl Iterator<Item = QueueId> + '_ {
-    let (targets, one) = match command {
-        Command::Publish(publish) => (&publish.targets[..], None),
-        Command::Consume { queue, .. }
-        | Command::Get { queue, .. }
-        | Command::Purge { queue, .. }
-        | Command::Stat { queue, .. }
-        | Command::Close { queue, .. } => (&[][..], Some(*queue)),
-        _ => (&[][..], None),
-    };
-    targets.iter().map(|target| target.queue).chain(one)
+/// Where a channel is, as a shard's partitions see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach<C> {
+    /// On this connection of the shard.
+    Here(C),
+    /// On another shard or another node.
+    Away,
+    /// It is gone.
+    Nobody,
 }
 
 /// What the topology says is for this node's members: the others hear it from their own.
@@ -703,33 +692,23 @@ pub struct Crossing<'a, E: Surroundings> {
 
 impl<E: Surroundings> Outlets for Crossing<'_, E> {
     fn room(&mut self, consumer: ConsumerKey) -> usize {
-        let (channel, switch) = (consumer.channel, self.switch);
-        let shard = switch.keys.borrow().shard_of(channel);
-        match shard {
-            Some(shard) if shard == switch.index => {}
-            Some(_) => return self.room_elsewhere(consumer),
-            // A channel of another life: nobody is there to take anything.
-            None if switch.inbox.borrow_mut().roads.to(channel).is_none() => return 0,
-            None => return self.room_elsewhere(consumer),
+        match self.switch.reach(consumer.channel) {
+            Reach::Here(connection) => {
+                let portion = self.env.room(&connection, consumer);
+                if portion > 0 {
+                    self.switch.reserved.borrow_mut().push(connection);
+                }
+                portion
+            }
+            Reach::Away => {
+                let portion = self.switch.reserve_away(consumer.channel);
+                if portion == 0 {
+                    self.switch.pass_over(consumer, self.env);
+                }
+                portion
+            }
+            Reach::Nobody => 0,
         }
-        let Some((connection, _)) = switch.connection_of(channel) else { return 0 };
-        let portion = self.env.room(&connection, consumer);
-        if portion > 0 {
-            switch.reserved.borrow_mut().push(connection);
-        }
-        portion
-    }
-}
-
-impl<E: Surroundings> Crossing<'_, E> {
-    /// Room at a channel of another shard or another node.
-    fn room_elsewhere(&self, consumer: ConsumerKey) -> usize {
-        let portion = self.switch.remote.borrow_mut().reserve(consumer.channel);
-        match portion {
-            0 => self.switch.pass_over(consumer, self.env),
-            _ => self.switch.reserved_remote.borrow_mut().push(consumer.channel),
-        }
-        portion
     }
 }
 
@@ -834,9 +813,7 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
         for connection in self.switch.reserved.borrow_mut().drain(..) {
             self.env.settle_room(&connection);
         }
-        for channel in self.switch.reserved_remote.borrow_mut().drain(..) {
-            self.switch.remote.borrow_mut().settle(channel);
-        }
+        self.switch.settle_away();
         self.switch.deliver(effects.drain(..), Some(partition), self.env);
     }
 }
@@ -887,7 +864,7 @@ impl<E: Surroundings> Deleter<E::Outsider> for At<'_, E> {
                     return self.switch.deliver(std::iter::once(effect), None, self.env);
                 };
                 let parcel = match answer {
-                    Ok(reply) => Parcel::Effect(Effect::Reply { channel, request, reply }),
+                    Ok(reply) => Parcel::Effect(PartitionId(0), Effect::Reply { channel, request, reply }),
                     Err(refusal) => Parcel::Decided { channel, request, outcome: Err(refusal) },
                 };
                 // Its own shard too hears of it by mail: this may be called while the channel asks.

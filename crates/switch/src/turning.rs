@@ -1,5 +1,5 @@
-//! Partitions whose leader changed while something of this shard was on its way to the one before, or
-//! of which nobody is known to lead them.
+//! Partitions whose leader changed while something of this shard was on its way to the one before, in
+//! which something is to be sent again, or of which nobody is known to lead them.
 //!
 //! What was sent to one leader must not come into the log behind what is sent to the next, and is
 //! confirmed before it. So a shard waits before it turns to another leader: until the one before has
@@ -8,7 +8,7 @@
 //! [`LEADERLESS_US`] at most: it would be refused by whoever is asked, though an election takes tenths
 //! of a second.
 
-use broker::{NodeNumber, PartitionId};
+use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use partition::Command;
@@ -22,7 +22,7 @@ pub(crate) struct Turning {
     held_bytes: u64,
 }
 
-/// After so long without a leader that can be reached, what waits is refused.
+/// After so long without a leader that can be reached, what waits is given up.
 pub(crate) const LEADERLESS_US: u64 = 10_000_000;
 
 #[derive(Debug)]
@@ -34,7 +34,8 @@ struct Waiting {
 /// What is waited for.
 #[derive(Debug)]
 pub(crate) enum On {
-    /// The leader before, and what it has to have handled; nothing where its link is gone.
+    /// The leader before: what it has to have handled, which is nothing where its link is gone, and its
+    /// answer to every publish.
     Before { from: NodeNumber, mark: Option<u64> },
     /// A leader that can be reached, since this time.
     Leader { since_us: u64 },
@@ -47,7 +48,7 @@ pub(crate) enum Fate {
     Waits,
     /// It goes on its way.
     Goes,
-    /// It goes to this node's member, which refuses it.
+    /// Nobody is asked any more.
     GivenUp,
 }
 
@@ -77,6 +78,12 @@ impl Turning {
         self.waiting.insert(partition, Waiting { on: On::Before { from, mark: Some(mark) }, held: Vec::new() });
     }
 
+    /// Has what comes for a partition wait until `from` has answered every publish.
+    pub(crate) fn begin_answers(&mut self, partition: PartitionId, from: NodeNumber) {
+        let on = On::Before { from, mark: None };
+        self.waiting.entry(partition).or_insert(Waiting { on, held: Vec::new() });
+    }
+
     /// Has what comes for a partition wait until somebody leads it who can be reached.
     pub(crate) fn begin_leaderless(&mut self, partition: PartitionId, now_us: u64) {
         self.waiting.insert(partition, Waiting { on: On::Leader { since_us: now_us }, held: Vec::new() });
@@ -102,6 +109,41 @@ impl Turning {
         self.held_bytes += bytes_of(&command);
         waiting.held.push(command);
         None
+    }
+
+    /// A consumer has settled messages for good, of which the next leader hears before all that waits: it
+    /// must not be told behind that that the consumer holds them.
+    pub(crate) fn settled(&mut self, partition: PartitionId, of: (QueueId, ConsumerKey), first: u64, count: u64) {
+        let Some(waiting) = self.waiting.get_mut(&partition) else { return };
+        let (end, mut at) = (first.saturating_add(count), 0);
+        while at < waiting.held.len() {
+            let Command::Hold { queue, consumer, first: from, count: held } = waiting.held[at] else {
+                at += 1;
+                continue;
+            };
+            let (to, is_it) = (from.saturating_add(held), (queue, consumer) == of);
+            let parts = if is_it { [(from, to.min(first)), (from.max(end), to)] } else { [(from, to), (0, 0)] };
+            let parts = parts.into_iter().filter(|(from, to)| from < to);
+            let left: Vec<Command> =
+                parts.map(|(first, to)| Command::Hold { queue, consumer, first, count: to - first }).collect();
+            self.held_bytes = self.held_bytes + left.iter().map(bytes_of).sum::<u64>() - bytes_of(&waiting.held[at]);
+            let parts = left.len();
+            waiting.held.splice(at..=at, left);
+            at += parts;
+        }
+    }
+
+    /// A channel has ended, and who leads may have forgotten it: what waits to be sent again would be taken for
+    /// new. What was never sent goes on its way.
+    pub(crate) fn detach(&mut self, partition: PartitionId, channel: ChannelKey) {
+        let Some(waiting) = self.waiting.get_mut(&partition) else { return };
+        let held_bytes = &mut self.held_bytes;
+        waiting.held.retain(|command| {
+            let is_again =
+                matches!(command, Command::Publish(publish) if publish.channel == channel && publish.term != 0);
+            *held_bytes -= if is_again { bytes_of(command) } else { 0 };
+            !is_again
+        });
     }
 
     /// The link to a node is gone, and what was on its way there.
@@ -130,7 +172,7 @@ impl Turning {
     pub(crate) fn take_done(
         &mut self,
         mut fate: impl FnMut(PartitionId, &On) -> Fate,
-    ) -> Vec<(PartitionId, Command, bool)> {
+    ) -> Vec<(PartitionId, Vec<Command>, bool)> {
         let mut fates: Vec<(PartitionId, Fate)> = self
             .waiting
             .iter()
@@ -141,12 +183,12 @@ impl Turning {
         let mut done = Vec::new();
         for (partition, fate) in fates {
             let waiting = self.waiting.remove(&partition).expect("it was listed");
-            // Who waited for a leader may still have to wait for the one before that.
-            if matches!(waiting.on, On::Before { .. }) {
+            // Who waited for a leader, or for answers alone, may still have to wait for the one before that.
+            if matches!(waiting.on, On::Before { mark: Some(_), .. }) {
                 self.last.remove(&partition);
             }
             self.held_bytes -= waiting.held.iter().map(bytes_of).sum::<u64>();
-            done.extend(waiting.held.into_iter().map(|command| (partition, command, fate == Fate::GivenUp)));
+            done.push((partition, waiting.held, fate == Fate::GivenUp));
         }
         done
     }
@@ -155,7 +197,6 @@ impl Turning {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use broker::QueueId;
 
     const P: PartitionId = PartitionId(3);
 
@@ -177,7 +218,7 @@ mod tests {
             On::Leader { since_us: 5 } => Fate::Goes,
             other => panic!("{other:?}"),
         });
-        assert_eq!(done, [(P, command(1), false), (P, command(2), false)]);
+        assert_eq!(done, [(P, vec![command(1), command(2)], false)]);
         assert_eq!((turning.is_leaderless(), turning.held_bytes()), (false, 0));
         assert_eq!(turning.before(P, Some(second)), Some(first), "that one may not have answered for all it was sent");
         turning.begin(P, first, 7);
@@ -191,10 +232,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_settled_while_it_waits_is_held_no_more() {
+        let consumer = |number| ConsumerKey { channel: broker::ChannelKey(7), number };
+        let hold = |number, first, count| {
+            let (queue, consumer) = (QueueId(1), consumer(number));
+            Command::Hold { queue, consumer, first, count }
+        };
+        let mut turning = Turning::default();
+        turning.begin_leaderless(P, 0);
+        turning.hold(P, hold(1, 5, 4));
+        turning.hold(P, command(1));
+        turning.hold(P, hold(2, 5, 4));
+        let before = turning.held_bytes();
+        turning.settled(P, (QueueId(2), consumer(1)), 5, 4);
+        turning.settled(PartitionId(4), (QueueId(1), consumer(1)), 5, 4);
+        assert_eq!(turning.held_bytes(), before, "it is of another queue, or partition");
+        turning.settled(P, (QueueId(1), consumer(1)), 6, 1);
+        turning.settled(P, (QueueId(1), consumer(1)), 8, 9);
+        turning.settled(P, (QueueId(1), consumer(2)), 1, 9);
+        let left: Vec<_> =
+            turning.take_done(|_, _| Fate::Goes).into_iter().flat_map(|(_, commands, _)| commands).collect();
+        assert_eq!(left, [hold(1, 5, 1), hold(1, 7, 1), command(1)]);
+        assert_eq!(turning.held_bytes(), 0);
+    }
+
+    #[test]
     fn what_waited_too_long_is_given_up() {
         let mut turning = Turning::default();
         turning.begin_leaderless(P, 0);
         turning.hold(P, command(1));
-        assert_eq!(turning.take_done(|_, _| Fate::GivenUp), [(P, command(1), true)]);
+        assert_eq!(turning.take_done(|_, _| Fate::GivenUp), [(P, vec![command(1)], true)]);
     }
 }

@@ -20,7 +20,8 @@ pub(crate) struct Unanswered {
 /// What one channel has under way.
 #[derive(Debug, Default)]
 struct OfChannel {
-    /// Every partition that it was in touch with, and its publishes there without an answer.
+    /// Every partition that it was in touch with, and its publishes there without an answer, where those
+    /// are in memory.
     partitions: SmallVec<[(PartitionId, SeqRanges); 2]>,
     requests: Vec<Request>,
     consumers: Vec<(u32, PartitionId, QueueId)>,
@@ -55,7 +56,11 @@ impl Unanswered {
             Command::Publish(Publish { channel, publish_seq, .. }) => {
                 if *publish_seq != 0 {
                     let of = self.channels.entry(*channel).or_default();
-                    of.publishes(partition).insert_range(*publish_seq, 1);
+                    let publishes = of.publishes(partition);
+                    // Of the others it is known what becomes of them: see `publishes`.
+                    if partition.is_in_memory() {
+                        publishes.insert_range(*publish_seq, 1);
+                    }
                 }
                 return;
             }
@@ -80,6 +85,7 @@ impl Unanswered {
             | Command::Configure { .. }
             | Command::DeadLetterAnswered { .. }
             | Command::Detach { .. }
+            | Command::Part { .. }
             | Command::Reopen { .. }
             | Command::Delete { .. }
             | Command::Stall { .. }
@@ -97,17 +103,13 @@ impl Unanswered {
         of.requests.push(Request { id: request, consumer: None });
     }
 
-    /// Whether publishes to a partition wait for their answer. Costs a look at every channel.
-    pub(crate) fn has_publishes(&self, partition: PartitionId) -> bool {
-        let of = |of: &OfChannel| {
-            of.partitions.iter().any(|(known, publishes)| *known == partition && !publishes.is_empty())
-        };
-        self.channels.values().any(of)
-    }
-
     /// An effect came from the other node; false if nobody waits for it any more.
     pub(crate) fn answered(&mut self, partition: PartitionId, effect: &Effect) -> bool {
         match effect {
+            // It is known elsewhere what waits for it.
+            Effect::Confirm { .. } | Effect::Refuse { .. } | Effect::Returned { .. } if !partition.is_in_memory() => {
+                true
+            }
             Effect::Confirm { channel, first, count } | Effect::Refuse { channel, first, count } => {
                 let Some(of) = self.channels.get_mut(channel) else { return false };
                 of.publishes(partition).remove_range(*first, *count) == *count
@@ -191,7 +193,7 @@ mod tests {
     use broker::queue::Consumer;
     use partition::{Delivery, Message};
 
-    const P: PartitionId = PartitionId(3);
+    const P: PartitionId = PartitionId::in_memory(broker::NodeNumber(2), 0);
 
     fn channel(number: u64) -> ChannelKey {
         ChannelKey::of(NodeLife { node: 1, start: 1 }, number)
@@ -202,7 +204,7 @@ mod tests {
         let message =
             Message { exchange: empty.clone(), routing_key: empty.clone(), properties: empty.clone(), body: empty };
         let targets = SmallVec::new();
-        Command::Publish(Publish { channel: channel(number), publish_seq, targets, delay_ms: 0, message })
+        Command::Publish(Publish { channel: channel(number), publish_seq, term: 0, targets, delay_ms: 0, message })
     }
 
     #[test]

@@ -50,9 +50,17 @@ impl Window {
 }
 
 /// What this shard's partitions have sent to channels of other shards and have not heard back of.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RemoteWindows {
     sent: HashMap<ChannelKey, Remote, FixedState>,
+    /// What may be on its way to one channel.
+    pub(crate) bytes_max: usize,
+}
+
+impl Default for RemoteWindows {
+    fn default() -> Self {
+        RemoteWindows { sent: HashMap::default(), bytes_max: REMOTE_BYTES_MAX }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +73,7 @@ impl RemoteWindows {
     /// Hands out a portion; 0 when nothing is free.
     pub(crate) fn reserve(&mut self, channel: ChannelKey) -> usize {
         let remote = self.sent.entry(channel).or_default();
-        let portion = REMOTE_BYTES_MAX.saturating_sub(remote.outstanding + remote.reserved).min(PORTION_BYTES);
+        let portion = self.bytes_max.saturating_sub(remote.outstanding + remote.reserved).min(PORTION_BYTES);
         remote.reserved += portion;
         portion
     }

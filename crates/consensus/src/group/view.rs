@@ -43,6 +43,11 @@ impl Group {
         raft.prs().iter().filter(|(id, progress)| voters.contains(**id) && is_active(**id, progress)).count()
     }
 
+    /// The largest entry that it takes.
+    pub fn entry_bytes_max(&self) -> usize {
+        self.config.entry_bytes_max
+    }
+
     /// This member's view of itself.
     pub fn status(&self) -> Status {
         let raft = &self.raw.raft;

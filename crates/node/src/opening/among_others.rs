@@ -5,13 +5,13 @@
 //! cluster, so that a log which is gone is never taken for one that has not begun. What comes back
 //! leads nothing, and its topology may lag: nobody is served before it has heard from the others.
 
-use super::{Brought, Groups, Started, contradictory, raft, recovery_of, topology_of};
+use super::{Brought, Groups, Started, contradictory, entry_bytes_max, raft, recovery_of, topology_of};
 use crate::open_error::OpenError;
 use crate::quarantine::Quarantined;
 use crate::{Memory, TOPOLOGY, member_of};
 use broker::topology::Topology;
 use broker::{NodeLife, PartitionId};
-use consensus::NodeId;
+use consensus::{Config, NodeId};
 use partition::place::file_u32;
 use partition::{founding_checkpoint, founding_log_checkpoint, joining_checkpoint, joining_log_checkpoint};
 use std::collections::BTreeSet;
@@ -86,15 +86,16 @@ pub fn bring_back_among_others<D: Disk>(
         }
     }
     let current_file = file_u32(wal.durable_file());
+    let raft = |id: u32| Config { entry_bytes_max: entry_bytes_max(&wal), ..raft(own, id) };
     let metadata = groups.remove(&TOPOLOGY.0).ok_or_else(|| contradictory(TOPOLOGY, &"it has ended on this node"))?;
     let (mut metadata, state) =
-        metadata.finish_log(own, raft(own, TOPOLOGY.0), founders).map_err(|why| contradictory(TOPOLOGY, &why))?;
+        metadata.finish_log(own, raft(TOPOLOGY.0), founders).map_err(|why| contradictory(TOPOLOGY, &why))?;
     metadata.log_is_at(current_file);
     let topology = topology_of(state.as_ref())?;
     let mut partitions = Vec::new();
     for (id, recovery) in groups {
         let mut aside = Quarantined::new(OpenError::LogGone, Some(&recovery));
-        match recovery.finish(own, raft(own, id), founders) {
+        match recovery.finish(own, raft(id), founders) {
             Ok(mut partition) => {
                 partition.log_is_at(current_file);
                 partition.ask_for_queues();

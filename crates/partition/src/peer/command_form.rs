@@ -1,7 +1,7 @@
 //! How a command is written between nodes.
 //!
 //! ```text
-//! 32 publish        channel, publish number, delay, count, targets, message
+//! 32 publish        channel, publish number, term, delay, count, targets, message
 //! 33 consume        request, queue, consumer, prefetch, priority, flags { no ack, exclusive, granted only }
 //! 34 cancel         request, queue, consumer
 //! 35 get            request, queue, channel, flags { no ack }
@@ -22,7 +22,8 @@
 //! message    exchange length u8, routing key length u8, properties length, body length, then these four
 //! ```
 //!
-//! `Configure` and `Delete` have no form: every node has them from the topology. A priority is
+//! `Configure` and `Delete` have no form: every node has them from the topology. Nor has `Part`, which a
+//! node tells itself. A priority is
 //! written with its sign as the lowest bit, so that small ones are short.
 //!
 //! Invariant: a command that is read is one that a leader takes without a panic: it has a target,
@@ -45,11 +46,12 @@ const RULE_SELECTIVE: u8 = 2;
 const RULE_BROUGHT: u8 = 4;
 
 const FROM_TOPOLOGY: &str = "rules and deletes come to every node from the topology, never from another node";
+const OF_ITS_NODE: &str = "a node finds out itself that a link broke";
 
 /// The byte that a command begins with.
 ///
 /// # Panics
-/// If it comes from the topology.
+/// If it comes from the topology, or a node tells it itself.
 pub(super) fn kind(command: &Command) -> u8 {
     match command {
         Command::Publish(_) => 32,
@@ -69,6 +71,7 @@ pub(super) fn kind(command: &Command) -> u8 {
         Command::Hold { .. } => 46,
         Command::Mark { .. } => 47,
         Command::Configure { .. } | Command::Delete { .. } => panic!("{FROM_TOPOLOGY}"),
+        Command::Part { .. } => panic!("{OF_ITS_NODE}"),
     }
 }
 
@@ -132,6 +135,7 @@ pub(super) fn encode(command: &Command, out: &mut Segments) {
             put(out, &[*first, *count]);
         }
         Command::Configure { .. } | Command::Delete { .. } => panic!("{FROM_TOPOLOGY}"),
+        Command::Part { .. } => panic!("{OF_ITS_NODE}"),
     }
 }
 
@@ -195,7 +199,7 @@ pub(super) fn request(cursor: &mut Cursor<'_>) -> Result<RequestId, DecodeError>
 fn put_publish(out: &mut Segments, publish: &Publish) {
     assert!(!publish.targets.is_empty(), "a publish goes to a queue");
     put_channel(out, publish.channel);
-    put(out, &[publish.publish_seq, publish.delay_ms, publish.targets.len() as u64]);
+    put(out, &[publish.publish_seq, publish.term.into(), publish.delay_ms, publish.targets.len() as u64]);
     publish.targets.iter().for_each(|target| put_target(out, target));
     let Message { exchange, routing_key, properties, body } = &publish.message;
     for short in [exchange, routing_key] {
@@ -207,13 +211,13 @@ fn put_publish(out: &mut Segments, publish: &Publish) {
 
 fn publish(cursor: &mut Cursor<'_>) -> Result<Publish, DecodeError> {
     let channel = channel(cursor)?;
-    let (publish_seq, delay_ms) = (cursor.varint()?, cursor.varint()?);
+    let (publish_seq, term, delay_ms) = (cursor.varint()?, number_u32(cursor)?, cursor.varint()?);
     let count = cursor.count(TARGET_BYTES_MIN)?;
     if count == 0 {
         return Err(cursor.invalid("a publish to no queue"));
     }
     let targets = (0..count).map(|_| target(cursor)).collect::<Result<_, _>>()?;
-    Ok(Publish { channel, publish_seq, targets, delay_ms, message: message(cursor)? })
+    Ok(Publish { channel, publish_seq, term, targets, delay_ms, message: message(cursor)? })
 }
 
 fn message(cursor: &mut Cursor<'_>) -> Result<Message, DecodeError> {

@@ -13,6 +13,7 @@
 //! 68 cancelled        queue, consumer
 //! 69 grant wanted     queue, consumer, ready
 //! 70 grant returned   consumer, count
+//! 71 returned         channel, first, count, term
 //!
 //! delivery   queue, sequence number, consumer, flags { needs ack, redelivered }, acquired, delivery count, term, length, message
 //! ```
@@ -41,7 +42,10 @@ pub(super) fn kind(effect: &Effect) -> u8 {
         Effect::Cancelled { .. } => 68,
         Effect::GrantWanted { .. } => 69,
         Effect::GrantReturned { .. } => 70,
-        Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => panic!("{FOR_ITS_NODE}"),
+        Effect::Returned { .. } => 71,
+        Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } | Effect::Parted { .. } => {
+            panic!("{FOR_ITS_NODE}")
+        }
     }
 }
 
@@ -51,6 +55,10 @@ pub(super) fn encode(effect: &Effect, out: &mut Segments) {
         Effect::Confirm { channel, first, count } | Effect::Refuse { channel, first, count } => {
             put_channel(out, *channel);
             put(out, &[*first, *count]);
+        }
+        Effect::Returned { channel, first, count, term } => {
+            put_channel(out, *channel);
+            put(out, &[*first, *count, (*term).into()]);
         }
         Effect::Deliver(delivery) => put_delivery(out, delivery),
         Effect::Reply { channel, request, reply } => {
@@ -71,7 +79,9 @@ pub(super) fn encode(effect: &Effect, out: &mut Segments) {
             put_consumer(out, *consumer);
             out.put_varint(u64::from(*count));
         }
-        Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } => panic!("{FOR_ITS_NODE}"),
+        Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } | Effect::Parted { .. } => {
+            panic!("{FOR_ITS_NODE}")
+        }
     }
 }
 
@@ -85,6 +95,12 @@ pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<Effect>, 
         68 => Effect::Cancelled { queue: queue(cursor)?, consumer: consumer(cursor)? },
         69 => Effect::GrantWanted { queue: queue(cursor)?, consumer: consumer(cursor)?, ready: cursor.varint()? },
         70 => Effect::GrantReturned { consumer: consumer(cursor)?, count: number_u32(cursor)? },
+        71 => Effect::Returned {
+            channel: channel(cursor)?,
+            first: cursor.varint()?,
+            count: cursor.varint()?,
+            term: number_u32(cursor)?,
+        },
         _ => return Ok(None),
     }))
 }

@@ -4,7 +4,7 @@
 //! ```text
 //! kind u8, then
 //! 32 to 47         a command, see `command_form`
-//! 64 to 70         an effect, see `effect_form`
+//! 64 to 71         an effect, see `effect_form`
 //! 80 starved       consumer
 //! 81 drained       channel, bytes
 //! 82 propose       token, term, length, change

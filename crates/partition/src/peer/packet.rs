@@ -2,7 +2,7 @@
 //! the nodes themselves.
 //!
 //! ```text
-//! length u32 of what follows the head, crc32c u32 of what follows this field, version u8 = 3   little-endian, 9 bytes
+//! length u32 of what follows the head, crc32c u32 of what follows this field, version u8 = 5   little-endian, 9 bytes
 //! partition varint, frame (see `peer` and `forward`; their kinds differ)                        until the length is used up
 //! ```
 //!
@@ -18,7 +18,7 @@ use consensus::{Cursor, DecodeError, Segments};
 use thiserror::Error;
 
 /// What every packet begins with. A node must not speak a version that some peer does not know.
-pub const PACKET_VERSION: u8 = 5;
+pub const PACKET_VERSION: u8 = 6;
 /// Bytes before the first frame.
 pub const HEAD_BYTES: usize = 9;
 /// Whoever fills a packet ends it once it has so many bytes.

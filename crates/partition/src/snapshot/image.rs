@@ -127,7 +127,7 @@ impl Image {
     pub(super) fn restore(self, extents: &[ExtentReady], versions: Versions) -> Queues {
         let mut queues = Queues::new(Versions { current: self.machine_version, ..versions });
         queues.time_ms = self.time_ms;
-        queues.publishers.extend(self.publishers);
+        queues.remember_publishers(self.publishers);
         let mut runs: BTreeMap<QueueId, Vec<(u64, u64, Place)>> = BTreeMap::new();
         for extent in extents {
             queues.add_extent(extent.id, extent.messages, extent.bytes);

@@ -89,6 +89,7 @@ impl TransientQueues {
         let publish = Publish {
             channel: ChannelKey::NOBODY,
             publish_seq: 0,
+            term: 0,
             targets: std::iter::once(target).collect(),
             delay_ms: 0,
             message,

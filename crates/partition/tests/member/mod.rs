@@ -215,7 +215,14 @@ impl Rig {
             body: Bytes::copy_from_slice(text.as_bytes()),
         };
         let targets = smallvec![Target { queue: QUEUE, durability, selective }];
-        self.command(Command::Publish(Publish { channel: PUBLISHER, publish_seq: seq, targets, delay_ms: 0, message }));
+        self.command(Command::Publish(Publish {
+            channel: PUBLISHER,
+            publish_seq: seq,
+            term: 0,
+            targets,
+            delay_ms: 0,
+            message,
+        }));
     }
 
     pub(crate) fn publish_synced(&mut self, seq: u64, text: &str) {
@@ -299,7 +306,7 @@ impl Rig {
     pub(crate) fn refused(&mut self) -> Vec<u64> {
         let mut refused = Vec::new();
         self.effects.retain(|e| match e {
-            Effect::Refuse { first, count, .. } => {
+            Effect::Refuse { first, count, .. } | Effect::Returned { first, count, .. } => {
                 refused.extend(*first..*first + *count);
                 false
             }
@@ -354,7 +361,7 @@ impl Rig {
         };
         let durability = Durability::Level(Level::Synced);
         let targets = smallvec![Target { queue: QUEUE, durability, selective: None }];
-        let publish = Publish { channel: PUBLISHER, publish_seq: seq, targets, delay_ms, message };
+        let publish = Publish { channel: PUBLISHER, publish_seq: seq, term: 0, targets, delay_ms, message };
         self.command(Command::Publish(publish));
     }
 }

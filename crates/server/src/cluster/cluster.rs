@@ -16,10 +16,10 @@ use crate::run::{Asks, RunError};
 use crate::startup::Startup;
 use crate::topology_log::Answer;
 use broker::topology::{
-    ClusterMember, ClusterNode, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, NodeStanding,
-    Refusal, Topology,
+    ClusterNode, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, Refusal, Topology,
 };
 use broker::{NodeLife, NodeNumber};
+use node::Announcing;
 use partition::machine::MACHINE_VERSION as QUEUES_MACHINE_VERSION;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -348,44 +348,14 @@ impl Member {
         let (begin, name) = (Instant::now(), startup.node_name());
         let mut tell_at = begin + TELL_EVERY;
         let can = MachineVersions { topology: MACHINE_VERSION, queues: QUEUES_MACHINE_VERSION };
-        let members: Vec<ClusterMember<'_>> = self
-            .record
-            .founders
-            .iter()
-            .map(|founder| {
-                let number = NodeNumber(founder.number);
-                let address = if number == self.number { &self.address } else { &founder.address };
-                ClusterMember { number, address }
-            })
-            .collect();
-        // The first one is proposed whether it says anything new or not: with it all before is here.
-        let unknown = if self.record.joined.is_some() { NodeStanding::Joining } else { NodeStanding::Member };
-        let announce = |topology: &Topology| topology.announcement_of(self.number, (name, can), &members, unknown);
-        let mut announced = announce(&node.shared().topology());
-        let (mut next, mut is_said_again) = (Some(announced.clone()), false);
-        while let Some(change) = next {
+        let (record, partitions) = (self.record.clone(), config.partitions);
+        let mut announcing = Announcing::new(self.number, (name, &self.address), can, record, partitions);
+        loop {
+            let next = announcing.next(&node.shared().topology());
+            let Some(change) = next else { break };
             if let Err(refusal) = self.decide(node, change, (asks, startup), &mut tell_at)? {
                 tracing::debug!(%refusal, "the topology refuses what a node has to say");
             }
-            let topology = node.shared().topology();
-            // It may have gone further meanwhile than was known here.
-            let now = announce(&topology);
-            let again = (now != announced).then(|| now.clone());
-            announced = now;
-            let map = match self.record.joined {
-                Some(_) => topology.raise_for(topology.present_nodes().map(|(number, _)| number)).into_iter().collect(),
-                None => topology.commands_of_founders(&members, can, config.partitions.min(self.record.partitions)),
-            };
-            // Another founder, which knows its address alone, may have put it in the map meanwhile.
-            let is_named =
-                topology.nodes().any(|(number, node)| number == self.number && *node.name == *name.as_bytes());
-            let once_more = || (!is_named && !std::mem::replace(&mut is_said_again, true)).then(|| announced.clone());
-            next = again.or_else(|| map.into_iter().next()).or_else(once_more);
-        }
-        // What it had in memory before it started is gone, and nobody finds it any more.
-        let home = node.shared().topology().own_home();
-        if let Some(home) = home {
-            let _ = self.decide(node, Change::EndHome(home), (asks, startup), &mut tell_at)?;
         }
         tracing::info!(
             node = name,

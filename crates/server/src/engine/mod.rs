@@ -169,15 +169,10 @@ pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Resu
 impl Opened {
     /// Which shard each partition runs on.
     pub fn placement(&self) -> Vec<(PartitionId, usize)> {
-        let shards = self.config.shards;
         let whole = self.brought.partitions.iter().map(|started| started.partition.id());
-        let all: BTreeSet<PartitionId> = whole.chain(self.quarantined()).collect();
-        let vacant = self.vacant(&all);
-        let queues = all.into_iter().enumerate().map(|(i, id)| (id, i % shards));
-        let vacant = vacant.into_iter().map(|id| (id, id.0 as usize % shards));
-        // Members take their places by their numbers.
-        let by_number: BTreeMap<PartitionId, usize> = queues.chain(vacant).collect();
-        std::iter::once((TOPOLOGY, 0)).chain(by_number).collect()
+        let here: BTreeSet<PartitionId> = whole.chain(self.quarantined()).collect();
+        let vacant = self.vacant(&here);
+        node::placement(here, vacant, self.config.shards)
     }
 
     /// The places for partitions of which this node has nothing: those that there are elsewhere, and as

@@ -25,6 +25,7 @@ use crate::tokens::Told;
 use broker::topology::{Name, Refusal, Token};
 
 /// What one shard, or another thread of the node, hands to a shard.
+#[allow(clippy::large_enum_variant)] // Most parcels are for the switch.
 pub(crate) enum Parcel {
     /// For its switch.
     Crossing(switch::Parcel<Outsider>),

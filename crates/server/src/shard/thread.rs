@@ -196,6 +196,7 @@ impl Local {
         let offer = self.shared.offers.of(is_own, certificate_user.is_some(), self.shared.topology.cluster_name());
         let peer_of = Peer { address: peer, local_address, is_loopback, certificate_user, is_own, token };
         let client = Rc::new(Client::new(self, seat, Stream::new(stream, tls), peer_of, offer));
+        self.switch.connection_came(client.number().0);
         entry.insert(client.clone());
         self.window.set(window_bytes(clients.len()));
         drop(clients);
@@ -371,8 +372,8 @@ impl StepTask {
                 if !matches!(parcel, Parcel::Drain(_)) {
                     self.drain.note_activity();
                 }
-                if let Parcel::Crossing(switch::Parcel::Effect(effect)) = parcel {
-                    self.arrived.push(effect);
+                if let Parcel::Crossing(switch::Parcel::Effect(partition, effect)) = parcel {
+                    self.local.switch.hear(partition, effect, &mut self.arrived);
                     continue;
                 }
                 self.handle_arrived();

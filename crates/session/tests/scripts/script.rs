@@ -227,6 +227,7 @@ impl Host for Node {
             Command::Stall { consumer, stalled, .. } => format!("stall {} {stalled}", consumer.number),
             Command::Grant { consumer, count, .. } => format!("grant {} {count}", consumer.number),
             Command::Detach { .. } => "detach".to_owned(),
+            Command::Part { .. } => "part".to_owned(),
             other => format!("{other:?}"),
         };
         self.say(format!("p{} <- {what}", partition.0));

@@ -164,6 +164,11 @@ impl Model {
         self.queues.get(&queue).map_or(0, |q| q.taken_in.len() as u64 - q.live)
     }
 
+    /// Whether a publish of a channel with this number, or a later one, is in the log.
+    pub fn has_passed(&self, channel: ChannelKey, seq: u64) -> bool {
+        self.publishers.get(&channel).is_some_and(|last| seq <= *last)
+    }
+
     /// Whoever has applied the end of a queue neither takes anything in for it nor lets anything
     /// out.
     pub fn check_gone(&self, queue: QueueId, applied: u64, what: impl Fn() -> String) {

@@ -125,7 +125,7 @@ impl Cluster {
                 }
                 let target = Target { queue, durability: Durability::Level(Level::Synced), selective: None };
                 let targets = std::iter::once(target).collect();
-                let publish = Publish { channel, publish_seq, targets, delay_ms: 0, message };
+                let publish = Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message };
                 self.nodes[to].enqueue(group, Command::Publish(publish), &mut out);
                 to
             }
@@ -148,7 +148,9 @@ impl Cluster {
     pub(super) fn note_dead_letter(&mut self, node: usize, effect: &Effect) -> bool {
         let (channel, first, count, is_safe) = match effect {
             Effect::Confirm { channel, first, count } => (*channel, *first, *count, true),
-            Effect::Refuse { channel, first, count } => (*channel, *first, *count, false),
+            Effect::Refuse { channel, first, count } | Effect::Returned { channel, first, count, .. } => {
+                (*channel, *first, *count, false)
+            }
             _ => return false,
         };
         if !crate::client::is_dead_letter_channel(channel) {

@@ -17,6 +17,8 @@ use storage::inspect::{Depth, Fact, inspect};
 
 /// How many disk operations ahead a scheduled fault may strike.
 const OPERATIONS_AHEAD_MAX: u64 = 40;
+/// How often a full disk gets room when the weather changes.
+const ROOM_PERCENT: u64 = 20;
 /// How often a change of the weather brings rot, where there is rot,
 const ROT_PERCENT: u64 = 30;
 /// Of a log file that rots, so many bytes in a row stay sound at most: few followers need any of
@@ -45,6 +47,12 @@ impl Cluster {
             self.rot_in_the_log();
         }
         self.hit_leaders();
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].disk.is_full() && self.random.chance(ROOM_PERCENT) {
+                self.nodes[node].disk.set_capacity(u64::MAX);
+                self.note(node, "has room on its disk again");
+            }
+        }
         match self.random.below(100) {
             0..22 if faults.network => self.network_weather(),
             22..40 if faults.network => self.cut_links(),
@@ -210,6 +218,12 @@ impl Cluster {
         }
         let ahead = self.random.below(OPERATIONS_AHEAD_MAX);
         let disk = &self.nodes[node].disk;
+        if fault == Fault::Full {
+            // No new file until somebody makes room; what has its place can be written.
+            disk.set_capacity(disk.used_bytes());
+            self.nodes[node].has_faults = true;
+            return self.note(node, "has a disk that is full");
+        }
         disk.schedule(disk.operations() + ahead, fault);
         self.nodes[node].has_faults = true;
         self.note(node, &format!("will meet {fault:?} within {ahead} operations"));
@@ -239,6 +253,7 @@ impl Cluster {
             n.power_loss = PowerLoss::None;
             n.disk.clear_faults();
             n.has_faults = false;
+            n.disk.set_capacity(u64::MAX);
             if !n.is_up() {
                 let life = n.life;
                 self.schedule.after(10 * MS, Event::Restart { node, life });

@@ -12,7 +12,7 @@ use broker::PartitionId;
 use node::{Batch, Completion, Listener, Task, UpkeepFailed};
 use partition::outputs::{Job, Read, ReadFailed, ReadPurpose, Ticket};
 use partition::place::file_u32;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use storage::StorageError;
@@ -26,8 +26,8 @@ const FULL_RETRY: Micros = 100 * MS;
 pub(super) enum Author {
     /// The log's thread.
     Thread,
-    /// The shard, which stands still for it.
-    Shard,
+    /// A shard, which stands still for it.
+    Shard(usize),
 }
 
 /// What partitions are told, and whether they waited for it.
@@ -78,15 +78,15 @@ impl Node {
         }
     }
 
-    /// The shard has told everybody what its turn brought: it writes what was left to it, or leaves
-    /// it to the thread.
-    pub(super) fn commit(&mut self, out: &mut StepOutput) {
+    /// A shard has told everybody what its turn brought: it writes what was left to it, with what
+    /// others left meanwhile, or leaves it to the thread.
+    pub(super) fn commit(&mut self, shard: usize, out: &mut StepOutput) {
         let takes = self.random.between(10, 80) * self.disk_slowness;
         let r = self.up();
         if r.author.is_some() {
             r.queue.want_thread(None);
         } else if let Some(batch) = r.queue.take_for_shard(r.writer.unsynced_bytes()) {
-            (r.batch, r.author) = (batch, Some(Author::Shard));
+            (r.batch, r.author) = (batch, Some(Author::Shard(shard)));
             out.later.push((takes, Happening::Write));
             return;
         }
@@ -101,9 +101,14 @@ impl Node {
         let author = r.author.expect("who writes has taken something");
         let lies = lies(&mut r.batch, bug);
         let is_sync_awaited = r.batch.is_sync_awaited;
+
         match r.writer.write(&mut r.batch, time(now), &mut r.told) {
             Ok(()) => {}
-            Err(error) if error.is_full() && author == Author::Shard => {
+            Err(error) if error.is_full() && bug == Some(Bug::FullIsForgotten) => {
+                r.batch = Batch::default();
+                return self.wrote(out);
+            }
+            Err(error) if error.is_full() && author != Author::Thread => {
                 let batch = std::mem::take(&mut r.batch);
                 r.author = None;
                 r.queue.want_thread(Some(batch));
@@ -170,13 +175,13 @@ impl Node {
                 r.queue.thread_wrote(due);
                 self.look_at_log(out);
             }
-            Author::Shard => {
+            Author::Shard(shard) => {
                 let (batch, is_sync_due) = (std::mem::take(&mut r.batch), r.writer.is_sync_due(now) && !is_lie);
                 r.queue.shard_wrote(batch, due, is_sync_due);
                 // The thread found the log held, or sleeps.
                 let _ = r.queue.rouse();
                 self.look_at_log(out);
-                self.want_turn(out);
+                self.want_turn(shard, out);
             }
         }
     }
@@ -184,20 +189,22 @@ impl Node {
     /// Hands what was told to who waits for it, and has spare files made.
     pub(super) fn spread(&mut self, out: &mut StepOutput) {
         let r = self.running.as_mut().expect("only a node that is up is asked");
-        let mut is_any_awaited = false;
-        for (partition, (told, is_awaited)) in std::mem::take(&mut r.told.0) {
-            told.into_iter().for_each(|completion| r.lists[&partition].put(completion));
-            is_any_awaited |= is_awaited;
-            if is_awaited {
-                r.waits.borrow_mut().wake(self.settings.place_of(partition).expect("a partition of this node"));
+        let mut woken = BTreeSet::new();
+        for (partition, (mut told, is_awaited)) in std::mem::take(&mut r.told.0) {
+            let (list, last) = (&r.lists[&partition], told.pop().expect("something was told"));
+            told.into_iter().for_each(|completion| list.put(completion));
+            if !is_awaited {
+                list.put(last);
+            } else if list.put_awaited(last) {
+                let (shard, place) = r.directory.find(partition).expect("a partition of this node");
+                r.threads[shard].waits.borrow_mut().wake(place);
+                woken.insert(shard);
             }
         }
         if self.up().writer.take_wants_spares() {
             self.task(Task::PrepareSpares, out);
         }
-        if is_any_awaited {
-            self.want_turn(out);
-        }
+        woken.into_iter().for_each(|shard| self.want_turn(shard, out));
     }
 
     pub(super) fn read(&mut self, read: Read, out: &mut StepOutput) {

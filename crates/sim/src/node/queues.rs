@@ -104,7 +104,7 @@ impl Running {
             }
         }
         let is_any = !orphans.is_empty();
-        orphans.into_iter().for_each(|(at, queue)| self.send(at + 1, None, Command::Delete { queue }));
+        orphans.into_iter().for_each(|(at, queue)| self.send(self.places[at], None, Command::Delete { queue }));
         is_any
     }
 }

@@ -78,6 +78,13 @@ pub(super) fn spoil_effects(said: &mut Vec<(PartitionId, Said, Effect)>, bug: Bu
                 }
             }
         }
+        Bug::RefusalIsAConfirm => {
+            for (_, _, effect) in said.iter_mut() {
+                if let Effect::Refuse { channel, first, count } = *effect {
+                    *effect = Effect::Confirm { channel, first, count };
+                }
+            }
+        }
         Bug::CancelIsLost => said.retain(|s| !matches!(s.2, Effect::Cancelled { .. })),
         Bug::WaitIsHidden => queues::hide_waits(said),
         Bug::DeliveriesSwap => {

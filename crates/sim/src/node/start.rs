@@ -6,8 +6,7 @@
 
 use super::files::{self, time};
 use super::{
-    Happening, INDEX_BYTES, Node, RETAINED_BYTES_MAX, Running, SYNC_DELAY_MAX, StepOutput, TOPOLOGY, TRANSIENT,
-    topology,
+    Happening, INDEX_BYTES, Node, RETAINED_BYTES_MAX, Running, SYNC_DELAY_MAX, StepOutput, TOPOLOGY, Thread, topology,
 };
 use crate::bug::Bug;
 use crate::schedule::{MS, Micros};
@@ -31,6 +30,7 @@ use storage::{
     CheckpointStore, DataFolder, FaultyDisk, FileNo, FolderIdentity, GroupId, Life, RecordKind, StorageError, Wal,
     WalOptions, WalPosition, recover,
 };
+use switch::Directory;
 
 /// Entries that a partition's log holds after a start, with the applied index it starts from.
 pub type Restored = (LogIndex, Vec<(LogIndex, Term, Bytes)>);
@@ -81,7 +81,13 @@ impl Node {
         partitions.map(|(_, partition)| partition.queues().machine_version()).max().unwrap_or(FIRST_MACHINE_VERSION)
     }
 
-    pub(super) fn folder_id(&self) -> u128 {
+    /// Its name.
+    pub fn name(&self) -> String {
+        format!("leveret@n{}", self.id.0)
+    }
+
+    /// Its data folder, by which it is known again.
+    pub fn folder_id(&self) -> u128 {
         u128::from(self.settings.seed) << 64 | u128::from(self.id.0)
     }
 
@@ -98,18 +104,18 @@ impl Node {
         let first = self.random.below(150) * MS;
         out.later.push((first, Happening::Forgot));
         // The ticks of the members' clocks begin with the first turn.
-        out.later.push((first, Happening::Turn));
+        let shards = 0..self.shards;
+        out.later.extend(shards.map(|shard| (first, Happening::Turn(shard))));
         self.look_at_log(out);
         Ok(restored)
     }
 
     fn open_files(&mut self) -> Result<(Running, Vec<Option<Restored>>), StorageError> {
         let folder_id = self.folder_id();
-        let identity = FolderIdentity {
-            node_name: format!("leveret@n{}", self.id.0),
-            cluster_id: u128::from(self.settings.seed),
-            folder_id,
-        };
+        let identity = FolderIdentity { node_name: self.name(), cluster_id: u128::from(self.settings.seed), folder_id };
+        if self.settings.by_record {
+            return Ok((self.open_by_record(identity)?, Vec::new()));
+        }
         let folder = DataFolder::open(self.disk.clone(), identity, self.life)?;
         let life = folder.begin_life(u128::from(self.boot))?;
         assert!(has_log(&*self.disk)?, "nobody took the log of {} away", self.id);
@@ -191,6 +197,20 @@ impl Node {
                 let config = self.config(r.id().0);
                 let mut partition = r.finish(self.id, config, &founders).expect("what was written is sound");
                 partition.log_is_at(file_u32(wal.durable_file()));
+                if let (true, Some((_, decided))) = (self.settings.pools, &topology) {
+                    // As the server does, from what its checkpoint says.
+                    partition.ask_for_queues();
+                    let id = partition.id();
+                    for queue in decided.topology.queues().filter(|queue| queue.partition == id) {
+                        partition.queue_is_known(queue.id);
+                        if !queue.rules.is_plain() {
+                            let (mut tail, mut out) = (Tail::new(0), Outputs::default());
+                            let mut cx = Context { now_ms: 0, tail: &mut tail, outlets: &mut Nobody, out: &mut out };
+                            let (queue, rules) = (queue.id, queue.rules.clone());
+                            partition.command(Command::Configure { queue, rules }, &mut cx);
+                        }
+                    }
+                }
                 let number =
                     self.settings.partitions.iter().position(|p| *p == partition.id()).expect("one of this node");
                 let ruled = self.known[number].iter().filter_map(|(queue, rules)| Some((queue, rules.as_ref()?)));
@@ -236,6 +256,35 @@ impl Node {
         Ok(self.run(folder, life, found))
     }
 
+    /// Comes up as the server does that is a node of a cluster: it leads nothing, and its topology may
+    /// lag.
+    fn open_by_record(&mut self, identity: FolderIdentity) -> Result<Running, StorageError> {
+        let told = self.record.as_ref().expect("a node that starts has been told with whom");
+        // Who joins does not know the number of its cluster when it makes its folder.
+        let cluster_id = if told.joined.is_some() { 0 } else { identity.cluster_id };
+        let mut folder = DataFolder::join(self.disk.clone(), FolderIdentity { cluster_id, ..identity }, self.life)?;
+        let known = folder.cluster_record()?;
+        node::found_among_others(&mut folder, known.as_ref().unwrap_or(told)).map_err(of_disk)?;
+        let mut options = WalOptions::new(self.random.next());
+        options.file_bytes = self.settings.file_bytes;
+        let (boot, now_ms) = (u128::from(self.boot), self.wall_ms());
+        let brought = node::bring_back_among_others(&folder, options, boot, now_ms).map_err(of_disk)?;
+        let Brought { wal, checkpoints, metadata, partitions, quarantined, topology, next_extent, memory, .. } =
+            brought;
+        assert!(quarantined.is_empty(), "damage that nobody caused on {}", self.id);
+        let decided = topology::Decided::of(topology, self.settings.bug);
+        let found = Found {
+            wal,
+            checkpoints,
+            next_extent,
+            topology: Some((metadata.partition, metadata.out, decided)),
+            queues: partitions.into_iter().map(|started| (started.partition, started.out)).collect(),
+            quarantined: BTreeMap::new(),
+            ended: BTreeSet::new(),
+        };
+        Ok(self.run(folder, memory.expect("it is among others").into_life(), found))
+    }
+
     /// What runs over what was found.
     fn run(&mut self, folder: DataFolder<FaultyDisk>, life: Life, found: Found) -> Running {
         let Found { wal, checkpoints, next_extent, topology, queues, quarantined, ended } = found;
@@ -248,19 +297,13 @@ impl Node {
         let count = self.settings.partitions.len();
         // Where nothing is looked after, the log never has to be kept short.
         let (index, lag, retained) = match self.settings.upkeep {
-            true if self.random.chance(50) => (INDEX_BYTES * count as u64, 1, RETAINED_BYTES_MAX),
-            true => (u64::MAX, 1, RETAINED_BYTES_MAX),
-            false => (u64::MAX, u32::MAX, u64::MAX),
+            true if self.random.chance(50) => (INDEX_BYTES, 1, RETAINED_BYTES_MAX),
+            true => (u64::MAX / count as u64, 1, RETAINED_BYTES_MAX),
+            false => (u64::MAX / count as u64, u32::MAX, u64::MAX),
         };
-        let limits = ShareLimits { checkpoint_lag_files: lag, index_bytes_max: index, partitions: count as u64 };
-        let share = Share::new(Tail::new(self.settings.tail_bytes), limits, gauges.clone());
-        let asks = self.settings.asks_for_queues;
         let own = NodeLife { node: self.id.0 as u32, start: self.start_number };
         let forwards = self.settings.forwards.then_some(own);
-        let queues = queues.into_iter().map(|(mut partition, out)| {
-            if asks {
-                partition.ask_for_queues();
-            }
+        let queues = queues.into_iter().map(|(partition, out)| {
             let (id, at_risk) = (partition.id(), Arc::default());
             let member = QueueMember::new(partition, out, lists[&id].clone(), at_risk, has_peers);
             (id, Member::Queues(Box::new(member)))
@@ -281,14 +324,38 @@ impl Node {
             let member = VacantMember::new(*id, self.id, lists[id].clone(), Arc::default());
             (*id, Member::Vacant(Box::new(member)))
         }));
-        queues.sort_by_key(|(id, _)| *id);
         let topology = topology.map(|(log, out, decided)| {
             let list = lists[&TOPOLOGY].clone();
             let member = TopologyMember::new(log, out, decided, list, has_peers, forwards);
             (TOPOLOGY, Member::Topology(Box::new(member)))
         });
-        let in_memory = forwards.map_or(TRANSIENT, |life| PartitionId::in_memory(NodeNumber(life.node), 0));
-        let shard = Shard::new(in_memory, queues.into_iter().chain(topology).collect(), share);
+        let mut members: BTreeMap<PartitionId, Member<topology::Decided>> =
+            queues.into_iter().chain(topology).collect();
+        let is_here = |id: &PartitionId| !self.settings.pools || known.contains(id);
+        let (here, vacant): (Vec<_>, Vec<_>) = self.settings.partitions.iter().copied().partition(is_here);
+        let mut placement = node::placement(here, vacant, self.shards);
+        placement.retain(|(id, _)| members.contains_key(id));
+        let own = forwards.map_or(NodeNumber(0), |life| NodeNumber(life.node));
+        let directory = Directory::new(self.shards, &placement).among_others(own);
+        let thread = |shard: usize| {
+            let here = placement.iter().filter(|(_, at)| *at == shard).map(|(id, _)| *id);
+            let here: Vec<_> = here.map(|id| (id, members.remove(&id).expect("it is placed once"))).collect();
+            let queues = here.iter().filter(|(id, _)| *id != TOPOLOGY).count() as u64;
+            let limits = ShareLimits { checkpoint_lag_files: lag, index_bytes_max: index * queues, partitions: queues };
+            let share = Share::new(Tail::new(self.settings.tail_bytes / self.shards), limits, gauges.clone());
+            let shard = Shard::new(directory.in_memory(shard), here, share);
+            Thread {
+                waits: RefCell::new(Waits::new(shard.len())),
+                senders: (0..shard.len()).map(|_| VecDeque::new()).collect(),
+                shard,
+                commands: VecDeque::new(),
+                turn_due: true,
+                due_at: None,
+            }
+        };
+        let threads = (0..self.shards).map(thread).collect();
+        let place = |id: &PartitionId| directory.find(*id).expect("every partition is placed");
+        let places = self.settings.partitions.iter().map(place).collect();
         Running {
             folder,
             folder_life: life,
@@ -302,15 +369,12 @@ impl Node {
             upkeep: Upkeep::new((disk, folder_id), reader, spares, checkpoints, next_extent),
             tasks: VecDeque::new(),
             is_upkeep_due: false,
-            waits: RefCell::new(Waits::new(shard.len())),
-            senders: (0..shard.len()).map(|_| VecDeque::new()).collect(),
-            shard,
+            threads,
+            directory,
+            places,
             lists,
             serving: vec![None; count],
             quarantined: quarantined.keys().map(|id| PartitionId(*id)).collect(),
-            commands: VecDeque::new(),
-            turn_due: true,
-            due_at: None,
             bug: self.settings.bug,
             reading: 0,
             sessions: BTreeMap::new(),
@@ -374,7 +438,11 @@ impl Node {
     }
 
     fn config(&self, group: u32) -> Config {
-        let config = Config::new(self.id, group, self.settings.seed ^ u64::from(self.life));
+        let config = Config {
+            // What is larger fits into no file of the log.
+            entry_bytes_max: self.settings.file_bytes as usize - (16 << 10),
+            ..Config::new(self.id, group, self.settings.seed ^ u64::from(self.life))
+        };
         if !self.settings.tight {
             return config;
         }

@@ -15,7 +15,7 @@ use broker::topology::{
 };
 use broker::{NodeNumber, PartitionId, PoolId, VhostId};
 use bytes::Bytes;
-use consensus::{LogIndex, NodeId, Role};
+use consensus::{LogIndex, Membership, NodeId, Role};
 use node::{Beginning, KnownQueue, Proposer, TopologyMember, Wish};
 use partition::log_partition::{AppliedEntry, Machine};
 use std::collections::{BTreeMap, VecDeque};
@@ -26,7 +26,7 @@ pub const TOPOLOGY: PartitionId = PartitionId(0);
 
 /// The topology, what this node wants of it, and what became of that since somebody looked.
 pub(super) struct Decided {
-    topology: Topology,
+    pub(super) topology: Topology,
     wishes: VecDeque<(u64, Wish)>,
     /// Those that a wrong shell says to be decided as soon as they are proposed.
     hasty: Vec<u64>,
@@ -195,21 +195,21 @@ impl Node {
     /// Somebody here wants something of the topology's group; nothing happens if the node is down.
     pub fn wish(&mut self, token: u64, wish: Wish, out: &mut StepOutput) {
         let Some(r) = self.running.as_mut() else { return };
-        let Some((member, place)) = r.topology_mut() else { return };
+        let Some((member, at)) = r.topology_mut() else { return };
         member.machine_mut().wishes.push_back((token, wish));
-        r.waits.borrow_mut().wake(place);
-        self.want_turn(out);
+        self.wake(at, out);
     }
 
-    /// A link to another node came or went.
-    pub fn note_link<O>(&mut self, parcel: &Parcel<O>, now: Micros, out: &mut StepOutput) {
+    /// A shard hears that a link to another node came or went.
+    pub fn note_link<O>(&mut self, shard: usize, parcel: &Parcel<O>, now: Micros, out: &mut StepOutput) {
         let Some(r) = self.running.as_mut() else { return };
+        let thread = &mut r.threads[shard];
         match parcel {
-            Parcel::LinkUp(link) => r.shard.link_up(NodeNumber(link.peer.node), &r.waits),
-            Parcel::LinkDown(node) => r.shard.link_lost(*node, now / MS, &r.waits),
+            Parcel::LinkUp(link) => thread.shard.link_up(NodeNumber(link.peer.node), &thread.waits),
+            Parcel::LinkDown(node) => thread.shard.link_lost(*node, now / MS, &thread.waits),
             _ => return,
         }
-        self.want_turn(out);
+        self.want_turn(shard, out);
     }
 
     /// How the topology's group stands here, if the node is up and has one.
@@ -227,6 +227,11 @@ impl Node {
             may_have_forgotten: log.replica().may_have_forgotten(),
             gave_up_waiting: log.replica().group().gave_up_waiting(),
         })
+    }
+
+    /// The members of the topology's group, as this node has them.
+    pub fn topology_membership(&self) -> Option<Membership> {
+        Some(self.running.as_ref()?.topology()?.log().replica().group().membership())
     }
 
     /// The topology as it is known here.
@@ -284,12 +289,13 @@ impl Running {
     }
 
     pub(super) fn topology(&self) -> Option<&TopologyMember<Decided>> {
-        self.shard.topology(self.shard.len() - 1)
+        let (shard, place) = self.directory.find(TOPOLOGY)?;
+        self.threads[shard].shard.topology(place)
     }
 
-    fn topology_mut(&mut self) -> Option<(&mut TopologyMember<Decided>, usize)> {
-        let place = self.shard.len() - 1;
-        Some((self.shard.topology_mut(place)?, place))
+    fn topology_mut(&mut self) -> Option<(&mut TopologyMember<Decided>, (usize, usize))> {
+        let (shard, place) = self.directory.find(TOPOLOGY)?;
+        Some((self.threads[shard].shard.topology_mut(place)?, (shard, place)))
     }
 
     /// Hands on what the topology decided in a turn.

@@ -7,8 +7,8 @@
 use super::spoil::{bring_back, spoil, spoil_effects, swap_publishes};
 use super::topology::Vacancy;
 use super::{
-    EPOCH_MS, Happening, Input, Node, Running, Said, Session, SessionId, StepOutput, TOPOLOGY, TURN_BYTES_MAX, files,
-    queues,
+    EPOCH_MS, Happening, Input, Node, Running, Said, Session, SessionId, Sockets, StepOutput, TOPOLOGY, TURN_BYTES_MAX,
+    Thread, files, queues,
 };
 use crate::bug::Bug;
 use crate::checks::violated;
@@ -21,6 +21,7 @@ use partition::outputs::{Fate, ReadPurpose};
 use partition::{Command, Effect, Outlets, QueuePartition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use storage::RecordKind;
+use switch::Directory;
 
 /// What a turn says, on its way to the clients.
 struct Mouth<'a> {
@@ -31,15 +32,19 @@ struct Mouth<'a> {
     latest_ms: u64,
     sessions: &'a mut BTreeMap<SessionId, Session>,
     senders: &'a mut Vec<VecDeque<Option<SessionId>>>,
-    stalled: &'a mut BTreeSet<(usize, ConsumerKey)>,
+    stalled: &'a mut BTreeSet<(Option<usize>, ConsumerKey)>,
+    sockets: &'a mut dyn Sockets,
+    shard: usize,
     said: Vec<(PartitionId, Said, Effect)>,
     repaired: u64,
     repaired_before: u64,
-    /// The place of the partition whose turn it is, and what it had applied, whether it led, in
-    /// which term.
+    /// The partition whose turn it is: its number among those of queues and its place on its shard;
+    /// what it had applied, whether it led, in which term.
+    number: Option<usize>,
     place: usize,
     before: (LogIndex, bool, Term),
     partitions: &'a [PartitionId],
+    directory: &'a Directory,
     /// Of each the members that its group is to have.
     wanted: &'a [Vec<NodeNumber>],
     /// How the node begins where it has nothing yet.
@@ -48,18 +53,22 @@ struct Mouth<'a> {
 
 impl Outlets for Mouth<'_> {
     fn room(&mut self, consumer: ConsumerKey) -> usize {
-        if self.place > 0 && self.random.chance(self.full) {
-            self.stalled.insert((self.place - 1, consumer));
-            return 0;
+        let room = match self.sockets.room(self.shard, consumer) {
+            Some(room) => room,
+            None if self.number.is_some() && self.random.chance(self.full) => 0,
+            None => usize::MAX,
+        };
+        if room == 0 {
+            self.stalled.insert((self.number, consumer));
         }
-        usize::MAX
+        room
     }
 }
 
 impl Mouth<'_> {
     /// Whether a refusal in one of the partition's streams is final.
     fn gives_up(&self) -> bool {
-        self.gives_up.get(self.place.wrapping_sub(1)).copied().unwrap_or(true)
+        self.number.and_then(|number| self.gives_up.get(number)).copied().unwrap_or(true)
     }
 }
 
@@ -78,8 +87,8 @@ impl Edge for Mouth<'_> {
     }
 
     fn begin(&mut self, id: PartitionId, queues: Option<&QueuePartition>) {
-        let place = self.partitions.iter().position(|partition| *partition == id).map(|number| number + 1);
-        self.place = place.unwrap_or(if id.is_in_memory() { 0 } else { self.partitions.len() + 1 });
+        self.number = self.partitions.iter().position(|partition| *partition == id);
+        self.place = self.directory.find(id).map_or(0, |(_, place)| place);
         if let Some(partition) = queues {
             let term = partition.replica().group().status().term;
             self.before = (partition.applied(), partition.is_leading(), term);
@@ -100,6 +109,7 @@ impl Edge for Mouth<'_> {
 
     fn take_effects(&mut self, id: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
         let (now_ms, latest_ms) = (self.now_ms, self.latest_ms);
+        self.sockets.settle(self.shard);
         break_streams(effects, self.gives_up(), self.sessions);
         let said = match queues {
             Some(partition) => {
@@ -122,8 +132,8 @@ impl Edge for Mouth<'_> {
 }
 
 impl Node {
-    /// The shard's turn: everything that came in, partition by partition.
-    pub(super) fn turn(&mut self, out: &mut StepOutput) {
+    /// A shard's turn: everything that came in, partition by partition.
+    pub(super) fn turn(&mut self, shard: usize, sockets: &mut dyn Sockets, out: &mut StepOutput) {
         let now_ms = self.wall_ms();
         let bug = self.settings.bug;
         let (own_can, all_can) = (self.can(), self.all_can);
@@ -134,58 +144,65 @@ impl Node {
         };
         let r = self.running.as_mut().expect("only a node that is up is asked");
         r.latest_ms = r.latest_ms.max(now_ms);
-        r.turn_due = false;
-        let mut commands = r.take_commands();
+        let thread = &mut r.threads[shard];
+        thread.turn_due = false;
+        let mut commands = thread.take_commands();
         if bug == Some(Bug::PublishesSwap) {
             swap_publishes(&mut commands);
         }
-        if !r.commands.is_empty() {
-            r.turn_due = true;
-            out.later.push((20, Happening::Turn));
+        if !thread.commands.is_empty() {
+            thread.turn_due = true;
+            out.later.push((20, Happening::Turn(shard)));
         }
         let ended = r.hand_out(commands);
         let raised = if bug == Some(Bug::RaiseIsEarly) { own_can } else { all_can };
-        for place in 1..=r.serving.len() {
-            let Some(member) = r.shard.queues_mut(place) else { continue };
-            // Goes out with its next step.
-            member.partition_mut().raise_version(raised);
-        }
         let vacancies = match self.settings.pools {
             true => r.vacancies(self.id, &self.settings.partitions),
             false => BTreeMap::new(),
         };
+        let Running { threads, sessions, stalled, directory, .. } = r;
+        let Thread { shard: here, waits, senders, .. } = &mut threads[shard];
+        for place in 1..here.len() {
+            let Some(member) = here.queues_mut(place) else { continue };
+            // Goes out with its next step.
+            member.partition_mut().raise_version(raised);
+        }
         let mut mouth = Mouth {
             random: &mut self.random,
             full: self.full_outlets,
             gives_up: &self.settings.gives_up,
             now_ms,
             latest_ms: r.latest_ms,
-            sessions: &mut r.sessions,
-            senders: &mut r.senders,
-            stalled: &mut r.stalled,
+            sessions,
+            senders,
+            stalled,
+            sockets,
+            shard,
             said: Vec::new(),
             repaired: 0,
             repaired_before: 0,
+            number: None,
             place: 0,
             before: (LogIndex(0), false, Term(0)),
             partitions: &self.settings.partitions,
+            directory,
             wanted: &self.wanted,
             vacancies,
         };
-        r.shard.step(Now { ms: self.now / MS, wall_ms: told_ms }, &r.waits, &mut mouth);
+        here.step(Now { ms: self.now / MS, wall_ms: told_ms }, waits, &mut mouth);
         out.repaired += mouth.repaired;
         let said = mouth.said;
         ended.into_iter().for_each(|session| r.end_session(session));
         r.topology_said(out);
-        self.carry_out(said, out);
+        self.carry_out(shard, said, out);
     }
 
-    /// Sends out what the partitions left.
-    fn carry_out(&mut self, mut said: Vec<(PartitionId, Said, Effect)>, out: &mut StepOutput) {
+    /// Sends out what the partitions of a shard left.
+    fn carry_out(&mut self, shard: usize, mut said: Vec<(PartitionId, Said, Effect)>, out: &mut StepOutput) {
         let (bug, has_rot) = (self.settings.bug, self.settings.has_rot);
         let slowness = self.disk_slowness;
         let r = self.running.as_mut().expect("only a node that is up is asked");
-        let share = r.shard.share();
+        let share = r.threads[shard].shard.share();
         for write in &share.out.wal {
             for record in write.records.iter().filter(|record| record.kind == RecordKind::Entry) {
                 let entry = (write.partition, Term(record.term), LogIndex(record.index), record.body.clone());
@@ -246,29 +263,50 @@ impl Node {
         for (at, key) in std::mem::take(&mut r.stalled) {
             if r.sessions.is_empty() {
                 // Clients speak through sessions, which are told.
-                out.passed_over.push(key);
+                out.passed_over.push((shard, key));
                 continue;
             }
             let (Some(session), Some(queue)) = (r.channels.get(&key.channel), r.consumed.get(&key)) else { continue };
-            if r.sessions.get(session).is_some_and(|s| s.partition == at) {
+            if r.sessions.get(session).is_some_and(|s| Some(s.partition) == at) {
                 let command = Command::Stall { queue: *queue, consumer: key, stalled: false };
-                r.commands.push_back((*session, Input::Command(command)));
+                r.threads[shard].commands.push_back((*session, Input::Command(command)));
             }
         }
-        if (!r.commands.is_empty() || again) && !r.turn_due {
-            r.turn_due = true;
-            out.later.push((self.random.between(500, 5_000), Happening::Turn));
+        for (index, thread) in r.threads.iter_mut().enumerate() {
+            if (!thread.commands.is_empty() || again) && !std::mem::replace(&mut thread.turn_due, true) {
+                out.later.push((self.random.between(500, 5_000), Happening::Turn(index)));
+            }
         }
-        let next = r.shard.poll_timeout();
-        if let Some(at) = next.filter(|at| r.due_at.is_none_or(|due| *at < due)) {
-            r.due_at = Some(at);
-            out.later.push(((at * MS).saturating_sub(self.now).max(1), Happening::Due));
+        let thread = &mut r.threads[shard];
+        let next = thread.shard.poll_timeout();
+        if let Some(at) = next.filter(|at| thread.due_at.is_none_or(|due| *at < due)) {
+            thread.due_at = Some(at);
+            out.later.push(((at * MS).saturating_sub(self.now).max(1), Happening::Due(shard)));
         }
         jobs.into_iter().for_each(|job| self.task(Task::Job(job), out));
         if is_left {
-            out.later.push((self.random.between(1, 20), Happening::Commit));
+            // What others leave meanwhile it writes, too.
+            let busy_max = if self.shards > 1 { 400 } else { 20 };
+            out.later.push((self.random.between(1, busy_max), Happening::Commit(shard)));
         }
         self.rouse(out);
+    }
+}
+
+impl Thread {
+    /// Commands for one turn: all that came, up to some bytes.
+    fn take_commands(&mut self) -> Vec<(SessionId, Input)> {
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        while let Some((_, command)) = self.commands.front() {
+            if let Input::Command(Command::Publish(publish)) = command {
+                bytes += publish.message.body.len() + 128;
+                if bytes > TURN_BYTES_MAX && !taken.is_empty() {
+                    break;
+                }
+            }
+            taken.extend(self.commands.pop_front());
+        }
+        taken
     }
 }
 
@@ -294,7 +332,7 @@ impl Running {
                 self.consumed.insert(consumer.key, *queue);
             }
             if let Some(command) = spoil(command, self.bug) {
-                self.send(partition + 1, Some(session), command);
+                self.send(self.places[partition], Some(session), command);
             }
         }
         ended
@@ -305,21 +343,6 @@ impl Running {
         if self.channels.get(&session.channel) == Some(&id) {
             self.channels.remove(&session.channel);
         }
-    }
-
-    /// Commands for one turn: all that came, up to some bytes.
-    fn take_commands(&mut self) -> Vec<(SessionId, Input)> {
-        let (mut taken, mut bytes) = (Vec::new(), 0);
-        while let Some((_, command)) = self.commands.front() {
-            if let Input::Command(Command::Publish(publish)) = command {
-                bytes += publish.message.body.len() + 128;
-                if bytes > TURN_BYTES_MAX && !taken.is_empty() {
-                    break;
-                }
-            }
-            taken.extend(self.commands.pop_front());
-        }
-        taken
     }
 
     /// Closes the sessions of partitions that stopped leading, or lead anew: their channels attach
@@ -345,7 +368,7 @@ impl Running {
 /// stream breaks in both.
 fn break_streams(effects: &[Effect], gives_up: bool, sessions: &mut BTreeMap<SessionId, Session>) {
     for effect in effects.iter().filter(|_| !gives_up) {
-        if let Effect::Refuse { channel, .. } = effect {
+        if let Effect::Refuse { channel, .. } | Effect::Returned { channel, .. } = effect {
             sessions.values_mut().filter(|session| session.channel == *channel).for_each(|s| s.broken = true);
         }
     }

@@ -24,6 +24,8 @@ const REQUESTS_AHEAD: usize = 3;
 /// A consumer without acks is passed over while its channel holds as much as it may, once its queue
 /// has heard of that.
 const PASSED_OVER_AFTER: Micros = 1_500 * MS;
+/// The same where its queue may be on another node, over a link that is seconds late.
+const PASSED_OVER_AWAY_AFTER: Micros = 6_000 * MS;
 const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
 /// What a channel does all its life.
@@ -765,7 +767,8 @@ impl Client {
         let all = consumed.clone().count();
         let own = consumed.filter(|held| held.tag == tag).count();
         if consumer.no_ack {
-            let is_late = channel.full_since.is_some_and(|since| since + PASSED_OVER_AFTER < now);
+            let after = if ledger.leaders_move { PASSED_OVER_AWAY_AFTER } else { PASSED_OVER_AFTER };
+            let is_late = channel.full_since.is_some_and(|since| since + after < now) && !ledger.has_full_sockets;
             if is_late && all >= channel.limit.into() {
                 let what = format!("a consumer without acks gets message {id} on a channel that holds {all}");
                 violated("prefetch", &what);

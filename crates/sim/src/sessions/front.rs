@@ -6,7 +6,7 @@
 //! once or late.
 
 use crate::bug::Bug;
-use crate::node::{EPOCH_MS, Node, TOPOLOGY};
+use crate::node::{EPOCH_MS, Node};
 use crate::random::Random;
 use crate::schedule::{MS, Micros};
 use amqp::{Millis, Table};
@@ -15,6 +15,7 @@ use broker::topology::{
 };
 use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
+use node::Announcing;
 use partition::peer::forward::Forward;
 use partition::{Command, Effect, Reply, RequestId};
 use session::{
@@ -27,7 +28,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use switch::{Directory, Follower, Leaders, Outsider, Parcel, Placing, Surroundings, Switch, Tell};
 
-/// Durable partitions of a node. They run on shard 0, with the topology's group behind them.
+/// Durable partitions of a node, beside the topology's group.
 pub(super) const PARTITIONS: u32 = 3;
 
 /// A connection.
@@ -84,9 +85,9 @@ pub(super) struct Front {
     pub(super) common: Common,
     pub(super) ledger: Ledger,
     pub(super) shards: Vec<Crossroads>,
-    /// Which channel asked for what shard 0 asked under its own key, and for the end of which queue,
+    /// Which channel asked for what a shard asked under its own key, and for the end of which queue,
     /// for a host that forgets who is gone.
-    pub(super) asked_for: RefCell<BTreeMap<RequestId, ChannelKey>>,
+    pub(super) asked_for: RefCell<BTreeMap<(ChannelKey, RequestId), ChannelKey>>,
     pub(super) askers: RefCell<BTreeMap<QueueId, ChannelKey>>,
     /// Who consumes from which queue, for a host that lets a get go ahead of them.
     consumers: RefCell<Vec<(QueueId, ConsumerKey)>>,
@@ -94,10 +95,15 @@ pub(super) struct Front {
     pub(super) sent: RefCell<Vec<Sent>>,
     /// Clients are let in.
     pub(super) is_open: bool,
-    /// Whether it knows all that was decided before it started.
-    pub(super) is_caught_up: bool,
-    /// What the node wanted decided first: with that, it has all that was decided before it started.
-    pub(super) first: Option<u64>,
+    /// What the node has decided before it lets clients in, unless it is alone; what of that is next,
+    /// and under which number that is asked for.
+    /// A node that the map knows from the start announces nothing.
+    pub(super) announcing: Option<Announcing>,
+    /// How much of what such a node has decided instead was.
+    pub(super) known_said: u32,
+    pub(super) to_say: Option<Change>,
+    pub(super) said: Option<u64>,
+    pub(super) leaders: Leaders,
     /// Publishers are held back.
     pub(super) is_alarmed: Cell<bool>,
     /// When what was handed to a partition last arrives there, and what it said last at the switch.
@@ -114,9 +120,16 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// For a node that starts, with so many shards. `start` is a number that no other start of any
-    /// node has.
-    pub(super) fn new(life: NodeLife, shards: usize, has_peers: bool, random: Random, bug: Option<Bug>) -> Front {
+    /// For a node that starts, and has its partitions where `directory` says. `start` is a number that
+    /// no other start of any node has.
+    pub(super) fn new(
+        life: NodeLife,
+        directory: Directory,
+        has_peers: bool,
+        announcing: Option<Announcing>,
+        random: Random,
+        bug: Option<Bug>,
+    ) -> Front {
         let settings = Settings {
             node_name: "leveret@sim".to_owned(),
             loopback_users: Vec::new(),
@@ -129,19 +142,16 @@ impl Front {
         };
         let sums = Sums { limits: Limits::new(64 << 20, 64 << 20, 1 << 30), waiting_max: 1 << 20, ..Sums::default() };
         let (logins, histories) = (Logins::new(LoginLimits::default()), Histories::new(1 << 20));
-        let placement: Vec<_> = (1..=PARTITIONS).map(PartitionId).chain([TOPOLOGY]).map(|id| (id, 0)).collect();
         let own = NodeNumber(life.node);
-        let directory = match has_peers {
-            true => Directory::new(shards, &placement).among_others(own),
-            false => Directory::new(shards, &placement),
-        };
         let leaders = match has_peers {
             true => Leaders::among_others(own, PartitionId(PARTITIONS)),
             false => Leaders::alone(own),
         };
-        leaders.know_members();
+        if bug == Some(Bug::MapIsOfThePast) {
+            leaders.know_members();
+        }
         let crossroads = |index: usize| {
-            let members = if index == 0 { placement.len() + 1 } else { 1 };
+            let members = 1 + directory.durable().filter(|id| shard_of(&directory, *id) == index).count();
             let switch = Switch::new(life, index, directory.clone(), leaders.clone(), members);
             Crossroads { switch, mailbox: RefCell::default(), is_due: Cell::new(false), looks_at: Cell::new(0) }
         };
@@ -151,15 +161,18 @@ impl Front {
             has_peers,
             ledger: Ledger::default(),
             common: Common { settings, logins, occupancy: Arc::default(), histories, sums },
-            shards: (0..shards).map(crossroads).collect(),
+            shards: (0..directory.shards()).map(crossroads).collect(),
             asked_for: RefCell::default(),
             askers: RefCell::default(),
             consumers: RefCell::default(),
             proposers: RefCell::default(),
             sent: RefCell::default(),
             is_open: false,
-            is_caught_up: false,
-            first: None,
+            announcing,
+            known_said: 0,
+            to_say: None,
+            said: None,
+            leaders,
             is_alarmed: Cell::new(false),
             to_partition: BTreeMap::new(),
             from_partition: BTreeMap::new(),
@@ -177,6 +190,17 @@ impl Front {
         switch::shard_for(self.life, partition, forward, &self.directory)
     }
 
+    /// The switch of the shard that a partition runs on.
+    pub(super) fn switch_of(&self, partition: PartitionId) -> &Switch<ConnectionId, NoOutsider> {
+        &self.shards[shard_of(&self.directory, partition)].switch
+    }
+
+    /// The partition at a place of a shard.
+    pub(super) fn partition_at(&self, shard: usize, place: usize) -> PartitionId {
+        let is_it = |id: &PartitionId| self.directory.find(*id) == Some((shard, place));
+        self.directory.durable().find(is_it).unwrap_or_else(|| self.directory.in_memory(shard))
+    }
+
     /// A number that nothing else on any node has.
     pub(super) fn next(&self) -> u64 {
         self.last.set(self.last.get() + 1);
@@ -186,6 +210,11 @@ impl Front {
     fn send(&self, sent: Sent) {
         self.sent.borrow_mut().push(sent);
     }
+}
+
+/// The shard that a partition of this node runs on.
+pub(super) fn shard_of(directory: &Directory, partition: PartitionId) -> usize {
+    directory.find(partition).expect("a partition of this node").0
 }
 
 /// One call of a session or a switch.
@@ -211,25 +240,32 @@ impl Desk<'_> {
     fn dice(&self) -> u64 {
         self.front.dice.borrow_mut().next()
     }
+
+    /// Something for a partition, if it runs on this node.
+    fn cross(&self, partition: PartitionId, parcel: Parcel<NoOutsider>) {
+        if let Some((shard, _)) = self.front.directory.find(partition) {
+            self.front.send(Sent::Mail(shard, parcel));
+        }
+    }
 }
 
 /// What the log decided comes to partitions by the mailbox of their shard.
 impl Tell for Desk<'_> {
     fn declare(&self, partition: PartitionId, queue: QueueId) {
-        self.front.send(Sent::Mail(0, Parcel::Declare(partition, queue)));
+        self.cross(partition, Parcel::Declare(partition, queue));
     }
 
     fn look(&self, partition: PartitionId) {
         if self.front.bug == Some(Bug::LeaderIsSilent) {
             return;
         }
-        self.front.send(Sent::Mail(0, Parcel::Look(partition)));
+        self.cross(partition, Parcel::Look(partition));
     }
 
     fn command(&self, partition: PartitionId, command: Command) {
         let is_rules = matches!(command, Command::Configure { .. });
         if !is_rules || self.front.bug != Some(Bug::RulesAreForgotten) || self.front.is_open {
-            self.front.send(Sent::Mail(0, Parcel::Command(partition, command)));
+            self.cross(partition, Parcel::Command(partition, command));
         }
     }
 }
@@ -399,8 +435,7 @@ impl Host for Desk<'_> {
     }
 
     fn transient_partition(&self) -> PartitionId {
-        // All partitions of a simulated node run on its first shard.
-        self.front.directory.in_memory(0)
+        self.front.directory.in_memory(self.shard)
     }
 
     fn place_queue(&self, placement: &Placement) -> Option<PartitionId> {
@@ -415,7 +450,10 @@ impl Host for Desk<'_> {
             };
             return placing.choose(placement, self.front.placed.get() as usize);
         }
-        Some(PartitionId(1 + self.front.placed.get() % PARTITIONS))
+        let placed = self.front.placed.get();
+        let mut all = (0..PARTITIONS).map(|next| PartitionId(1 + (placed + next) % PARTITIONS));
+        let topology = Desk::topology(self);
+        all.find(|id| topology.may_place_in(*id, None))
     }
 
     fn sync_partition(&self) -> PartitionId {
@@ -512,7 +550,9 @@ impl Host for Desk<'_> {
     }
 
     fn drained(&self, partition: PartitionId, channel: ChannelKey, bytes: usize) {
-        self.switch().drained(partition, channel, bytes);
+        if self.front.bug != Some(Bug::DrainIsForgotten) {
+            self.switch().drained(partition, channel, bytes);
+        }
     }
 
     fn count(&self, _: Count, _: u64) {}

@@ -69,6 +69,7 @@ pub struct Figures {
     pub published: u64,
     pub confirmed: u64,
     pub nacked: u64,
+    pub resent: u64,
     pub committed: u64,
     pub delivered: u64,
     pub proven: u64,
@@ -86,6 +87,11 @@ pub struct Figures {
     pub alarms: u64,
     pub links_broken: u64,
     pub forwarded: u64,
+    pub spread: u64,
+    pub joined: u64,
+    pub forgotten: u64,
+    pub came_back: u64,
+    pub blocked_writes: u64,
     /// Queues in partitions with members on few of the nodes.
     pub pooled: u64,
 }
@@ -96,6 +102,7 @@ impl Figures {
         self.published += other.published;
         self.confirmed += other.confirmed;
         self.nacked += other.nacked;
+        self.resent += other.resent;
         self.committed += other.committed;
         self.delivered += other.delivered;
         self.proven += other.proven;
@@ -114,6 +121,11 @@ impl Figures {
         self.alarms += other.alarms;
         self.links_broken += other.links_broken;
         self.forwarded += other.forwarded;
+        self.spread += other.spread;
+        self.joined += other.joined;
+        self.forgotten += other.forgotten;
+        self.came_back += other.came_back;
+        self.blocked_writes += other.blocked_writes;
     }
 }
 
@@ -140,6 +152,8 @@ pub(super) struct Ledger {
     pub(super) has_full_sockets: bool,
     /// Consumers may be on their way to the next leader.
     pub(super) leaders_move: bool,
+    /// When a consumer got something of a queue last.
+    pub(super) fed_at: BTreeMap<String, Micros>,
     /// What time it is.
     pub(super) now: Micros,
     /// When a link was last seen to be cut.
@@ -195,6 +209,9 @@ impl Ledger {
     /// A message came out of a queue; its number comes back.
     pub(super) fn came(&mut self, out: &Out<'_>) -> u64 {
         let Out { body, queue, redelivered, consumer, needs_ack } = out;
+        if consumer.is_some() {
+            self.fed_at.insert((*queue).to_owned(), self.now);
+        }
         let id = body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
         let Some((id, message)) = id.and_then(|id| Some((id, self.messages.get_mut(id as usize)?))) else {
             violated("published", &format!("nobody published what came out of {queue}: {body:02x?}"));
@@ -217,7 +234,8 @@ impl Ledger {
         }
         let first = *message.came.entry((*queue).to_owned()).or_insert(self.now);
         let is_late = first.max(self.cut_at) + OUTVOTED_WITHIN < self.now;
-        if is_late && *needs_ack && !redelivered {
+        // What lies in a socket is older than that.
+        if is_late && *needs_ack && !redelivered && !self.has_full_sockets {
             violated(
                 "unflagged",
                 &format!("message {id} came out of {queue} at {first}, and comes as new: {message:?}"),

@@ -69,7 +69,9 @@ impl Sessions {
                 }
                 let link = self.links.between(lower, higher);
                 let (is_up, rests) = (link.is_up, link.untold > 0 || now < link.rests_until);
-                let can = [lower, higher].iter().all(|node| self.fronts[*node].is_some() && self.nodes[*node].is_up());
+                let can = [(lower, higher), (higher, lower)].iter().all(|(node, other)| {
+                    self.fronts[*node].is_some() && self.nodes[*node].is_up() && !self.refuses(*node, *other)
+                });
                 if is_up && (is_cut || breaks || !can) {
                     self.break_link(lower, higher);
                 } else if !is_up && !rests && !is_cut && can {
@@ -176,7 +178,7 @@ impl Sessions {
     /// Something for another node beside what channels and partitions say.
     pub(super) fn forward(&mut self, node: usize, to: NodeNumber, partition: PartitionId, forward: Forward) {
         let Some(front) = &self.fronts[node] else { return };
-        front.shards[0].switch.forward(to, partition, forward);
+        front.switch_of(partition).forward(to, partition, forward);
     }
 }
 

@@ -5,13 +5,14 @@
 //! log to the end.
 
 use super::front::{Desk, Front, PARTITIONS, Proposer, Sent};
-use super::{Event, Phase, Sessions};
+use super::{Event, Phase, Sessions, members};
 use crate::bug::Bug;
 use crate::network::{self, Weather};
 use crate::node::{Node, StepOutput, View};
 use crate::schedule::MS;
 use broker::topology::{Command as Change, CommandReply as Decision, Refusal, Topology};
 use broker::{NodeLife, NodeNumber, PartitionId};
+use node::Announcing;
 use partition::message::MessageView;
 use partition::{Command, Effect, Reply};
 use std::cell::RefCell;
@@ -43,9 +44,12 @@ impl Sessions {
             self.carry(node);
         }
         if let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up()) {
-            let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard: 0, connection: 0 };
+            let mut desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard: 0, connection: 0 };
             self.ledger.figures.passed_over += out.passed_over.len() as u64;
-            out.passed_over.into_iter().for_each(|consumer| desk.switch().pass_over(consumer, &desk));
+            for (shard, consumer) in out.passed_over {
+                desk.shard = shard;
+                desk.switch().pass_over(consumer, &desk);
+            }
             self.carry(node);
         }
         for (to, partition, forward) in out.forwards {
@@ -61,14 +65,15 @@ impl Sessions {
             for group in 0..PARTITIONS as usize {
                 let node = desk.node.borrow();
                 if let Some(partition) = node.partition(group) {
-                    let term = partition.term().0;
-                    desk.switch().note_term(partition.id(), term);
+                    let (term, switch) = (partition.term().0, front.switch_of(partition.id()));
+                    switch.note_term(partition.id(), term);
                     leaders.push((partition.id(), (partition.leader(), term)));
-                    desk.switch().note_member(partition, &desk);
+                    switch.note_member(partition, &desk);
                 }
             }
         }
         leaders.into_iter().for_each(|(partition, leader)| self.say_leader(node, partition, leader));
+        self.check_members(node);
         self.carry(node);
         let lost = out.lost.into_iter().map(|token| (token, Err(Refusal::undecided())));
         for (token, outcome) in out.answers.into_iter().chain(lost) {
@@ -77,9 +82,6 @@ impl Sessions {
         self.open(node);
         if let Some(why) = out.stopped {
             self.trace.line(now, || format!("{id} stops: {why}"));
-            if why.contains("could not be synced") {
-                self.nodes[node].boot += 1;
-            }
             self.fall(node);
         } else if self.nodes[node].disk.down().is_some() && self.nodes[node].is_up() {
             self.fall(node);
@@ -107,11 +109,11 @@ impl Sessions {
     /// The topology decided about something that was proposed here, or never will.
     pub(super) fn decided(&mut self, node: usize, token: u64, outcome: Result<Decision, Refusal>) {
         let Some(front) = &mut self.fronts[node] else { return };
-        if front.first == Some(token) {
+        if front.said == Some(token) {
             let is_lost = matches!(&outcome, Err(refusal) if *refusal == Refusal::undecided());
-            front.first = None;
+            front.said = None;
             if !is_lost {
-                (front.is_open, front.is_caught_up) = (front.is_caught_up, true);
+                front.to_say = None;
             }
             return;
         }
@@ -134,20 +136,7 @@ impl Sessions {
         }
         if !alone {
             // Whoever begins to lead a partition looks for orphans then.
-            if front.first.is_none() && self.nodes[node].is_up() {
-                let token = front.next();
-                front.first = Some(token);
-                let mut out = StepOutput::default();
-                // Behind the first, the node knows all that was decided before it started.
-                let home = self.nodes[node].topology().and_then(Topology::own_home);
-                let change = match home {
-                    Some(home) if front.is_caught_up => Change::EndHome(home),
-                    _ => Change::RaiseVersion { version: 1 },
-                };
-                self.nodes[node].propose(token, &change, &mut out);
-                self.settle(node, out);
-            }
-            return;
+            return self.announce(node);
         }
         let mut orphans = Vec::new();
         let known = self.nodes[node].topology().expect("it serves");
@@ -158,9 +147,31 @@ impl Sessions {
         }
         let front = self.fronts[node].as_mut().expect("it is there");
         front.is_open = true;
-        let switch = &front.shards[0].switch;
-        orphans.into_iter().for_each(|(partition, command)| switch.command(partition, command));
+        orphans.into_iter().for_each(|(partition, command)| front.switch_of(partition).command(partition, command));
         self.carry(node);
+    }
+
+    /// Has the next thing decided that a node of a cluster has decided before it lets clients in; lets
+    /// them in once that was all.
+    fn announce(&mut self, node: usize) {
+        let Some(front) = self.fronts[node].as_mut().filter(|front| front.said.is_none()) else { return };
+        let Some(topology) = self.nodes[node].topology() else { return };
+        if front.to_say.is_none() {
+            front.to_say = match front.announcing.as_mut() {
+                Some(announcing) => announcing.next(topology),
+                None => next_of_known(&mut front.known_said, topology),
+            };
+        }
+        let Some(change) = front.to_say.clone() else {
+            front.is_open = true;
+            front.leaders.know_members();
+            return self.check_open(node);
+        };
+        let token = front.next();
+        front.said = Some(token);
+        let mut out = StepOutput::default();
+        self.nodes[node].propose(token, &change, &mut out);
+        self.settle(node, out);
     }
 
     pub(super) fn start(&mut self, node: usize) {
@@ -168,19 +179,31 @@ impl Sessions {
         self.lives += 1;
         let life = NodeLife { node: node as u32 + 1, start: self.lives };
         self.nodes[node].start_number = life.start;
+        self.nodes[node].shards = self.random.between(1, 3) as usize;
+        self.started.insert(node, now);
         match self.nodes[node].start(now, &mut out) {
             Ok(_) => {
                 self.trace.line(now, || format!("n{} starts", node + 1));
                 self.ledger.figures.restarts += 1;
-                let shards = self.random.between(1, 3) as usize;
                 if self.nodes.len() > 1
                     && let Some(topology) = self.nodes[node].topology_mut()
                 {
                     topology.set_own_home(Some(NodeNumber(life.node)));
                 }
-                self.fronts[node] =
-                    Some(Front::new(life, shards, self.nodes.len() > 1, self.random.fork(), self.options.bug));
-                self.tell_rules(node);
+                let directory = self.nodes[node].directory().expect("it is up").clone();
+                self.ledger.figures.spread += u64::from(directory.shards() > 1);
+                let name = self.nodes[node].name();
+                let announcing = self.nodes[node].record.clone().map(|record| {
+                    let said = (name.as_str(), &*members::address_of(&self.nodes[node]));
+                    Announcing::new(NodeNumber(life.node), said, members::CAN, record, PARTITIONS)
+                });
+                let has_peers = self.nodes.len() > 1;
+                let front = Front::new(life, directory, has_peers, announcing, self.random.fork(), self.options.bug);
+                for shard in &front.shards {
+                    self.sizes.away.into_iter().for_each(|bytes| shard.switch.limit_bytes_away(bytes));
+                }
+                self.fronts[node] = Some(front);
+                self.forget_rules(node);
                 self.carry(node);
                 self.settle(node, out);
             }
@@ -191,20 +214,15 @@ impl Sessions {
         }
     }
 
-    /// What no queue's log keeps is told to the partitions. A node that is alone knows it when it is
-    /// up.
-    fn tell_rules(&mut self, node: usize) {
+    /// A wrong host, alone, takes from its queues the rules that the start told them.
+    fn forget_rules(&mut self, node: usize) {
         let (Some(front), Some(topology)) = (&self.fronts[node], self.nodes[node].topology()) else { return };
-        let (forgets, alone) = (self.options.bug == Some(Bug::RulesAreForgotten), self.nodes.len() == 1);
+        if self.options.bug != Some(Bug::RulesAreForgotten) {
+            return;
+        }
         for queue in topology.queues().filter(|queue| !queue.id.is_local()) {
-            let rules = match (alone, forgets) {
-                (true, true) => Some(Command::Configure { queue: queue.id, rules: Arc::default() }),
-                (false, false) => switch::rules_of(queue.id, true, topology),
-                _ => None,
-            };
-            let switch = &front.shards[0].switch;
-            switch.inbox().borrow_mut().declare(queue.partition, queue.id);
-            rules.into_iter().for_each(|command| switch.command(queue.partition, command));
+            let command = Command::Configure { queue: queue.id, rules: Arc::default() };
+            front.switch_of(queue.partition).command(queue.partition, command);
         }
     }
 
@@ -270,8 +288,11 @@ impl Sessions {
                     self.trace.line(self.schedule.now(), || format!("n1 finds rot in {name}"));
                 }
             }
-            88..94 if self.ledger.has_full_sockets => {
-                self.nodes[node].full_outlets = *self.random.pick(&[0, 10, 60]);
+            94..96 if faults.power && self.nodes.len() > 1 => {
+                for node in (0..self.nodes.len()).filter(|node| self.nodes[*node].is_up()).collect::<Vec<_>>() {
+                    self.nodes[node].disk.crash(Crash::Power);
+                    self.fall(node);
+                }
             }
             94..100 => {
                 let is_on = self.fronts[node].as_ref().is_some_and(|front| front.is_alarmed.get());
@@ -317,10 +338,21 @@ impl Sessions {
         self.network.heal();
         self.network.weather = Weather::FAIR;
         for node in &mut self.nodes {
-            (node.paused_until, node.disk_slowness, node.full_outlets) = (0, 1, 0);
+            (node.paused_until, node.disk_slowness) = (0, 1);
         }
         if self.options.bug != Some(Bug::AlarmStays) {
             (0..self.nodes.len()).for_each(|node| self.set_alarm(node, false));
         }
+    }
+}
+
+/// What a node that the map knows from the start has decided before it lets clients in: behind the first it
+/// knows all that was decided before it started.
+fn next_of_known(said: &mut u32, topology: &Topology) -> Option<Change> {
+    *said += 1;
+    match *said {
+        1 => Some(Change::RaiseVersion { version: 1 }),
+        2 => topology.own_home().map(Change::EndHome),
+        _ => None,
     }
 }

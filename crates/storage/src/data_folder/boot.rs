@@ -193,7 +193,8 @@ mod tests {
 
     use super::*;
     use crate::data_folder::FolderIdentity;
-    use crate::disk::{Crash, FaultyDisk, SurvivalUnit};
+    use crate::disk::{Crash, Fault, FaultyDisk, SurvivalUnit};
+    use crate::wal::{FileNo, GroupId, Record, RecordKind, WalOptions, WalPosition, recover};
 
     fn open(disk: &Arc<FaultyDisk>) -> DataFolder<FaultyDisk> {
         let founding = FolderIdentity { node_name: "a@host".to_owned(), cluster_id: 1, folder_id: 2 };
@@ -269,6 +270,22 @@ mod tests {
         life.note_forgot(&*disk, &BTreeSet::new()).unwrap();
         drop(folder);
         disk.flip_bit(BOOT_NAME, 30, 2);
+        assert_eq!(open(&disk).begin_life(7).unwrap().forgot(), &Forgot::Everything);
+    }
+
+    #[test]
+    fn a_log_whose_sync_failed_is_in_doubt_in_the_same_boot() {
+        let disk = Arc::new(FaultyDisk::new(1));
+        let folder = open(&disk);
+        folder.begin_life(7).unwrap();
+        let (options, from) = (WalOptions::new(1), WalPosition::START);
+        let (mut wal, _) = recover(&disk, 2, options, FileNo(0), from, &mut |_, _| {}).unwrap();
+        let body = bytes::Bytes::from_static(b"written and not synced");
+        let record = Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index: 1, body };
+        wal.append(&[record], &mut Vec::new()).unwrap();
+        disk.schedule(disk.operations(), Fault::SyncError);
+        wal.sync().unwrap_err();
+        drop((wal, folder));
         assert_eq!(open(&disk).begin_life(7).unwrap().forgot(), &Forgot::Everything);
     }
 

@@ -187,6 +187,12 @@ impl FaultyDisk {
         self.state().capacity_bytes = bytes;
     }
 
+    /// Whether it has a size and nothing is left of it.
+    pub fn is_full(&self) -> bool {
+        let state = self.state();
+        state.used_bytes() >= state.capacity_bytes
+    }
+
     /// Rots one bit of a file, on the disk and in what a process sees.
     pub fn flip_bit(&self, name: &str, offset: u64, bit: u8) {
         let mut state = self.state();

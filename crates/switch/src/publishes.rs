@@ -1,0 +1,311 @@
+//! What channels of this shard published to partitions that another node may come to lead, kept until it is
+//! answered: what a leader that went has not answered is sent again to the next one.
+//!
+//! ```text
+//!   published ──▶ sent, to the leader of one term ──▶ confirmed or refused: forgotten
+//!        ▲                  │ it gives it back, or its link is gone
+//!        └── in order, ◀── left
+//!            ahead of what follows
+//! ```
+//!
+//! A leader takes a publish whose number it has for a repeat, and confirms it once what it repeats is safe.
+//! Invariants: what is sent of a partition was sent to one leader in one term; whoever turns to another one
+//! first waits until the one before has answered for all of it. A publish is answered to its channel once
+//! for each partition: by whoever knows what became of it. Bodies are the slices that came, never copies.
+//! Absent on purpose: what wants no confirm, and what goes to more queues than one batch of the log may
+//! name, which the next leader could not tell from a new one.
+
+use broker::{ChannelKey, NodeNumber, PartitionId};
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use partition::Publish;
+use partition::entry::TARGETS_MAX;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// Who leads, and in which term, by its low bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Office {
+    pub(crate) leader: NodeNumber,
+    pub(crate) term: u32,
+}
+
+/// A publish that is not answered. One that was, ahead of others, has no contents any more.
+#[derive(Debug)]
+struct Kept {
+    seq: u64,
+    publish: Option<Publish>,
+    /// It is to be sent again.
+    is_left: bool,
+}
+
+/// What a publish weighs while it is kept.
+fn bytes_of(publish: &Publish) -> u64 {
+    (publish.message.body.len() + size_of::<Kept>()) as u64
+}
+
+/// One partition's.
+#[derive(Debug)]
+struct Stream {
+    /// Whom it was sent to.
+    office: Office,
+    /// This leader gave something back: it leads no more in that term.
+    ended: Option<Office>,
+    /// How many its leader has not answered, and how many are to be sent again.
+    sent: usize,
+    left: usize,
+    /// By channel, in the order of their numbers.
+    channels: HashMap<ChannelKey, VecDeque<Kept>, FixedState>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Publishes {
+    streams: HashMap<PartitionId, Stream, FixedState>,
+    bytes: u64,
+}
+
+/// Runs of numbers in a row, each as the first and how many.
+pub(crate) type Runs = SmallVec<[(u64, u64); 1]>;
+
+/// Those with numbers in a range that have no answer.
+fn within(list: &mut VecDeque<Kept>, (first, count): (u64, u64)) -> impl Iterator<Item = &mut Kept> {
+    let (from, past) = (list.partition_point(|kept| kept.seq < first), first.saturating_add(count));
+    list.range_mut(from..).take_while(move |kept| kept.seq < past).filter(|kept| kept.publish.is_some())
+}
+
+impl Publishes {
+    /// A publish goes to a leader now: it gets the leader's term, and is kept.
+    pub(crate) fn keep(&mut self, partition: PartitionId, office: Office, publish: &mut Publish) {
+        publish.term = office.term;
+        let made = || Stream { office, ended: None, sent: 0, left: 0, channels: HashMap::default() };
+        let stream = self.streams.entry(partition).or_insert_with(made);
+        assert!(stream.sent == 0 || stream.office == office, "the leader before has answered for all of it");
+        stream.office = office;
+        stream.sent += 1;
+        let list = stream.channels.entry(publish.channel).or_default();
+        let seq = publish.publish_seq;
+        assert!(list.back().is_none_or(|last| last.seq < seq), "a channel numbers its publishes upwards");
+        self.bytes += bytes_of(publish);
+        list.push_back(Kept { seq, publish: Some(publish.clone()), is_left: false });
+    }
+
+    /// What is kept weighs so much.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether a leader has not answered for all that was sent to it.
+    pub(crate) fn has_sent(&self, partition: PartitionId) -> bool {
+        self.streams.get(&partition).is_some_and(|stream| stream.sent > 0)
+    }
+
+    /// The same of one that is on this node.
+    pub(crate) fn has_sent_to(&self, partition: PartitionId, node: NodeNumber) -> bool {
+        self.streams.get(&partition).is_some_and(|stream| stream.sent > 0 && stream.office.leader == node)
+    }
+
+    /// Whether something is to be sent again.
+    pub(crate) fn has_left(&self, partition: PartitionId) -> bool {
+        self.streams.get(&partition).is_some_and(|stream| stream.left > 0)
+    }
+
+    /// Whether something was sent to somebody else than this leader, or to it in another term, and is not
+    /// answered, or is to be sent again: nothing may overtake it.
+    #[inline]
+    pub(crate) fn is_elsewhere(&self, partition: PartitionId, office: Office) -> bool {
+        let is_elsewhere = |stream: &Stream| stream.left > 0 || stream.sent > 0 && stream.office != office;
+        self.streams.get(&partition).is_some_and(is_elsewhere)
+    }
+
+    /// Whether this leader has said that it leads no more in that term.
+    pub(crate) fn has_ended(&self, partition: PartitionId, office: Office) -> bool {
+        self.streams.get(&partition).is_some_and(|stream| stream.ended == Some(office))
+    }
+
+    /// A leader answered some of a channel's publishes. Gives those of them that had no answer yet: the
+    /// channel is to hear of these.
+    pub(crate) fn answered(&mut self, partition: PartitionId, channel: ChannelKey, range: (u64, u64)) -> Runs {
+        let mut runs = Runs::new();
+        let Some(stream) = self.streams.get_mut(&partition) else { return runs };
+        let Some(list) = stream.channels.get_mut(&channel) else { return runs };
+        for kept in within(list, range) {
+            self.bytes -= kept.publish.take().as_ref().map_or(0, bytes_of);
+            *(if kept.is_left { &mut stream.left } else { &mut stream.sent }) -= 1;
+            match runs.last_mut() {
+                Some((first, count)) if *first + *count == kept.seq => *count += 1,
+                _ => runs.push((kept.seq, 1)),
+            }
+        }
+        while list.front().is_some_and(|kept| kept.publish.is_none()) {
+            list.pop_front();
+        }
+        runs
+    }
+
+    /// The leader of this term gave some back: they are to be sent again. What was sent since that
+    /// leader's term has its own answer.
+    pub(crate) fn returned(&mut self, partition: PartitionId, channel: ChannelKey, range: (u64, u64), term: u32) {
+        let Some(stream) = self.streams.get_mut(&partition).filter(|stream| stream.office.term == term) else { return };
+        stream.ended = Some(stream.office);
+        let Some(list) = stream.channels.get_mut(&channel) else { return };
+        for kept in within(list, range).filter(|kept| !kept.is_left) {
+            kept.is_left = true;
+            stream.sent -= 1;
+            stream.left += 1;
+        }
+    }
+
+    /// The link to a node is gone: what it has not answered is to be sent again. Gives the partitions of
+    /// which there is something, lowest first.
+    pub(crate) fn lost(&mut self, node: NodeNumber) -> Vec<PartitionId> {
+        let mut lost = Vec::new();
+        let of_node = |stream: &Stream| stream.office.leader == node && stream.sent > 0;
+        for (partition, stream) in self.streams.iter_mut().filter(|(_, stream)| of_node(stream)) {
+            let kept = stream.channels.values_mut().flatten().filter(|kept| kept.publish.is_some());
+            kept.for_each(|kept| kept.is_left = true);
+            stream.left += std::mem::take(&mut stream.sent);
+            lost.push(*partition);
+        }
+        lost.sort_unstable();
+        lost
+    }
+
+    /// Takes out what is to be sent again, in order, once the leader before has answered for everything.
+    pub(crate) fn take_left(&mut self, partition: PartitionId) -> Vec<Publish> {
+        let Some(stream) = self.streams.get_mut(&partition).filter(|stream| stream.left > 0) else { return Vec::new() };
+        assert!(stream.sent == 0, "nothing is sent again past what was sent");
+        stream.left = 0;
+        let mut channels: Vec<_> = stream.channels.iter_mut().collect();
+        channels.sort_unstable_by_key(|(channel, _)| **channel);
+        let left = channels.into_iter().flat_map(|(_, list)| list.drain(..).filter_map(|kept| kept.publish));
+        let left: Vec<Publish> = left.collect();
+        self.bytes -= left.iter().map(bytes_of).sum::<u64>();
+        left
+    }
+
+    /// A channel has ended: nobody waits for its answers.
+    pub(crate) fn detach(&mut self, partition: PartitionId, channel: ChannelKey) {
+        let Some(stream) = self.streams.get_mut(&partition) else { return };
+        for kept in stream.channels.remove(&channel).into_iter().flatten() {
+            let Some(publish) = &kept.publish else { continue };
+            self.bytes -= bytes_of(publish);
+            *(if kept.is_left { &mut stream.left } else { &mut stream.sent }) -= 1;
+        }
+    }
+}
+
+/// Whether the next leader can tell a publish that comes again from a new one: one batch of the log has all
+/// of it.
+pub(crate) fn may_come_again(publish: &Publish) -> bool {
+    publish.targets.len() <= TARGETS_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use partition::Message;
+
+    const P: PartitionId = PartitionId(3);
+    const A: ChannelKey = ChannelKey(7);
+    const B: ChannelKey = ChannelKey(8);
+
+    fn office(leader: u32, term: u32) -> Office {
+        Office { leader: NodeNumber(leader), term }
+    }
+
+    fn publish(channel: ChannelKey, publish_seq: u64) -> Publish {
+        let empty = Bytes::new();
+        let body = Bytes::from_static(b"body");
+        let message = Message { exchange: empty.clone(), routing_key: empty.clone(), properties: empty, body };
+        Publish { channel, publish_seq, term: 0, targets: SmallVec::new(), delay_ms: 0, message }
+    }
+
+    fn sent(office: Office, seqs: impl IntoIterator<Item = u64>) -> Publishes {
+        let mut publishes = Publishes::default();
+        seqs.into_iter().for_each(|seq| publishes.keep(P, office, &mut publish(A, seq)));
+        publishes
+    }
+
+    fn left(publishes: &mut Publishes) -> Vec<(ChannelKey, u64)> {
+        publishes.take_left(P).iter().map(|publish| (publish.channel, publish.publish_seq)).collect()
+    }
+
+    fn runs(of: &[(u64, u64)]) -> Runs {
+        of.iter().copied().collect()
+    }
+
+    #[test]
+    fn a_publish_is_answered_once_and_nothing_is_left_of_it() {
+        let mut publishes = sent(office(1, 5), [1, 2, 3, 5]);
+        assert_eq!(publishes.answered(P, A, (2, 1)), runs(&[(2, 1)]), "a refusal overtakes");
+        assert_eq!(publishes.answered(P, A, (1, 5)), runs(&[(1, 1), (3, 1), (5, 1)]), "what had no answer yet");
+        assert!(publishes.answered(P, A, (1, 9)).is_empty());
+        assert!(
+            publishes.answered(P, B, (1, 1)).is_empty() && publishes.answered(PartitionId(4), A, (1, 1)).is_empty()
+        );
+        assert_eq!((publishes.bytes(), publishes.has_sent(P), publishes.has_left(P)), (0, false, false));
+    }
+
+    #[test]
+    fn what_a_leader_gives_back_is_left_in_order_once_it_has_answered_for_the_rest() {
+        let mut publishes = sent(office(1, 5), 1..=4);
+        publishes.keep(P, office(1, 5), &mut publish(B, 9));
+        publishes.returned(P, A, (3, 2), 5);
+        assert!(publishes.has_ended(P, office(1, 5)) && !publishes.has_ended(P, office(1, 6)));
+        assert!(publishes.has_sent(P) && publishes.has_left(P));
+        publishes.returned(P, A, (1, 1), 5);
+        publishes.returned(P, A, (1, 1), 5);
+        assert_eq!(publishes.answered(P, A, (2, 1)), runs(&[(2, 1)]));
+        publishes.returned(P, B, (9, 1), 5);
+        assert_eq!(left(&mut publishes), [(A, 1), (A, 3), (A, 4), (B, 9)]);
+        assert_eq!((publishes.bytes(), publishes.has_sent(P), publishes.has_left(P)), (0, false, false));
+        assert!(publishes.answered(P, A, (1, 9)).is_empty(), "it is on its way to the next leader");
+    }
+
+    #[test]
+    fn what_was_sent_again_is_not_given_back_by_the_leader_before() {
+        let mut publishes = sent(office(1, 5), [1]);
+        publishes.returned(P, A, (1, 1), 5);
+        let mut again = publishes.take_left(P).remove(0);
+        publishes.keep(P, office(2, 6), &mut again);
+        assert_eq!(again.term, 6);
+        publishes.returned(P, A, (1, 1), 5);
+        assert!(!publishes.has_left(P) && publishes.has_sent(P));
+        assert_eq!(publishes.answered(P, A, (1, 1)), runs(&[(1, 1)]));
+    }
+
+    #[test]
+    fn a_link_that_breaks_leaves_what_its_node_has_not_answered() {
+        let mut publishes = sent(office(1, 5), 1..=3);
+        publishes.answered(P, A, (1, 1));
+        publishes.keep(PartitionId(4), office(2, 9), &mut publish(A, 4));
+        assert!(publishes.lost(NodeNumber(3)).is_empty());
+        assert_eq!(publishes.lost(NodeNumber(1)), [P]);
+        assert!(publishes.is_elsewhere(P, office(1, 5)), "it goes there again before anything else does");
+        assert!(!publishes.has_ended(P, office(1, 5)), "it may lead on");
+        assert_eq!(left(&mut publishes), [(A, 2), (A, 3)]);
+        assert!(publishes.has_sent(PartitionId(4)));
+    }
+
+    #[test]
+    fn what_is_under_way_to_one_leader_keeps_what_follows_from_another() {
+        let publishes = sent(office(1, 5), [1]);
+        assert!(!publishes.is_elsewhere(P, office(1, 5)));
+        assert!(publishes.is_elsewhere(P, office(2, 6)) && publishes.is_elsewhere(P, office(1, 6)));
+        assert!(!publishes.is_elsewhere(PartitionId(4), office(2, 6)));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_channel_that_ended() {
+        let mut publishes = sent(office(1, 5), 1..=3);
+        publishes.keep(P, office(1, 5), &mut publish(B, 9));
+        publishes.answered(P, A, (2, 1));
+        publishes.returned(P, A, (3, 1), 5);
+        publishes.detach(P, A);
+        assert!(publishes.has_sent(P) && !publishes.has_left(P));
+        assert_eq!(publishes.answered(P, B, (9, 1)), runs(&[(9, 1)]));
+        assert_eq!((publishes.bytes(), publishes.has_sent(P)), (0, false));
+    }
+}

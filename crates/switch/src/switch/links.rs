@@ -1,0 +1,153 @@
+//! What links to other nodes bring to a shard, and what their coming and going means for it.
+//!
+//! Invariant: what came over one link is never taken for something of the next.
+
+use super::{At, Switch};
+use crate::roads::{Frames, LinkUp};
+use crate::surroundings::{Outsider, Surroundings};
+use broker::{NodeNumber, PartitionId, QueueId};
+use partition::peer::forward::Forward;
+use partition::{Command, Effect, Reply};
+use session::{Asker, Deletion};
+
+impl<C: Clone, O: Outsider> Switch<C, O> {
+    /// Sends something to another node beside what channels and partitions say; nothing where there
+    /// is no link.
+    pub fn forward(&self, node: NodeNumber, partition: PartitionId, forward: Forward) {
+        let mut inbox = self.inbox.borrow_mut();
+        inbox.roads.send(node, partition, forward);
+        inbox.wake();
+    }
+
+    /// There is a link to another node, which hears what this shard leads and it may not.
+    pub(super) fn link_up(&self, link: LinkUp, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let leading = self.leading.borrow();
+        let topology = env.topology();
+        let mut inbox = self.inbox.borrow_mut();
+        inbox.roads.open(link);
+        let node = NodeNumber(link.peer.node);
+        // Of what it does not lead, too: it may have led that over the link before.
+        let is_here = |id: PartitionId| self.directory.find(id).is_some_and(|(shard, _)| shard == self.index);
+        let here = |id: &PartitionId| is_here(*id) && topology.founders_of(*id).is_some();
+        for partition in self.directory.durable().filter(here) {
+            let term = leading.iter().find(|(id, _)| *id == partition).map(|(_, term)| *term);
+            let known = || self.leaders.known_term(partition);
+            let leads = Forward::Leads { term: term.unwrap_or_else(known), leads: term.is_some() };
+            inbox.roads.send(node, partition, leads);
+            inbox.wake();
+        }
+    }
+
+    /// The link to another node is gone, and with it all that was on its way.
+    pub(super) fn link_down(&self, node: NodeNumber, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let (effects, gone) = self.inbox.borrow_mut().roads.close(node);
+        for (partition, channel) in gone {
+            self.remote.borrow_mut().forget(channel);
+            self.inbox.borrow_mut().push_here(partition, Command::Part { channel });
+        }
+        self.deliver(effects.into_iter(), None, env);
+        // What waited for that node goes on.
+        self.inbox.borrow_mut().wake();
+    }
+
+    /// Takes what another node sent, in its order.
+    pub(super) fn take_forwards(
+        &self,
+        node: NodeNumber,
+        frames: Frames,
+        env: &impl Surroundings<Connection = C, Outsider = O>,
+    ) {
+        let mut answers = Vec::new();
+        let next_queue = env.topology().next_queue();
+        let is_new = |queue: QueueId| !queue.is_local() && queue >= next_queue;
+        for (partition, forward) in frames {
+            let mut inbox = self.inbox.borrow_mut();
+            // Without a link it is of an earlier one.
+            let Some(road) = inbox.roads.road(node) else { break };
+            let waits = match &forward {
+                Forward::Command(command) => names(command).any(is_new),
+                Forward::Delete { queue, .. } => is_new(*queue),
+                _ => false,
+            };
+            let ordered = matches!(forward, Forward::Command(_) | Forward::Ping { .. } | Forward::Delete { .. });
+            let forward = match ordered {
+                true => match road.hold(partition, forward, waits) {
+                    Some(forward) => forward,
+                    None => continue,
+                },
+                false => forward,
+            };
+            match forward {
+                Forward::Command(command) if self.directory.had(partition) => inbox.refuse_lost(partition, &command),
+                Forward::Command(command) => {
+                    road.note_guest(partition, &command);
+                    if let Command::Detach { channel } = &command {
+                        self.remote.borrow_mut().forget(*channel);
+                    }
+                    drop(inbox);
+                    env.passes(partition, &command);
+                    self.inbox.borrow_mut().push_here(partition, command);
+                }
+                Forward::Effect(effect) => {
+                    if road.answered(partition, &effect) {
+                        inbox.hear(partition, effect, |effect| answers.push(effect));
+                    } else if let Effect::Deliver(delivery) = effect {
+                        // Nobody takes it, and it is on its way no longer.
+                        let (channel, bytes) = (delivery.consumer.channel, delivery.message.len() as u64);
+                        inbox.roads.send(node, partition, Forward::Drained { channel, bytes });
+                    }
+                }
+                Forward::Starved { consumer } => {
+                    drop(inbox);
+                    self.deliver(answers.drain(..), None, env);
+                    self.pass_over(consumer, env);
+                }
+                Forward::Drained { channel, bytes } => {
+                    self.remote.borrow_mut().drained(channel, usize::try_from(bytes).unwrap_or(usize::MAX));
+                }
+                Forward::Ping { number } => road.mark(number),
+                Forward::Pong { number } => road.handled(number),
+                Forward::Delete { channel, request, .. } if self.directory.had(partition) => {
+                    inbox.answer_away(partition, Effect::Reply { channel, request, reply: Reply::NotLeader });
+                }
+                Forward::Delete { queue, if_unused, if_empty, channel, request } => {
+                    drop(inbox);
+                    let asker = Asker::Channel { channel, request };
+                    let deletion = Deletion { queue, partition, if_unused, if_empty, asker, insists: false };
+                    self.deletions.begin(deletion, &At { switch: self, env });
+                }
+                forward @ (Forward::Propose { .. } | Forward::NotProposed { .. } | Forward::Applied { .. }) => {
+                    let from = road.peer();
+                    inbox.receive_forward(partition, from, forward);
+                }
+                Forward::Leads { term, leads } => {
+                    self.leaders.hear(partition, node, term, leads);
+                    // What waits for a leader goes on.
+                    inbox.wake();
+                }
+                // For the node as a whole: what drives the links keeps them.
+                Forward::Ask { .. } | Forward::Answer { .. } | Forward::News(_) => {}
+            }
+        }
+        self.deliver(answers.into_iter(), None, env);
+        // Marks are answered in the step that follows.
+        let mut inbox = self.inbox.borrow_mut();
+        if inbox.roads.has_waiting() {
+            inbox.wake();
+        }
+    }
+}
+
+/// The queues that have to be known before a command is carried out.
+fn names(command: &Command) -> impl Iterator<Item = QueueId> + '_ {
+    let (targets, one) = match command {
+        Command::Publish(publish) => (&publish.targets[..], None),
+        Command::Consume { queue, .. }
+        | Command::Get { queue, .. }
+        | Command::Purge { queue, .. }
+        | Command::Stat { queue, .. }
+        | Command::Close { queue, .. } => (&[][..], Some(*queue)),
+        _ => (&[][..], None),
+    };
+    targets.iter().map(|target| target.queue).chain(one)
+}
