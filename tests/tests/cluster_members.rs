@@ -644,7 +644,9 @@ fn a_queue_with_three_copies_on_five_nodes_is_served_by_all_and_outlives_its_mem
     // Another node takes the place of one that is gone for good, unless that has what nobody else has.
     if sole.contains(&leader) {
         let (status, why) = nodes.forget(outside, leader);
-        assert!(status == 400, "{status} {why}");
+        let reason = why["reason"].as_str().unwrap();
+        assert!(status == 400 && reason.starts_with("queue '"), "{why}");
+        assert!(reason.contains(" has no leader without "), "{why}");
         nodes.start(leader);
         client = nodes.connect(outside).0;
         let channel = client.channel();

@@ -10,7 +10,6 @@ use broker::topology::{
     Actor, ApplyTo, ClusterNode, Command, CommandReply, DeclareQueue, Effect, FIRST_POOL, LeaderLocator,
     MACHINE_VERSION, MachineVersions, Name, Newcomer, NodeChange, NodeStanding, POOL_PARTITIONS, PartitionPool,
     PartitionStage, Pattern, Placement, Policy, PoolPartition, PutPolicy, QueueDeclare, QueueDeclared, Topology,
-    leads_first,
 };
 use broker::{NodeNumber, PartitionId, VhostId};
 use proptest::prelude::*;
@@ -123,9 +122,12 @@ fn the_first_queue_of_a_size_brings_a_pool_that_is_spread_over_all_nodes() {
     }
     let loads: BTreeSet<usize> = held(&topology).into_values().collect();
     assert_eq!(loads, BTreeSet::from([7, 8]), "36 copies on 5 nodes");
-    let leaders: BTreeSet<_> = all.iter().map(|(id, members)| leads_first(*id, members)).collect();
-    assert_eq!(leaders.len(), 5, "everybody leads something");
+    let leaders: Vec<_> = all.keys().filter_map(|id| topology.leads_first(*id)).collect();
+    let leads = |node| leaders.iter().filter(|leader| **leader == NodeNumber(node)).count();
+    assert_eq!([1, 2, 3, 4, 5].map(leads), [3, 2, 2, 3, 2], "each leads as many");
     assert_eq!(copies_of(&topology, "q"), 3);
+    let missed: Vec<_> = topology.partitions().map(|(id, _)| id).filter(|id| topology.is_missed(*id)).collect();
+    assert_eq!(missed, [PartitionId(1), PartitionId(2), partition_of(&topology, "q")], "nobody needs the others yet");
 
     let snapshot = topology.encode_snapshot();
     assert_eq!(&snapshot[..6], b"LVTO\x08\x05");
@@ -261,9 +263,8 @@ fn who_declares_chooses_among_what_there_is_and_what_comes_to_be_with_the_queue(
     let planned = placement(&topology, &arguments(Some(3)));
     topology.apply(&declare("q", Some(3), planned.among[4].partition.0)).outcome.unwrap();
     assert_eq!(partition_of(&topology, "q"), planned.among[4].partition);
-    let expected = |placed: &broker::topology::PlacedPartition| {
-        placed.leads_first == leads_first(placed.partition, &small(&topology)[&placed.partition])
-    };
+    let expected =
+        |placed: &broker::topology::PlacedPartition| placed.leads_first == topology.leads_first(placed.partition);
     assert!(planned.among.iter().all(expected), "what was planned is what came to be");
     let known = placement(&topology, &arguments(None));
     assert_eq!(known.among.len() as u32, POOL_PARTITIONS);

@@ -17,6 +17,8 @@ pub(crate) struct Map {
     nodes: BTreeMap<NodeNumber, Member>,
     /// The members of partitions that have any; the others are where the cluster is.
     members: HashMap<PartitionId, Vec<NodeNumber>>,
+    /// The partitions that somebody misses while nobody leads them, in order.
+    missed: Vec<PartitionId>,
 }
 
 /// RabbitMQ's word for a queue that is led, with a majority.
@@ -33,11 +35,12 @@ pub(crate) struct Place<'a> {
 
 impl Map {
     pub(crate) fn of(handle: &Handle, topology: &Topology, members: Vec<Member>) -> Map {
-        let serving = topology.partitions().filter(|(_, partition)| partition.stage != PartitionStage::Retired);
+        let serving = || topology.partitions().filter(|(_, partition)| partition.stage != PartitionStage::Retired);
         Map {
             own: handle.own_node(),
             nodes: members.into_iter().map(|member| (member.number, member)).collect(),
-            members: serving.map(|(id, partition)| (id, partition.members.clone())).collect(),
+            missed: serving().map(|(id, _)| id).filter(|id| topology.is_missed(*id)).collect(),
+            members: serving().map(|(id, partition)| (id, partition.members.clone())).collect(),
         }
     }
 
@@ -58,11 +61,9 @@ impl Map {
         partition.home().map(|home| if home == NodeNumber(0) { self.own } else { home })
     }
 
-    /// The partitions of queues that all nodes know of, in order.
-    pub(crate) fn partitions(&self) -> Vec<PartitionId> {
-        let mut all: Vec<PartitionId> = self.members.keys().copied().collect();
-        all.sort_unstable();
-        all
+    /// The partitions that somebody misses while nobody leads them, in order.
+    pub(crate) fn missed(&self) -> impl Iterator<Item = PartitionId> {
+        self.missed.iter().copied()
     }
 
     /// All nodes, this one too.
@@ -123,7 +124,8 @@ impl Map {
         };
         let nodes = (1..=3).zip(reached).map(|(number, is_reached)| (NodeNumber(number), member(number, is_reached)));
         let three = vec![NodeNumber(1), NodeNumber(2), NodeNumber(3)];
-        Map { own: NodeNumber(1), nodes: nodes.collect(), members: [(PartitionId(7), three)].into() }
+        let (members, missed) = ([(PartitionId(7), three)].into(), vec![PartitionId(7)]);
+        Map { own: NodeNumber(1), nodes: nodes.collect(), members, missed }
     }
 }
 

@@ -38,7 +38,7 @@ impl Quorum {
         let topology = Place { leader: leads.filter(|member| member.is_reached), ..map.everywhere() };
         let has_topology = topology.state() == RUNNING;
         // Who led before may not have noticed yet that the others are gone.
-        let queues = map.partitions().into_iter().filter(|id| map.place(*id, leader(*id)).state() != RUNNING);
+        let queues = map.missed().filter(|id| map.place(*id, leader(*id)).state() != RUNNING);
         let leaderless = (!has_topology).then_some(TOPOLOGY).into_iter().chain(queues).collect();
         let lacks = |follower: &Follower, commit: u64| {
             !is_reached(follower.node) || !follower.is_voter || follower.synced + LAG_MAX < commit

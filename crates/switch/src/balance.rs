@@ -4,6 +4,7 @@
 //! will be; nothing moves while a partition has no leader that is known; and what is even by one stays.
 
 use broker::{NodeNumber, PartitionId};
+use std::collections::BTreeMap;
 
 /// A partition as the balance sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,15 +27,20 @@ pub fn heir(
     if all.iter().any(|led| led.leader.is_none()) {
         return None;
     }
-    let count = |node: NodeNumber| all.iter().filter(|led| led.leader == Some(node)).count();
-    // The one of the lowest number, so that no two are on their way.
-    let first = all.iter().filter(|led| led.leader == Some(own)).min_by_key(|led| led.partition)?;
-    if first.partition != partition {
-        return None;
-    }
-    let others = first.members.iter().copied().filter(|node| *node != own && can_lead(*node));
-    let heir = others.min_by_key(|node| (count(*node), *node))?;
-    (count(heir) + 1 < count(own)).then_some(heir)
+    let mut counts: BTreeMap<NodeNumber, usize> = BTreeMap::new();
+    all.iter().filter_map(|led| led.leader).for_each(|node| *counts.entry(node).or_default() += 1);
+    let count = |node: NodeNumber| counts.get(&node).copied().unwrap_or(0);
+    let counted = count(own);
+    let heir_of = |led: &Led| {
+        let others = led.members.iter().copied().filter(|node| *node != own && can_lead(*node));
+        let heir = others.min_by_key(|node| (count(*node), *node))?;
+        (count(heir) + 1 < counted).then_some((led.partition, heir))
+    };
+    // The one of the lowest number that another member is to have, so that no two are on their way.
+    let mut led: Vec<&Led> = all.iter().filter(|led| led.leader == Some(own)).collect();
+    led.sort_unstable_by_key(|led| led.partition);
+    let (first, heir) = led.into_iter().find_map(heir_of)?;
+    (first == partition).then_some(heir)
 }
 
 /// Who is to lead `partition` now that its leader is to lead nothing: one of these, so that what one node
@@ -72,6 +78,24 @@ mod tests {
         assert_eq!(heir_of(1, 1, &[1, 1, 2, 3], &ALL), None, "as even as can be");
         assert_eq!(heir_of(1, 1, &[1, 1, 1, 0], &ALL), None, "one has no leader");
         assert_eq!(heir_of(1, 1, &[1, 1, 1, 2], &[1]), None, "nobody is there");
+    }
+
+    #[test]
+    fn what_its_members_cannot_take_keeps_nothing_else_from_being_handed_over() {
+        let mut all = led_by(&[1, 1, 1, 1, 2, 2, 3]);
+        all[0].members = vec![NodeNumber(1)];
+        all[1].members = vec![NodeNumber(1), NodeNumber(2)];
+        let heirs = |all: &[Led]| {
+            let heir = |id| heir(NodeNumber(1), PartitionId(id), all, |_| true).map(|node| node.0);
+            [1, 2, 3, 4].map(heir)
+        };
+        assert_eq!(heirs(&all), [None, Some(2), None, None]);
+        all[4].leader = Some(NodeNumber(3));
+        all[1].members = vec![NodeNumber(1), NodeNumber(3)];
+        assert_eq!(heirs(&all), [None, Some(3), None, None], "it leads two");
+        all[6].leader = Some(NodeNumber(3));
+        all[5].leader = Some(NodeNumber(3));
+        assert_eq!(heirs(&all), [None, None, Some(2), None], "the second is passed over");
     }
 
     #[test]

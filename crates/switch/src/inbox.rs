@@ -295,6 +295,11 @@ impl<O> Inbox<O> {
         }
     }
 
+    /// Whether the place of a partition is on this shard.
+    pub(crate) fn is_here(&self, partition: PartitionId) -> bool {
+        self.directory.find(partition).is_some_and(|(shard, _)| shard == self.shard)
+    }
+
     /// Has the place of a partition on this node look whether the node is to have it.
     pub(crate) fn look(&mut self, partition: PartitionId) {
         match self.directory.find(partition) {

@@ -224,11 +224,6 @@ impl Leaders {
         }
     }
 
-    /// The newest term of a partition that this node has heard of.
-    pub(crate) fn known_term(&self, partition: PartitionId) -> u64 {
-        self.terms.get(partition.0 as usize).map_or(0, |known| known.load(Ordering::Relaxed))
-    }
-
     /// Whether a leader of this term leads no more, as this node knows.
     #[inline]
     pub fn is_outdated(&self, partition: PartitionId, term: u64) -> bool {

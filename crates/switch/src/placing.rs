@@ -21,11 +21,15 @@ pub struct Placing<L, R> {
 impl<L: Fn(PartitionId) -> Option<NodeNumber>, R: Fn(NodeNumber) -> bool> Placing<L, R> {
     /// The partition for the next queue, whose number is `turn`; `None` if it may live in none.
     pub fn choose(&self, placement: &Placement, turn: usize) -> Option<PartitionId> {
+        let is_reached = |node: NodeNumber| node == self.own || (self.is_reached)(node);
+        // What comes to be without a majority of its members is led by nobody.
+        let can_begin = |placed: &PlacedPartition| {
+            2 * placed.founders.iter().filter(|node| is_reached(**node)).count() > placed.founders.len()
+        };
         let leader = |placed: &PlacedPartition| match placed.leads_first {
-            Some(first) => Some(first),
+            Some(first) => Some(first).filter(|_| can_begin(placed)),
             None => (self.leader)(placed.partition),
         };
-        let is_reached = |node: NodeNumber| node == self.own || (self.is_reached)(node);
         let led: Vec<(PartitionId, NodeNumber)> = placement
             .among
             .iter()
@@ -69,7 +73,7 @@ mod tests {
     /// who can be reached, and what is chosen in four turns.
     fn chosen(locator: Option<LeaderLocator>, known: &[(u32, u32)], reached: &[u32]) -> Vec<u32> {
         let ids = || (1..).map(PartitionId).zip(known);
-        let placed = |(partition, _)| PlacedPartition { partition, leads_first: None };
+        let placed = |(partition, _)| PlacedPartition::there(partition);
         let placement = Placement {
             in_memory: false,
             is_mapped: true,
@@ -104,19 +108,29 @@ mod tests {
 
     #[test]
     fn what_comes_to_be_with_the_queue_is_led_first_by_one_of_its_founders() {
-        let first = |partition, node| PlacedPartition {
+        let first = |partition, node, members: &[u32]| PlacedPartition {
             partition: PartitionId(partition),
             leads_first: Some(NodeNumber(node)),
+            founders: members.iter().copied().map(NodeNumber).collect(),
         };
         let placement = Placement {
             in_memory: false,
             is_mapped: true,
             leader_locator: None,
-            among: vec![first(7, 2), first(8, 1)],
+            among: vec![first(7, 2, &[2, 3]), first(8, 1, &[1, 4]), first(9, 1, &[1, 2])],
             queues: BTreeMap::new(),
         };
-        let placing =
-            Placing { own: NodeNumber(1), locator: LeaderLocator::ClientLocal, leader: |_| None, is_reached: |_| true };
-        assert_eq!(placing.choose(&placement, 0), Some(PartitionId(8)));
+        let chosen = |reached: &[u32]| {
+            let placing = Placing {
+                own: NodeNumber(1),
+                locator: LeaderLocator::ClientLocal,
+                leader: |_| None,
+                is_reached: |node: NodeNumber| reached.contains(&node.0),
+            };
+            [0, 1].map(|turn| placing.choose(&placement, turn).map_or(0, |id| id.0))
+        };
+        assert_eq!(chosen(&[2, 3, 4]), [8, 9]);
+        assert_eq!(chosen(&[2, 3]), [9, 9], "8 has no majority without 4");
+        assert_eq!(chosen(&[]), [7, 8], "there is no better one");
     }
 }

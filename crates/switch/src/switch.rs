@@ -15,9 +15,7 @@ use crate::parcel::Parcel;
 use crate::settles::Settles;
 use crate::surroundings::{Outsider, Surroundings};
 use crate::windows::RemoteWindows;
-use broker::topology::{
-    Applied, Command as Change, CommandReply, Name, PartitionStage, Refusal, Topology, leads_first,
-};
+use broker::topology::{Applied, Command as Change, CommandReply, Name, PartitionStage, Refusal, Topology};
 use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId, VhostId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -746,7 +744,7 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
             true if !leaders.knows_members() => Beginning::NotKnown,
             true if founders.contains(&leaders.own()) => Beginning::Founds {
                 founders: founders.to_vec(),
-                leads_first: leads_first(partition, founders) == Some(leaders.own()),
+                leads_first: topology.leads_first(partition) == Some(leaders.own()),
             },
             true => Beginning::Joins,
         }
@@ -768,11 +766,6 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
         }
         let topology = self.env.topology();
         let serving = || topology.partitions().filter(|(_, put)| put.stage == PartitionStage::Serving);
-        // One of this node's moves at a time: for the others nothing is counted.
-        let first = serving().map(|(id, _)| id).find(|id| leaders.leader(*id) == Some(leaders.own()));
-        if first != Some(partition) {
-            return None;
-        }
         let led =
             serving().map(|(id, put)| Led { partition: id, leader: leaders.leader(id), members: put.members.clone() });
         let mut all: Vec<Led> = led.collect();

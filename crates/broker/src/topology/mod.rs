@@ -75,7 +75,7 @@ pub use password::{ARGON2_SALT_BYTES, HASH_BYTES_MAX, HashAlgorithm, PasswordHas
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, TooManySteps, WrongPattern};
 pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition, is_unsupported_key};
 pub use policy_plan::{PolicyPlan, PolicySurvey, Unplanned};
-pub use pools::{GROUP_SIZE_DEFAULT, POOL_PARTITIONS, POOL_PARTITIONS_OF_ALL, PlacedPartition, Placement, leads_first};
+pub use pools::{GROUP_SIZE_DEFAULT, POOL_PARTITIONS, POOL_PARTITIONS_OF_ALL, PlacedPartition, Placement};
 pub use queue::{QUEUES_MAX, Queue, QueueShape, REPLY_PREFIX, RouteTarget};
 pub use refusal::{Kind, REPLY_TEXT_BYTES_MAX, Refusal, Resource};
 pub use route::{NoRoute, STEPS_OF_A_TARGET};

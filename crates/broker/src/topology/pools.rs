@@ -55,12 +55,21 @@ pub struct Placement {
 }
 
 /// A partition in which a new queue may live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedPartition {
     /// Its number.
     pub partition: PartitionId,
     /// Who is to lead it first, if it comes to be with the queue.
     pub leads_first: Option<NodeNumber>,
+    /// Its members, if it comes to be with the queue.
+    pub founders: Vec<NodeNumber>,
+}
+
+impl PlacedPartition {
+    /// One that is there.
+    pub fn there(partition: PartitionId) -> PlacedPartition {
+        PlacedPartition { partition, leads_first: None, founders: Vec::new() }
+    }
 }
 
 impl Placement {
@@ -70,9 +79,15 @@ impl Placement {
     }
 }
 
-/// Who of the founders of a partition is to lead it first.
-pub fn leads_first(partition: PartitionId, founders: &[NodeNumber]) -> Option<NodeNumber> {
-    founders.get((partition.0 as usize).checked_rem(founders.len())?).copied()
+/// Who is to lead each partition of a pool first: of its founders the one that leads the fewest before it.
+fn first_leaders<'a>(pool: impl Iterator<Item = (PartitionId, &'a [NodeNumber])>) -> BTreeMap<PartitionId, NodeNumber> {
+    let mut led: BTreeMap<NodeNumber, u32> = BTreeMap::new();
+    let mut choose = |(partition, founders): (PartitionId, &[NodeNumber])| {
+        let first = *founders.iter().min_by_key(|node| (led.get(node).copied().unwrap_or(0), **node))?;
+        *led.entry(first).or_default() += 1;
+        Some((partition, first))
+    };
+    pool.filter_map(&mut choose).collect()
 }
 
 fn pool_name(size: u32) -> Name {
@@ -91,6 +106,17 @@ impl Topology {
     /// The nodes that began the group of a partition; `None` where those did who founded the cluster.
     pub fn founders_of(&self, partition: PartitionId) -> Option<&[NodeNumber]> {
         self.cluster.founders.get(&partition).map(Vec::as_slice)
+    }
+
+    fn founders_in(&self, pool: PoolId) -> impl Iterator<Item = (PartitionId, &[NodeNumber])> {
+        let is_of = move |id: &PartitionId| self.cluster.partitions.get(id).is_some_and(|put| put.pool == pool);
+        self.cluster.founders.iter().filter(move |(id, _)| is_of(id)).map(|(id, founders)| (*id, &founders[..]))
+    }
+
+    /// Who of the founders of a partition is to lead it first.
+    pub fn leads_first(&self, partition: PartitionId) -> Option<NodeNumber> {
+        let pool = self.cluster.partitions.get(&partition)?.pool;
+        first_leaders(self.founders_in(pool)).get(&partition).copied()
     }
 
     /// The nodes that have copies.
@@ -122,6 +148,12 @@ impl Topology {
     pub(super) fn is_small_pool(&self, pool: PoolId) -> bool {
         let of_pool = |id: &PartitionId| self.cluster.partitions.get(id).is_some_and(|put| put.pool == pool);
         self.cluster.founders.keys().any(of_pool)
+    }
+
+    /// Whether anybody misses a partition that nobody leads: of pools of fewer copies than nodes only those with
+    /// queues.
+    pub fn is_missed(&self, partition: PartitionId) -> bool {
+        !self.is_of_size(partition) || self.queues_in(partition) > 0
     }
 
     /// How many queues live in a partition.
@@ -161,7 +193,7 @@ impl Topology {
     fn partitions_everywhere(&self, queue_type: Option<QueueType>) -> Vec<PlacedPartition> {
         let may = |id: &PartitionId| self.may_place_in(*id, queue_type) && !self.is_of_size(*id);
         let known = self.cluster.partitions.keys().copied().filter(may);
-        known.map(|partition| PlacedPartition { partition, leads_first: None }).collect()
+        known.map(PlacedPartition::there).collect()
     }
 
     fn serving_of_size(&self, size: u32) -> Vec<PartitionId> {
@@ -176,10 +208,13 @@ impl Topology {
     fn partitions_of_size(&self, size: u32) -> Vec<PlacedPartition> {
         let serving = self.serving_of_size(size);
         let new = self.planned(size, &serving);
-        let there = serving.into_iter().map(|partition| PlacedPartition { partition, leads_first: None });
-        let planned = new.iter().map(|(partition, members)| PlacedPartition {
-            partition: *partition,
-            leads_first: leads_first(*partition, members),
+        let there = serving.into_iter().map(PlacedPartition::there);
+        let founded = self.pool_of_size(size).into_iter().flat_map(|pool| self.founders_in(pool));
+        let first = first_leaders(founded.chain(new.iter().map(|(id, members)| (*id, &members[..]))));
+        let planned = new.into_iter().map(|(partition, founders)| PlacedPartition {
+            partition,
+            leads_first: first.get(&partition).copied(),
+            founders,
         });
         there.chain(planned).collect()
     }

@@ -208,23 +208,27 @@ fn until_spread(cx: &Cx<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Whether no node that is to lead has two partitions of queues more than another.
+/// Whether no node leads a partition of queues of which another member that is to lead leads two fewer.
 fn is_spread(cluster: &Value) -> bool {
     let list = |field: &str| cluster[field].as_array().cloned().unwrap_or_default();
     let able = list("nodes").into_iter().filter(|node| node["running"] == true && node["being_drained"] != true);
     let mut leads: BTreeMap<String, u64> = able.map(|node| (text(&node["name"]), 0)).collect();
-    if leads.is_empty() {
-        // Nobody is to lead more than it does.
-        return true;
-    }
-    for partition in list("partitions").iter().filter(|partition| partition["kind"] == "queues") {
-        match leads.get_mut(&text(&partition["leader"])) {
-            Some(count) => *count += 1,
-            // Its leader went, or is about to hand it over.
-            None => return false,
+    let mut partitions = list("partitions");
+    partitions.retain(|partition| partition["kind"] == "queues");
+    for partition in &partitions {
+        if let Some(count) = leads.get_mut(&text(&partition["leader"])) {
+            *count += 1;
         }
     }
-    leads.values().max().zip(leads.values().min()).is_none_or(|(most, least)| most - least <= 1)
+    partitions.iter().all(|partition| {
+        let members = partition["members"].as_array().into_iter().flatten();
+        let fewest = members.filter_map(|member| leads.get(&text(&member["node"]))).min();
+        match leads.get(&text(&partition["leader"])) {
+            Some(own) => fewest.is_none_or(|fewest| own - fewest.min(own) <= 1),
+            // Its leader went, or is about to hand it over, if there is anybody.
+            None => fewest.is_none(),
+        }
+    })
 }
 
 fn rebalance(cx: &Cx<'_>) -> Result<Shown, Failure> {
@@ -260,7 +264,8 @@ mod tests {
     #[test]
     fn leaders_are_spread_once_no_node_that_runs_has_two_more_than_another() {
         let cluster = |leaders: &[&str]| {
-            let partition = |leader: &&str| json!({ "kind": "queues", "leader": leader });
+            let members = ["n1", "n2", "n3"].map(|node| json!({ "node": node }));
+            let partition = |leader: &&str| json!({ "kind": "queues", "leader": leader, "members": members });
             let mut partitions: Vec<Value> = leaders.iter().map(partition).collect();
             partitions.push(json!({ "kind": "topology", "leader": "n1" }));
             let node = |name: &str, running: bool| json!({ "name": name, "running": running });
@@ -270,6 +275,11 @@ mod tests {
         assert!(is_spread(&cluster(&["n1", "n1", "n2"])), "that of the topology is not meant");
         assert!(!is_spread(&cluster(&["n1", "n1"])));
         assert!(is_spread(&json!({})), "a node alone");
+        let mut sole = cluster(&["n1", "n1", "n1", "n2"]);
+        for at in 0..3 {
+            sole["partitions"][at]["members"] = json!([{ "node": "n1" }]);
+        }
+        assert!(is_spread(&sole), "nobody else has those of n1");
         let mut drained = cluster(&["n2", "n2", "n2"]);
         assert!(!is_spread(&drained));
         drained["nodes"][0]["being_drained"] = true.into();

@@ -108,10 +108,10 @@ fn has_heirs(cluster: &Value, node: &str) -> bool {
     rows(cluster, "nodes").iter().any(is_heir)
 }
 
-/// The partitions that a node leads.
+/// The partitions that a node leads while another one could: others have copies of them.
 fn leads(cluster: &Value, node: &str) -> Vec<String> {
     let partitions = rows(cluster, "partitions");
-    let led = partitions.iter().filter(|partition| partition["leader"] == node);
+    let led = partitions.iter().filter(|partition| partition["leader"] == node && partition["of"] != 1);
     led.map(|partition| partition["partition"].to_string()).collect()
 }
 

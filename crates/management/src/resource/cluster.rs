@@ -13,7 +13,7 @@ use crate::body::Body;
 use crate::call::object_of;
 use crate::listing;
 use broker::PartitionId;
-use broker::topology::{Command, NodeChange, PoolPartition, Queue, QueueType};
+use broker::topology::{Command, NodeChange, PoolPartition, Queue, QueueType, Topology};
 use serde_json::json;
 use server::handle::Member;
 use std::collections::BTreeSet;
@@ -126,23 +126,38 @@ pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
         let leader = handle.leader(partition);
         members.iter().any(|other| Some(other.number) == leader && other.is_reached && other.number != number)
     };
-    let counted_on: Vec<PartitionId> = {
+    let unserved: BTreeSet<PartitionId> = {
         let topology = handle.topology();
-        // Of those with few copies only some have queues; without, nothing is lost with them.
-        let lived_in: BTreeSet<PartitionId> = topology.queues().map(|queue| queue.partition).collect();
-        let is_nothing = |id| topology.founders_of(id).is_some() && !lived_in.contains(&id);
-        let counts = |(id, put): &(PartitionId, &PoolPartition)| put.members.contains(&number) && !is_nothing(*id);
-        topology.partitions().filter(counts).map(|(id, _)| id).collect()
+        // Without queues nothing is lost.
+        let counts =
+            |(id, put): &(PartitionId, &PoolPartition)| put.members.contains(&number) && topology.is_missed(*id);
+        topology.partitions().filter(counts).map(|(id, _)| id).filter(|id| !is_served(*id)).collect()
     };
-    if let Some(partition) = counted_on.into_iter().find(|partition| !is_served(*partition)) {
+    if let Some(partition) = unserved.first() {
+        let lost = lost_with(&handle.topology(), &unserved);
+        let (what, advice) = match lost {
+            Some(queues) => (queues, "bring nodes back first, or delete what may be lost"),
+            None => (format!("partition {}", partition.0), "bring nodes back first"),
+        };
         return wrong(format!(
-            "partition {} has no leader without {name}, which may be the only one that has what is in it: bring nodes back first",
-            partition.0
+            "{what} has no leader without {name}, which may be the only one that has what is in it: {advice}"
         ));
     }
     handle.change(Command::ChangeNodes(NodeChange::Forget(number))).await?;
     tracing::info!(node = %name, number = number.0, "a node was forgotten");
     Ok(Answer::done())
+}
+
+/// The queues of partitions, for people: the first of them, and how many more there are.
+fn lost_with(topology: &Topology, partitions: &BTreeSet<PartitionId>) -> Option<String> {
+    let mut queues = topology.declared_queues().filter(|queue| partitions.contains(&queue.partition));
+    let first = queues.next()?;
+    let vhost = topology.vhost_of(first.vhost).map_or_else(String::new, |vhost| vhost.name.to_string());
+    let more = match queues.count() {
+        0 => String::new(),
+        count => format!(" (and {count} more)"),
+    };
+    Some(format!("queue '{}' in vhost '{vhost}'{more}", first.name))
 }
 
 /// DELETE of the samples behind rates and histories.

@@ -56,7 +56,8 @@ async fn check(cx: Cx<'_>, is_drained: bool) -> Result<(), Refused> {
     let groups: Vec<PartitionId> = {
         let topology = handle.topology();
         let is_here = |put: &PoolPartition| put.stage != PartitionStage::Retired && put.members.contains(&map.own);
-        let serving = topology.partitions().filter(|(_, put)| is_here(put));
+        // What nobody uses may go with its only copy.
+        let serving = topology.partitions().filter(|(id, put)| is_here(put) && topology.is_missed(*id));
         std::iter::once(TOPOLOGY).chain(serving.map(|(id, _)| id)).collect()
     };
     for id in groups {

@@ -57,7 +57,7 @@ pub(super) async fn tell(shared: Weak<Shared>, gone: NodeNumber) {
         let of_queues: Vec<PartitionId> = {
             let topology = shared.topology();
             let serving = topology.partitions().filter(|(_, put)| put.stage == PartitionStage::Serving);
-            serving.map(|(id, _)| id).collect()
+            serving.map(|(id, _)| id).filter(|id| topology.is_missed(*id)).collect()
         };
         let Led { groups, own, none } = Led::count(&shared.leaders, of_queues.into_iter(), is_gone);
         if none == 0 || begin.elapsed() >= PATIENCE {

@@ -284,7 +284,8 @@ impl Shared {
             own: self.leaders.own(),
             locator: self.config.leader_locator,
             leader: |partition| self.leaders.leader(partition),
-            is_reached: |node| linked.contains(&node),
+            // Who is in maintenance mode is about to go.
+            is_reached: |node| linked.contains(&node) && !self.leaders.rests(node),
         };
         placing.choose(here.as_ref().unwrap_or(placement), turn)
     }
@@ -296,13 +297,12 @@ impl Shared {
         let has_peers = self.leaders.has_peers();
         let among = match placement.is_mapped {
             true if has_peers || self.config.quarantined.is_empty() => return None,
-            true => placement.among.iter().copied().filter(|placed| is_whole(placed.partition)).collect(),
+            true => placement.among.iter().filter(|placed| is_whole(placed.partition)).cloned().collect(),
             false => {
                 // Of the others this node may have nothing.
                 let is_there = |id: &PartitionId| !has_peers || self.leaders.leader(*id).is_some();
                 let durable = self.directory.durable().filter(|id| id.0 != 0 && is_whole(*id));
-                let placed = |partition| PlacedPartition { partition, leads_first: None };
-                durable.filter(is_there).map(placed).collect()
+                durable.filter(is_there).map(PlacedPartition::there).collect()
             }
         };
         Some(Placement { among, ..placement.clone() })

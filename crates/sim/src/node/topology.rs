@@ -11,7 +11,7 @@ use crate::schedule::{MS, Micros};
 use broker::topology::{
     ApplyTo, ClusterNode, Command as Change, CommandReply as Answer, DeleteQueue, Effect as Followed, FIRST_POOL, Home,
     MACHINE_VERSION, MachineVersions, Name, NodeStanding, PartitionPool, PartitionStage, Pattern, Policy,
-    PoolPartition, PutPolicy, QueueType, Refusal, Topology, VhostDescription, leads_first,
+    PoolPartition, PutPolicy, QueueType, Refusal, Topology, VhostDescription,
 };
 use broker::{NodeNumber, PartitionId, PoolId, VhostId};
 use bytes::Bytes;
@@ -279,7 +279,7 @@ impl Running {
                 let founders = topology.founders_of(id).filter(|_| topology.members_wanted(id).contains(&own));
                 let beginning = founders.map_or(Beginning::NotKnown, |founders| Beginning::Founds {
                     founders: founders.to_vec(),
-                    leads_first: leads_first(id, founders) == Some(own),
+                    leads_first: topology.leads_first(id) == Some(own),
                 });
                 let queues = topology.queues().filter(|queue| queue.partition == id);
                 let queues = queues.map(|queue| (queue.id, (!queue.rules.is_plain()).then(|| queue.rules.clone())));

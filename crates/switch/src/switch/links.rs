@@ -26,20 +26,22 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         let mut inbox = self.inbox.borrow_mut();
         inbox.roads.open(link);
         let node = NodeNumber(link.peer.node);
-        // Of what it does not lead, too: it may have led that over the link before.
-        let is_here = |id: PartitionId| self.directory.find(id).is_some_and(|(shard, _)| shard == self.index);
-        let here = |id: &PartitionId| is_here(*id) && topology.founders_of(*id).is_some();
-        for partition in self.directory.durable().filter(here) {
-            let term = leading.iter().find(|(id, _)| *id == partition).map(|(_, term)| *term);
-            let known = || self.leaders.known_term(partition);
-            let leads = Forward::Leads { term: term.unwrap_or_else(known), leads: term.is_some() };
-            inbox.roads.send(node, partition, leads);
+        for (partition, term) in leading.iter().filter(|(id, _)| topology.founders_of(*id).is_some()) {
+            inbox.roads.send(node, *partition, Forward::Leads { term: *term, leads: true });
             inbox.wake();
         }
     }
 
     /// The link to another node is gone, and with it all that was on its way.
     pub(super) fn link_down(&self, node: NodeNumber, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        // What that node led it may lead no more when it is back; who is a member hears that otherwise. Another
+        // shard may hear of this only after the next link has told who leads.
+        {
+            let (topology, inbox) = (env.topology(), self.inbox.borrow());
+            let small = topology.partitions().map(|(id, _)| id).filter(|id| topology.founders_of(*id).is_some());
+            let told_here = small.filter(|id| inbox.is_here(*id) && !self.leaders.is_heard(*id));
+            told_here.for_each(|id| self.leaders.lose(id, node));
+        }
         let (effects, gone) = self.inbox.borrow_mut().roads.close(node);
         for (partition, channel) in gone {
             self.remote.borrow_mut().forget(channel);
