@@ -18,9 +18,10 @@ impl Session {
         let Some(consumer) = self.channels[at].consumer(number) else { return };
         let is_there = cx.host.topology().queue(consumer.queue).is_some();
         match consumer.state {
-            State::Active if is_there => self.detach_consumer(at, number, cx),
             // The answer to its request says what became of it.
             State::Starting if is_there => {}
+            State::Active if is_there && consumer.is_attaching => {}
+            State::Active if is_there => self.detach_consumer(at, number, cx),
             _ => self.channels[at].cancelled(number, cx),
         }
     }

@@ -229,6 +229,30 @@ fn what_a_leader_gave_out_is_not_passed_on_once_a_later_term_is_known() {
     assert_eq!(script.said(), ["p1 <- consume 1", "p1 <- hold 1 from 1 of 1"], "what came late is not held");
 }
 
+/// A link breaks, and what was sent over it before comes after that: the leader of before says the end
+/// of a consumer, too.
+#[test]
+fn a_consumer_on_its_way_to_the_next_leader_is_asked_for_once_however_often_its_end_is_told() {
+    let mut script = Script::begun();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.said();
+    let channel = script.key(1);
+    let consumer = ConsumerKey { channel, number: 1 };
+    let ends = |script: &mut Script| {
+        script.effect(channel, Effect::Cancelled { consumer, queue: QueueId(1) });
+        script.pass(100);
+        script.said()
+    };
+    assert_eq!(ends(&mut script), ["p1 <- consume 1"]);
+    assert_eq!(ends(&mut script), [""; 0], "it has not been answered yet");
+    script.answer(Reply::NotLeader);
+    script.pass(100);
+    assert_eq!(script.said(), ["p1 <- consume 1"]);
+    script.answer(Reply::Consuming);
+    assert_eq!(ends(&mut script), ["p1 <- consume 1"]);
+}
+
 #[test]
 fn a_get_that_a_leader_answered_who_leads_no_more_is_asked_again() {
     let mut script = Script::begun();
