@@ -241,18 +241,7 @@ impl Node {
         options.file_bytes = self.settings.file_bytes;
         let partitions = self.settings.partitions.len() as u32;
         let brought = node::bring_back(&mut folder, partitions, options, self.wall_ms()).map_err(of_disk)?;
-        let Brought { wal, checkpoints, metadata, partitions, quarantined, topology, next_extent, .. } = brought;
-        assert!(quarantined.is_empty(), "damage that nobody caused on {}", self.id);
-        let decided = topology::Decided::of(topology, self.settings.bug);
-        let found = Found {
-            wal,
-            checkpoints,
-            next_extent,
-            topology: Some((metadata.partition, metadata.out, decided)),
-            queues: partitions.into_iter().map(|started| (started.partition, started.out)).collect(),
-            quarantined: BTreeMap::new(),
-            ended: BTreeSet::new(),
-        };
+        let found = self.found(brought);
         Ok(self.run(folder, life, found))
     }
 
@@ -268,12 +257,18 @@ impl Node {
         let mut options = WalOptions::new(self.random.next());
         options.file_bytes = self.settings.file_bytes;
         let (boot, now_ms) = (u128::from(self.boot), self.wall_ms());
-        let brought = node::bring_back_among_others(&folder, options, boot, now_ms).map_err(of_disk)?;
-        let Brought { wal, checkpoints, metadata, partitions, quarantined, topology, next_extent, memory, .. } =
-            brought;
+        let mut brought = node::bring_back_among_others(&folder, options, boot, now_ms).map_err(of_disk)?;
+        let life = brought.memory.take().expect("it is among others").into_life();
+        let found = self.found(brought);
+        Ok(self.run(folder, life, found))
+    }
+
+    /// What the server's own start found.
+    fn found(&self, brought: Brought<FaultyDisk>) -> Found {
+        let Brought { wal, checkpoints, metadata, partitions, quarantined, topology, next_extent, .. } = brought;
         assert!(quarantined.is_empty(), "damage that nobody caused on {}", self.id);
         let decided = topology::Decided::of(topology, self.settings.bug);
-        let found = Found {
+        Found {
             wal,
             checkpoints,
             next_extent,
@@ -281,8 +276,7 @@ impl Node {
             queues: partitions.into_iter().map(|started| (started.partition, started.out)).collect(),
             quarantined: BTreeMap::new(),
             ended: BTreeSet::new(),
-        };
-        Ok(self.run(folder, memory.expect("it is among others").into_life(), found))
+        }
     }
 
     /// What runs over what was found.
