@@ -679,3 +679,61 @@ fn a_queue_with_three_copies_on_five_nodes_is_served_by_all_and_outlives_its_mem
     let lost: Vec<&u64> = confirmed.difference(&there).collect();
     assert!(lost.is_empty() && there.contains(&1_000_000), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
 }
+
+fn dedicated(name: &str) -> QueueDeclare<'_> {
+    let arguments = vec![("x-queue-type", "quorum".into()), ("x-dedicated-partition", true.into())];
+    QueueDeclare { arguments, ..durable(name) }
+}
+
+#[test]
+fn a_queue_with_a_partition_of_its_own_shares_it_with_nobody_and_outlives_its_leader() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::three();
+    let (mut client, channel) = nodes.connect(0);
+    for name in ["own", "other"] {
+        client.declare(channel, &dedicated(name)).unwrap();
+    }
+    client.declare(channel, &quorum("shared", 3)).unwrap();
+    let partition_of = |nodes: &Nodes, node: usize, queue: &str| {
+        let told = nodes.nodes[node].http.get(&format!("/api/leveret/queues/%2F/{queue}")).with(200);
+        told["partition"].as_u64().unwrap()
+    };
+    let all: BTreeSet<u64> = ["own", "other", "shared"].map(|queue| partition_of(&nodes, 0, queue)).into();
+    assert_eq!(all.len(), 3, "each lives somewhere else");
+    let (members, leader) = members_of(&nodes, 0, "own");
+    assert_eq!(members.len(), 3);
+    let other = (leader + 1) % 3;
+    let publisher = Publisher::to(&nodes, other, "own", 0);
+    std::thread::sleep(Duration::from_secs(1));
+    nodes.kill(leader);
+    let due = Instant::now() + PATIENCE;
+    while members_of(&nodes, other, "own").1 == leader {
+        assert!(Instant::now() < due, "two of three are there");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let confirmed = publisher.end();
+    assert!(confirmed.len() > 100, "{} confirmed", confirmed.len());
+    nodes.start(leader);
+
+    // One that is free is taken by the next, and nobody else.
+    let free = partition_of(&nodes, other, "other");
+    let (mut client, channel) = nodes.connect(other);
+    client.delete(channel, "other", false, false).unwrap();
+    client.declare(channel, &quorum("shared too", 3)).unwrap();
+    assert_ne!(partition_of(&nodes, other, "shared%20too"), free);
+    let taken = ["next", "behind", "last"].into_iter().find(|name| {
+        client.declare(channel, &dedicated(name)).unwrap();
+        partition_of(&nodes, other, name) == free
+    });
+    assert!(taken.is_some(), "nobody takes what is free");
+
+    (0..3).for_each(|node| nodes.kill(node));
+    (0..3).for_each(|node| nodes.launch(node));
+    (0..3).for_each(|node| nodes.nodes[node].broker.until_it_answers());
+    let there = drain(&nodes, other, "own");
+    let lost: Vec<&u64> = confirmed.difference(&there).collect();
+    assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
+}

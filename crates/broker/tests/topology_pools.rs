@@ -7,9 +7,10 @@
 
 use amqp::{Table, Value};
 use broker::topology::{
-    Actor, ApplyTo, ClusterNode, Command, CommandReply, DeclareQueue, Effect, FIRST_POOL, LeaderLocator,
-    MACHINE_VERSION, MachineVersions, Name, Newcomer, NodeChange, NodeStanding, POOL_PARTITIONS, PartitionPool,
-    PartitionStage, Pattern, Placement, Policy, PoolPartition, PutPolicy, QueueDeclare, QueueDeclared, Topology,
+    Actor, ApplyTo, ClusterNode, Command, CommandReply, DEDICATED_PARTITIONS_MAX, DeclareQueue, DeleteQueue, Effect,
+    FIRST_POOL, LeaderLocator, MACHINE_VERSION, MachineVersions, Name, Newcomer, NodeChange, NodeStanding,
+    POOL_PARTITIONS, PartitionPool, PartitionStage, Pattern, Placement, Policy, PoolPartition, PutPolicy, Queue,
+    QueueDeclare, QueueDeclared, Refusal, Topology,
 };
 use broker::{NodeNumber, PartitionId, VhostId};
 use proptest::prelude::*;
@@ -54,13 +55,24 @@ fn arguments(size: Option<i32>) -> Table {
 }
 
 fn declare(name: &str, size: Option<i32>, partition: u32) -> Command {
+    declare_with(name, arguments(size), partition)
+}
+
+/// A declare of a queue that wants a partition of its own.
+fn dedicated(name: &str, size: Option<i32>, partition: u32) -> Command {
+    let mut arguments = arguments(size);
+    arguments.push("x-dedicated-partition", Value::Bool(true));
+    declare_with(name, arguments, partition)
+}
+
+fn declare_with(name: &str, arguments: Table, partition: u32) -> Command {
     Command::DeclareQueue(DeclareQueue {
         vhost: VhostId(0),
         name: Name::from(name),
         durable: true,
         exclusive: None,
         auto_delete: false,
-        arguments: arguments(size),
+        arguments,
         partition: PartitionId(partition),
         home: None,
     })
@@ -130,7 +142,7 @@ fn the_first_queue_of_a_size_brings_a_pool_that_is_spread_over_all_nodes() {
     assert_eq!(missed, [PartitionId(1), PartitionId(2), partition_of(&topology, "q")], "nobody needs the others yet");
 
     let snapshot = topology.encode_snapshot();
-    assert_eq!(&snapshot[..6], b"LVTO\x08\x05");
+    assert_eq!(&snapshot[..6], b"LVTO\x08\x06");
     let read = Topology::decode_snapshot(&snapshot).unwrap();
     assert_eq!((read.encode_snapshot(), small(&read)), (snapshot.clone(), all));
     // A node that fell behind hears which members there are.
@@ -236,9 +248,12 @@ fn the_only_copy_of_a_queue_keeps_its_node_and_one_of_nothing_does_not() {
     );
 }
 
-/// Where a client of a declare that is not passive may have its queue.
-fn placement(topology: &Topology, arguments: &Table) -> Placement {
-    let mut found = None;
+/// What becomes of a client's declare that is not passive.
+fn declared(
+    topology: &Topology,
+    arguments: &Table,
+    place: impl FnOnce(Placement) -> PartitionId,
+) -> Result<QueueDeclared, Refusal> {
     let declare = QueueDeclare {
         vhost: VhostId(0),
         name: b"pq",
@@ -248,7 +263,13 @@ fn placement(topology: &Topology, arguments: &Table) -> Placement {
         auto_delete: false,
         arguments,
     };
-    let declared = topology.check_queue_declare(Actor::MACHINE, &declare, |placement| {
+    topology.check_queue_declare(Actor::MACHINE, &declare, place)
+}
+
+/// Where that may have its queue.
+fn placement(topology: &Topology, arguments: &Table) -> Placement {
+    let mut found = None;
+    let declared = declared(topology, arguments, |placement| {
         let first = placement.among[0].partition;
         found = Some(placement);
         first
@@ -286,8 +307,102 @@ fn who_declares_chooses_among_what_there_is_and_what_comes_to_be_with_the_queue(
     assert_eq!(placement(&topology, &asked).leader_locator, Some(LeaderLocator::ClientLocal), "a policy goes before");
 }
 
+fn delete(topology: &mut Topology, name: &str) {
+    let queue = topology.find_queue(VhostId(0), name.as_bytes()).unwrap().id;
+    let delete = DeleteQueue { queue, keep: Vec::new() };
+    topology.apply(&Command::DeleteQueue(delete)).outcome.unwrap();
+}
+
+#[test]
+fn a_queue_that_wants_it_has_a_partition_for_itself_and_leaves_it_to_the_next() {
+    let mut topology = cluster(3, MACHINE_VERSION);
+    topology.apply(&declare("shared", None, 1)).outcome.unwrap();
+    for (name, asked) in [("a", 1), ("b", 1), ("c", 0)] {
+        let applied = topology.apply(&dedicated(name, None, asked));
+        let made = PartitionId(small(&topology).keys().last().unwrap().0);
+        assert_eq!((partition_of(&topology, name), copies_of(&topology, name)), (made, 3));
+        assert!(applied.effects.contains(&Effect::MembersChanged { partition: made }), "its place comes to be with it");
+    }
+    let all: Vec<PartitionId> = small(&topology).into_keys().collect();
+    assert_eq!(all, [3, 4, 5].map(PartitionId), "no two share one");
+    let leaders: BTreeSet<_> = all.iter().map(|id| topology.leads_first(*id).unwrap()).collect();
+    assert_eq!(leaders.len(), 3, "each is led by another node first");
+    let taken = partition_of(&topology, "a");
+    for name in ["d", "two"] {
+        topology.apply(&declare(name, None, taken.0)).outcome.unwrap();
+        assert!([1, 2].contains(&partition_of(&topology, name).0), "nobody else gets into it");
+    }
+
+    delete(&mut topology, "b");
+    topology.apply(&dedicated("e", None, taken.0)).outcome.unwrap();
+    assert_eq!(partition_of(&topology, "e"), PartitionId(4), "who asks for one that is taken gets a free one");
+    topology.apply(&dedicated("f", Some(2), 0)).outcome.unwrap();
+    assert_eq!((partition_of(&topology, "f"), copies_of(&topology, "f")), (PartitionId(6), 2));
+    let read = Topology::decode_snapshot(&topology.encode_snapshot()).unwrap();
+    assert_eq!((read.encode_snapshot(), small(&read)), (topology.encode_snapshot(), small(&topology)));
+
+    topology.apply(&forget(3)).outcome.unwrap();
+    let newcomer = join(&mut topology, 9).unwrap();
+    assert!(topology.members_wanted(taken).contains(&newcomer), "it has as many copies as before");
+}
+
+#[test]
+fn there_are_as_many_dedicated_partitions_as_nodes_have_places_for() {
+    let mut topology = cluster(3, MACHINE_VERSION);
+    for number in 0..DEDICATED_PARTITIONS_MAX {
+        topology.apply(&dedicated(&format!("q{number}"), Some(1 + number as i32 % 3), 0)).outcome.unwrap();
+    }
+    let before = topology.encode_snapshot();
+    let why = topology.apply(&dedicated("more", None, 0)).outcome.unwrap_err().to_string();
+    assert!(why.contains("64 queues have a partition of their own"), "{why}");
+    assert_eq!(topology.encode_snapshot(), before);
+    delete(&mut topology, "q2");
+    topology.apply(&dedicated("more", None, 0)).outcome.unwrap();
+    assert_eq!(small(&topology).len() as u32, DEDICATED_PARTITIONS_MAX);
+}
+
+#[test]
+fn a_node_alone_and_a_cluster_with_old_nodes_refuse_dedicated_partitions() {
+    let refused = |topology: &mut Topology| topology.apply(&dedicated("q", None, 1)).outcome.unwrap_err().to_string();
+    assert!(
+        refused(&mut cluster(1, MACHINE_VERSION)).contains("a node alone has the partitions that its settings say")
+    );
+    let mut wanted = arguments(None);
+    wanted.push("x-dedicated-partition", Value::Bool(true));
+    let why = declared(&cluster(3, 5), &wanted, |_| PartitionId(1)).unwrap_err().to_string();
+    assert!(why.contains("not all nodes run a version that knows it yet"), "{why}");
+    let mut classic = Table::new();
+    classic.push("x-dedicated-partition", Value::Bool(true));
+    let why = cluster(3, MACHINE_VERSION).apply(&declare_with("q", classic, 1)).outcome.unwrap_err().to_string();
+    assert!(why.contains("x-dedicated-partition"), "{why}");
+    let mut off = arguments(None);
+    off.push("x-dedicated-partition", Value::Bool(false));
+    let mut alone = cluster(1, MACHINE_VERSION);
+    alone.apply(&declare_with("q", off, 1)).outcome.unwrap();
+}
+
+#[test]
+fn who_declares_chooses_among_free_dedicated_partitions_and_the_next_one() {
+    let mut topology = cluster(3, MACHINE_VERSION);
+    let mut wanted = arguments(None);
+    wanted.push("x-dedicated-partition", Value::Bool(true));
+    let first = placement(&topology, &wanted);
+    assert_eq!((first.among.len(), first.among[0].founders.len()), (1, 3));
+    assert_eq!(first.among[0].leads_first, Some(NodeNumber(1)));
+    topology.apply(&dedicated("a", None, first.among[0].partition.0)).outcome.unwrap();
+    let second = placement(&topology, &wanted).among.remove(0);
+    assert_eq!((second.partition.0, second.leads_first), (first.among[0].partition.0 + 1, Some(NodeNumber(2))));
+    delete(&mut topology, "a");
+    let among: Vec<u32> = placement(&topology, &wanted).among.iter().map(|placed| placed.partition.0).collect();
+    assert_eq!(among, [first.among[0].partition.0, second.partition.0], "one that is free, and the next one");
+    topology.apply(&dedicated("b", None, second.partition.0)).outcome.unwrap();
+    assert_eq!(partition_of(&topology, "b"), second.partition, "where it was asked for");
+}
+
 #[derive(Clone, Debug)]
 enum Step {
+    Dedicated(u32, i32, u32),
+    Delete(u32),
     Declare(u32, i32, u32),
     Forget(u32),
     Join(u128),
@@ -296,6 +411,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..30u32, 1..6i32, 0..40u32).prop_map(|(name, size, partition)| Step::Declare(name, size, partition)),
+        4 => (0..30u32, 1..6i32, 0..40u32).prop_map(|(name, size, partition)| Step::Dedicated(name, size, partition)),
+        2 => (0..30u32).prop_map(Step::Delete),
         2 => (1..12u32).prop_map(Step::Forget),
         2 => (0..8u128).prop_map(Step::Join),
     ]
@@ -310,6 +427,7 @@ proptest! {
     ) {
         let mut topology = cluster(4, MACHINE_VERSION);
         let mut members_ever: BTreeMap<PartitionId, BTreeSet<NodeNumber>> = BTreeMap::new();
+        let mut own: BTreeSet<String> = BTreeSet::new();
         for step in steps {
             let before = small(&topology);
             match step {
@@ -322,8 +440,28 @@ proptest! {
                         prop_assert_eq!(copies_of(&topology, &name), hosts.min(size as usize));
                     }
                 }
+                Step::Dedicated(name, size, partition) => {
+                    let hosts = topology.present_nodes().count();
+                    let name = format!("q{name}");
+                    let is_new = topology.find_queue(VhostId(0), name.as_bytes()).is_none();
+                    let is_declared = topology.apply(&dedicated(&name, Some(size), partition)).outcome.is_ok();
+                    prop_assert!(!is_new || is_declared == (hosts > 1));
+                    if is_new && is_declared {
+                        prop_assert_eq!(copies_of(&topology, &name), hosts.min(size as usize));
+                        own.insert(name);
+                    }
+                }
+                Step::Delete(name) if topology.find_queue(VhostId(0), format!("q{name}").as_bytes()).is_some() => {
+                    delete(&mut topology, &format!("q{name}"));
+                    own.remove(&format!("q{name}"));
+                }
+                Step::Delete(_) => {}
                 Step::Forget(number) => drop(topology.apply(&forget(number))),
                 Step::Join(folder) => drop(join(&mut topology, folder)),
+            }
+            for name in &own {
+                let lives = |queue: &&Queue| queue.partition == partition_of(&topology, name);
+                prop_assert_eq!(topology.queues().filter(lives).count(), 1, "it is alone in its partition");
             }
             let hosts: Vec<NodeNumber> = topology.present_nodes().map(|(number, _)| number).collect();
             for (id, members) in small(&topology) {

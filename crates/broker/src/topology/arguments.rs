@@ -33,6 +33,7 @@ const DURABILITY: &str = "x-durability";
 const VALUE_HEADER: &str = "x-durability-value-header";
 const VALUE_CAP: &str = "x-durability-value-cap";
 const INTERVAL_MS: &str = "x-durability-interval-ms";
+const DEDICATED: &str = "x-dedicated-partition";
 const DEDUPLICATION: &str = "x-message-deduplication";
 const DEDUPLICATION_WINDOW_MS: &str = "x-deduplication-window-ms";
 
@@ -155,6 +156,7 @@ const QUEUE_ARGUMENTS: &[Argument] = &[
     // The first as a community plugin has it.
     row(DEDUPLICATION,                     [19, 26], Rule::Bool, Honoured),
     row(DEDUPLICATION_WINDOW_MS,           [20, 27], Rule::PositiveAtMost(DEDUPLICATION_WINDOW_MS_MAX), Honoured),
+    row(DEDICATED,                         [ 0, 28], Rule::Bool, Honoured),
 ];
 
 /// Consumer arguments. The numbers only say who knows them: consumers have no redeclare.
@@ -276,6 +278,7 @@ pub(super) fn settings(
         durability: durability(resource, flags, arguments)?,
         initial_group_size: number(arguments, "x-quorum-initial-group-size")
             .map(|n| u32::try_from(n).expect("the rule bounds it")),
+        is_dedicated: matches!(arguments.get(DEDICATED), Some(Value::Bool(true))),
         leader_locator: leader_locator(arguments),
         wishes,
     })

@@ -279,6 +279,7 @@ impl Topology {
         let shape = self.queue_shape(&command)?;
         let bytes = if declare.arguments.is_empty() { 0 } else { shape.counted_bytes() };
         self.check_argument_bytes(declare.vhost, bytes)?;
+        self.check_dedicated(&command.name, &shape)?;
         let in_memory = command.is_in_memory();
         command.home = self.own_home().filter(|_| in_memory);
         let is_local = command.is_local();

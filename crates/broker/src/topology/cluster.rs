@@ -35,7 +35,8 @@ use crate::ids::{NodeNumber, PartitionId, PoolId};
 /// - 4: nodes join and are forgotten; a node that becomes a member gets a copy of every partition.
 /// - 5: a quorum queue that asks for fewer copies than there are nodes lives in a pool of that size, and
 ///   only partitions of other pools get a copy on every node.
-pub const MACHINE_VERSION: u32 = 5;
+/// - 6: a quorum queue may ask for a partition of its own.
+pub const MACHINE_VERSION: u32 = 6;
 /// The version of a topology that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 /// The version from which on the map of partitions decides where queues may be.

@@ -20,6 +20,7 @@ mod broker_event;
 mod check;
 mod cluster;
 mod command;
+mod dedicated;
 mod destination;
 mod encoding;
 mod exchange;
@@ -65,6 +66,7 @@ pub use command::{
     Binding, COMMAND_VERSION, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Home, PutPolicy,
     Unbind,
 };
+pub use dedicated::DEDICATED_PARTITIONS_MAX;
 pub use encoding::{Malformed, TABLE_DEPTH_MAX};
 pub use exchange::{EXCHANGES_MAX, Exchange};
 pub use exchange_type::{BINDING_WEIGHT_MAX, ExchangeType, HISTORY_LENGTH_DEFAULT, HISTORY_LENGTH_MAX, HashOn};

@@ -80,7 +80,9 @@ impl Placement {
 }
 
 /// Who is to lead each partition of a pool first: of its founders the one that leads the fewest before it.
-fn first_leaders<'a>(pool: impl Iterator<Item = (PartitionId, &'a [NodeNumber])>) -> BTreeMap<PartitionId, NodeNumber> {
+pub(super) fn first_leaders<'a>(
+    pool: impl Iterator<Item = (PartitionId, &'a [NodeNumber])>,
+) -> BTreeMap<PartitionId, NodeNumber> {
     let mut led: BTreeMap<NodeNumber, u32> = BTreeMap::new();
     let mut choose = |(partition, founders): (PartitionId, &[NodeNumber])| {
         let first = *founders.iter().min_by_key(|node| (led.get(node).copied().unwrap_or(0), **node))?;
@@ -88,6 +90,14 @@ fn first_leaders<'a>(pool: impl Iterator<Item = (PartitionId, &'a [NodeNumber])>
         Some((partition, first))
     };
     pool.filter_map(&mut choose).collect()
+}
+
+fn least_laden(held: &BTreeMap<NodeNumber, u32>, size: u32) -> Vec<NodeNumber> {
+    let mut members: Vec<NodeNumber> = held.keys().copied().collect();
+    members.sort_by_key(|node| (held[node], *node));
+    members.truncate(size as usize);
+    members.sort_unstable();
+    members
 }
 
 fn pool_name(size: u32) -> Name {
@@ -108,7 +118,7 @@ impl Topology {
         self.cluster.founders.get(&partition).map(Vec::as_slice)
     }
 
-    fn founders_in(&self, pool: PoolId) -> impl Iterator<Item = (PartitionId, &[NodeNumber])> {
+    pub(super) fn founders_in(&self, pool: PoolId) -> impl Iterator<Item = (PartitionId, &[NodeNumber])> {
         let is_of = move |id: &PartitionId| self.cluster.partitions.get(id).is_some_and(|put| put.pool == pool);
         self.cluster.founders.iter().filter(move |(id, _)| is_of(id)).map(|(id, founders)| (*id, &founders[..]))
     }
@@ -129,9 +139,14 @@ impl Topology {
         if !self.has_small_pools() || shape.queue_type != QueueType::Quorum {
             return None;
         }
-        let target = rules.target_group_size.map(|size| u32::try_from(size).unwrap_or(u32::MAX));
-        let size = shape.settings.initial_group_size.max(target).unwrap_or(GROUP_SIZE_DEFAULT);
+        let size = Topology::copies_asked(shape, rules);
         ((size as usize) < self.hosts().len()).then_some(size)
+    }
+
+    /// How many copies a quorum queue asks for.
+    pub(super) fn copies_asked(shape: &QueueShape, rules: &Rules) -> u32 {
+        let target = rules.target_group_size.map(|size| u32::try_from(size).unwrap_or(u32::MAX));
+        shape.settings.initial_group_size.max(target).unwrap_or(GROUP_SIZE_DEFAULT)
     }
 
     fn pool_of_size(&self, size: u32) -> Option<PoolId> {
@@ -157,7 +172,7 @@ impl Topology {
     }
 
     /// How many queues live in a partition.
-    fn queues_in(&self, partition: PartitionId) -> u32 {
+    pub(super) fn queues_in(&self, partition: PartitionId) -> u32 {
         self.queues.by_partition().get(&partition).copied().unwrap_or(0)
     }
 
@@ -170,6 +185,7 @@ impl Topology {
         let rules = self.rules_under(vhost, &held, shape);
         let leader_locator = self.locator_under(vhost, &held).or(shape.settings.leader_locator);
         let among = match self.size_wanted(shape, &rules) {
+            _ if shape.settings.is_dedicated && self.has_dedicated() => self.dedicated_places(shape, &rules),
             None => self.partitions_everywhere(Some(shape.queue_type)),
             Some(size) => self.partitions_of_size(size),
         };
@@ -230,6 +246,11 @@ impl Topology {
         held
     }
 
+    /// The nodes that have the fewest copies, so many if there are as many.
+    pub(super) fn least_laden(&self, size: u32) -> Vec<NodeNumber> {
+        least_laden(&self.copies_held(), size)
+    }
+
     /// The partitions that a pool lacks, with the members that they would have: those with the fewest
     /// copies.
     fn planned(&self, size: u32, serving: &[PartitionId]) -> Vec<(PartitionId, Vec<NodeNumber>)> {
@@ -239,10 +260,7 @@ impl Topology {
         let first = self.cluster.partitions.keys().last().map_or(1, |last| last.0 + 1);
         let mut held = self.copies_held();
         let plan = |at| {
-            let mut members: Vec<NodeNumber> = held.keys().copied().collect();
-            members.sort_by_key(|node| (held[node], *node));
-            members.truncate(size as usize);
-            members.sort_unstable();
+            let members = least_laden(&held, size);
             members.iter().for_each(|member| *held.entry(*member).or_default() += 1);
             (PartitionId(first + at as u32), members)
         };
@@ -292,6 +310,9 @@ impl Topology {
                 asked.0
             ))
         };
+        if shape.settings.is_dedicated && self.has_dedicated() {
+            return self.settle_dedicated(asked, (queue, shape, rules), effects);
+        }
         let (among, may_move) = match self.size_wanted(shape, rules) {
             Some(size) => {
                 self.make_pool(size, effects)?;

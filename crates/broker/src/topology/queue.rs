@@ -349,6 +349,7 @@ mod tests {
         let settings = QueueSettings {
             durability: Durability::Memory,
             initial_group_size: None,
+            is_dedicated: false,
             leader_locator: None,
             wishes: Wishes::default(),
         };

@@ -127,6 +127,8 @@ pub struct QueueSettings {
     /// `x-quorum-initial-group-size`: the members asked for; at least 1. `None`: the target of the
     /// rules, or the default.
     pub initial_group_size: Option<u32>,
+    /// `x-dedicated-partition`: it lives in a partition of its own.
+    pub is_dedicated: bool,
     /// `x-queue-leader-locator`, or `x-queue-master-locator` on a classic queue, if one is given.
     pub leader_locator: Option<LeaderLocator>,
     /// What the arguments say about the life of messages; policies may say more.

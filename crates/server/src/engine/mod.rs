@@ -24,7 +24,7 @@ use crate::node::{MakePartitions, ShardParts, Wiring};
 use crate::shard::Mailbox;
 use crate::topology_log::TopologyLog;
 use broker::PartitionId;
-use broker::topology::POOL_PARTITIONS_OF_ALL;
+use broker::topology::{DEDICATED_PARTITIONS_MAX, POOL_PARTITIONS_OF_ALL};
 use metadata::{MetadataLog, Proposals};
 use node::{
     Brought, Completion, Completions, Listener, LogGauges, LogWriter, Member, NodeId, QuarantinedMember, QueueMember,
@@ -183,7 +183,7 @@ impl Opened {
         }
         let known = self.brought.topology.partitions().map(|(id, _)| id);
         let last = known.chain(here.iter().copied()).max().map_or(0, |last| last.0);
-        let all = (1..=last + POOL_PARTITIONS_OF_ALL + PLACES_SPARE).map(PartitionId);
+        let all = (1..=last + POOL_PARTITIONS_OF_ALL + DEDICATED_PARTITIONS_MAX + PLACES_SPARE).map(PartitionId);
         all.filter(|id| !here.contains(id)).collect()
     }
 

@@ -8,7 +8,7 @@ import { DataTable } from "../table.js";
 import { Badge, Empty, Figure, ask_for, confirm, table_of, tell } from "../ui.js";
 
 /** Queue arguments with what they are for; the names are completed as they are typed. */
-export const ARGUMENTS = ["x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-delivery-limit", "x-single-active-consumer", "x-max-priority", "x-quorum-initial-group-size", "x-message-deduplication", "x-durability", "x-queue-leader-locator"];
+export const ARGUMENTS = ["x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-delivery-limit", "x-single-active-consumer", "x-max-priority", "x-quorum-initial-group-size", "x-message-deduplication", "x-durability", "x-queue-leader-locator", "x-dedicated-partition"];
 
 /** Short marks for what a queue is. */
 export function Marks({ queue }) {
