@@ -27,7 +27,10 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 
+mod deleting;
 mod links;
+#[cfg(test)]
+mod tests;
 
 /// How often a shard with something for a partition that nobody leads looks whether somebody does.
 pub const LEADERS_LOOK_MS: u64 = 10;
@@ -219,43 +222,6 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         At { switch: self, env }.change(change)
     }
 
-    /// Has the shard of a queue's partition delete it, behind everything that was handed to that
-    /// partition before.
-    pub fn delete_queue(&self, deletion: Deletion<O>, env: &impl Surroundings<Connection = C, Outsider = O>) {
-        let Some(deletion) = self.delete_away(deletion) else { return };
-        match self.directory.find(deletion.partition) {
-            Some((shard, _)) if shard == self.index => self.deletions.begin(deletion, &At { switch: self, env }),
-            Some((shard, _)) => {
-                self.inbox.borrow_mut().push_parcel(shard, Parcel::Delete(Box::new(deletion)));
-            }
-            // Whoever has the partition knows of the queue; here is nobody to ask.
-            None => At { switch: self, env }.answer(deletion.asker, Ok(Reply::NotLeader)),
-        }
-    }
-
-    /// Has the node that leads a queue's partition delete it: what is decided about the queue is tied
-    /// to who leads it. Gives the deletion back if that is this node, or nobody can be asked.
-    fn delete_away(&self, deletion: Deletion<O>) -> Option<Deletion<O>> {
-        let Some(node) = self.leaders.away(deletion.partition) else { return Some(deletion) };
-        let mut inbox = self.inbox.borrow_mut();
-        if inbox.roads.road(node).is_none() {
-            return Some(deletion);
-        }
-        let Deletion { queue, partition, if_unused, if_empty, asker, insists: _ } = deletion;
-        let asks = match asker {
-            Asker::Channel { channel, request } => (channel, request),
-            Asker::Nobody => (self.own_key(), self.next_request()),
-            Asker::Outsider(outsider) => {
-                let request = self.next_request();
-                self.asked.borrow_mut().insert(request, outsider);
-                (self.own_key(), request)
-            }
-        };
-        inbox.roads.delete(node, partition, queue, (if_unused, if_empty), asks);
-        inbox.wake();
-        None
-    }
-
     /// Takes what another shard or thread handed over.
     pub fn take(&self, parcel: Parcel<O>, env: &impl Surroundings<Connection = C, Outsider = O>) {
         match parcel {
@@ -303,17 +269,6 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 self.asked.borrow_mut().insert(request, outsider);
                 self.push(partition, Command::Purge { queue, channel: self.own_key(), request });
             }
-        }
-    }
-
-    /// A queue was declared by a connection that is gone since: if it is that connection's alone, it
-    /// goes too.
-    fn delete_abandoned(&self, queue: QueueId, env: &impl Surroundings<Connection = C, Outsider = O>) {
-        let found = env.topology().queue(queue).filter(|found| found.exclusive.is_some()).map(|found| found.partition);
-        if let Some(partition) = found {
-            let (if_unused, if_empty, asker, insists) = (false, false, Asker::Nobody, true);
-            let deletion = Deletion { queue, partition, if_unused, if_empty, asker, insists };
-            self.delete_queue(deletion, env);
         }
     }
 

@@ -1,0 +1,129 @@
+//! A shard's switch among other shards and nodes, with surroundings that note what they are told.
+
+use super::*;
+use crate::parcel::Parcel;
+use crate::roads::LinkUp;
+use session::Asker;
+
+/// Nobody asks from outside.
+#[derive(Debug)]
+struct NoOutsider;
+
+impl Outsider for NoOutsider {
+    fn answer(self, _: Result<Reply, Refusal>) {}
+}
+
+/// Stands where a shard of the server does.
+struct Stand {
+    topology: RefCell<Topology>,
+    mailed: RefCell<Vec<(usize, Parcel<NoOutsider>)>>,
+}
+
+impl Surroundings for Stand {
+    type Connection = ();
+    type Outsider = NoOutsider;
+
+    fn topology(&self) -> impl Deref<Target = Topology> {
+        self.topology.borrow()
+    }
+
+    fn event_vhost(&self) -> Option<VhostId> {
+        None
+    }
+
+    fn apply_local(&self, _: &Change, _: &impl Tell) -> Applied {
+        unreachable!("nothing here is this node's alone")
+    }
+
+    fn propose(&self, _: Change, _: ChannelKey, _: RequestId) {
+        unreachable!("no partition lets a queue go")
+    }
+
+    fn vhost_deleted(&self, _: VhostId, _: &Name) {}
+
+    fn user_deleted(&self, _: &Name) {}
+
+    fn mail(&self, shard: usize, parcel: Parcel<NoOutsider>) {
+        self.mailed.borrow_mut().push((shard, parcel));
+    }
+
+    fn room(&self, (): &(), _: ConsumerKey) -> usize {
+        0
+    }
+
+    fn settle_room(&self, (): &()) {}
+
+    fn starve(&self, (): &(), _: ConsumerKey) {}
+
+    fn hear(&self, (): &(), _: (ChannelKey, u16), _: Effect, _: &mut dyn FnMut() -> Option<Effect>) {}
+
+    fn hear_decided(&self, (): &(), _: (ChannelKey, u16), _: RequestId, _: Result<CommandReply, Refusal>) {}
+
+    fn passes(&self, _: PartitionId, _: &Command) {}
+
+    fn is_loaded(&self) -> bool {
+        false
+    }
+
+    fn wall_ms(&self) -> u64 {
+        0
+    }
+
+    fn dice(&self) -> u64 {
+        0
+    }
+
+    fn elapsed_us(&self) -> u64 {
+        0
+    }
+}
+
+const P: PartitionId = PartitionId(1);
+const OWN: NodeLife = NodeLife { node: 2, start: 1 };
+const OTHER: NodeLife = NodeLife { node: 1, start: 1 };
+
+/// Two shards of node 2, linked with node 1. The first has the partition.
+fn shards() -> ([Switch<(), NoOutsider>; 2], Leaders, Stand) {
+    let leaders = Leaders::among_others(NodeNumber(OWN.node), P);
+    let directory = Directory::new(2, &[(P, 0)]).among_others(NodeNumber(OWN.node));
+    let stand = Stand { topology: RefCell::new(Topology::new()), mailed: RefCell::default() };
+    let shards = [0, 1].map(|index| Switch::new(OWN, index, directory.clone(), leaders.clone(), 2));
+    for switch in &shards {
+        switch.take(Parcel::LinkUp(LinkUp { peer: OTHER, epoch: 1 }), &stand);
+    }
+    (shards, leaders, stand)
+}
+
+/// What goes to the other node.
+fn sent(switch: &Switch<(), NoOutsider>) -> Vec<Forward> {
+    let mut sent = Vec::new();
+    switch.inbox().borrow_mut().post_away(|_, frames| sent.extend(frames.drain(..).map(|(_, forward)| forward)));
+    sent
+}
+
+/// Asks for the end of a queue from a channel.
+fn deletion(channel: ChannelKey) -> Deletion<NoOutsider> {
+    let asker = Asker::Channel { channel, request: RequestId(3) };
+    Deletion { queue: QueueId(1), partition: P, if_unused: true, if_empty: false, asker, insists: false }
+}
+
+#[test]
+fn a_delete_goes_to_another_node_from_the_shard_to_which_that_answers() {
+    let ([at, of_channel], leaders, stand) = shards();
+    let channel = of_channel.open_channel((), 1);
+    // The partition's shard was to decide, and hears of another leader before it does.
+    leaders.note(P, Some(NodeNumber(OTHER.node)), 5);
+    at.take(Parcel::Delete(Box::new(deletion(channel))), &stand);
+    assert!(sent(&at).is_empty(), "its answer would find nobody who waits for it");
+    let mailed = stand.mailed.take();
+    let [(1, Parcel::Effect(_, Effect::Reply { reply: Reply::NotLeader, request, .. }))] = mailed[..] else {
+        panic!("{mailed:?}")
+    };
+    assert_eq!(request, RequestId(3));
+    // The channel asks again, and hears.
+    of_channel.delete_queue(deletion(channel), &stand);
+    let [Forward::Delete { queue: QueueId(1), request, .. }] = sent(&of_channel)[..] else { panic!("nothing is sent") };
+    let answer = Effect::Reply { channel, request, reply: Reply::Counted(0) };
+    let mut inbox = of_channel.inbox().borrow_mut();
+    assert!(inbox.roads.road(NodeNumber(OTHER.node)).expect("it is up").answered(PartitionId(0), &answer));
+}
