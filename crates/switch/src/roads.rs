@@ -344,11 +344,13 @@ impl Roads {
         true
     }
 
-    /// The same of what a partition of this shard says. What was published over a link before comes again
-    /// over this one: answered now, it would be answered ahead of what has to come again before it.
+    /// The same of what a partition of this shard says. Before it has heard that the link to the channel's
+    /// node broke, it speaks to what came over that link, and the channel has given that up. What was published
+    /// then comes again over this link: answered now, it would be answered ahead of what has to come again
+    /// before it. A consumer attaches over this link: what it was given then comes back, and would be more than
+    /// it may hold.
     pub(crate) fn effect_of(&mut self, partition: PartitionId, channel: ChannelKey, effect: Effect) -> bool {
-        let is_of_publish = matches!(effect, Effect::Confirm { .. } | Effect::Refuse { .. } | Effect::Returned { .. });
-        if is_of_publish && self.parting.contains_key(&(partition, channel)) {
+        if self.parting.contains_key(&(partition, channel)) {
             return false;
         }
         self.effect(channel, partition, effect)

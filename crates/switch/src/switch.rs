@@ -470,9 +470,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 }
                 None => {
                     // A channel of another node; one of another life is not there to hear of it.
-                    if let Effect::Deliver(delivery) = &effect {
-                        self.remote.borrow_mut().send(channel, delivery.message.len());
-                    }
+                    let bytes = if let Effect::Deliver(delivery) = &effect { delivery.message.len() } else { 0 };
                     self.note_cancelled(&effect);
                     let mut inbox = self.inbox.borrow_mut();
                     let is_told = match partition {
@@ -481,6 +479,9 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     };
                     if is_told {
                         inbox.wake();
+                        if bytes > 0 {
+                            self.remote.borrow_mut().send(channel, bytes);
+                        }
                     }
                     continue;
                 }
