@@ -52,8 +52,8 @@ pub(super) struct Message {
     came: BTreeMap<String, Micros>,
     /// Queues in which a client ended it.
     ended: BTreeSet<String>,
-    /// Whom the leaders of queues gave it to last.
-    given: BTreeMap<String, ConsumerKey>,
+    /// Whom the leaders of queues gave it to last, and how often that was somebody else than before.
+    given: BTreeMap<String, (ConsumerKey, u32)>,
     /// Queues in which an ack of it counts, as a later confirm says, and when that came.
     proven: BTreeMap<String, Micros>,
 }
@@ -129,8 +129,8 @@ impl Figures {
     }
 }
 
-/// Messages that were acked, and who held them.
-type Acks = Vec<(u64, ConsumerKey)>;
+/// Messages that were acked, and who held them, as in `given`.
+type Acks = Vec<(u64, (ConsumerKey, u32))>;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -287,7 +287,8 @@ impl Ledger {
         if let Some(since) = message.proven.get(queue) {
             violated("undone", &format!("message {id} goes out of {queue} at {now}; its ack was proven at {since}"));
         }
-        message.given.insert(queue.to_owned(), to);
+        let given = message.given.entry(queue.to_owned()).or_insert((to, 0));
+        *given = (to, given.1 + u32::from(given.0 != to));
     }
 
     /// A consumer of a channel, or who got it, acks a message.
@@ -297,9 +298,9 @@ impl Ledger {
             return;
         };
         // An ack of what somebody else was given meanwhile counts for nothing.
-        let holder = self.messages[id as usize].given.get(queue).filter(|holder| holder.channel == *key);
-        if let Some(holder) = holder.copied() {
-            self.acks.entry((channel, queue.to_owned())).or_default().push((id, holder));
+        let given = self.messages[id as usize].given.get(queue).filter(|(holder, _)| holder.channel == *key);
+        if let Some(given) = given.copied() {
+            self.acks.entry((channel, queue.to_owned())).or_default().push((id, given));
         }
     }
 
@@ -313,9 +314,10 @@ impl Ledger {
     /// A publish of a channel was confirmed, or refused.
     pub(super) fn answered(&mut self, channel: u64, publish: u64, is_confirmed: bool) {
         let Some((queue, acks)) = self.claims.remove(&(channel, publish)) else { return };
-        for (id, holder) in acks.into_iter().filter(|_| is_confirmed) {
+        for (id, given) in acks.into_iter().filter(|_| is_confirmed) {
             let message = &mut self.messages[id as usize];
-            if message.given.get(&queue) == Some(&holder) {
+            // Who had it then may have it again, after somebody else.
+            if message.given.get(&queue) == Some(&given) {
                 self.figures.proven += 1;
                 message.proven.insert(queue.clone(), self.now);
             }

@@ -140,16 +140,29 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     }
 }
 
-/// The queues that have to be known before a command is carried out.
+/// The queues that have to be known before a command is carried out. An ack that came to the next leader ahead
+/// of the queue would come to nothing, and the mark behind it would say that it is applied.
 fn names(command: &Command) -> impl Iterator<Item = QueueId> + '_ {
     let (targets, one) = match command {
         Command::Publish(publish) => (&publish.targets[..], None),
-        Command::Consume { queue, .. }
+        Command::Settle { queue, .. }
+        | Command::Consume { queue, .. }
+        | Command::Hold { queue, .. }
+        | Command::Cancel { queue, .. }
+        | Command::Stall { queue, .. }
+        | Command::Grant { queue, .. }
         | Command::Get { queue, .. }
         | Command::Purge { queue, .. }
         | Command::Stat { queue, .. }
         | Command::Close { queue, .. } => (&[][..], Some(*queue)),
-        _ => (&[][..], None),
+        Command::Configure { .. }
+        | Command::DeadLetterAnswered { .. }
+        | Command::Detach { .. }
+        | Command::Part { .. }
+        | Command::Reopen { .. }
+        | Command::Delete { .. }
+        | Command::Mark { .. }
+        | Command::Sync { .. } => (&[][..], None),
     };
     targets.iter().map(|target| target.queue).chain(one)
 }

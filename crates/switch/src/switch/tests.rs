@@ -3,6 +3,9 @@
 use super::*;
 use crate::parcel::Parcel;
 use crate::roads::LinkUp;
+use broker::topology::DeclareQueue;
+use node::Waiting;
+use partition::command::Disposition;
 use session::Asker;
 
 /// Nobody asks from outside.
@@ -101,6 +104,15 @@ fn sent(switch: &Switch<(), NoOutsider>) -> Vec<Forward> {
     sent
 }
 
+/// What the partition is told.
+fn told(switch: &Switch<(), NoOutsider>) -> Vec<Command> {
+    let (mut due, mut waiting) = (Vec::new(), Waiting::default());
+    let mut inbox = switch.inbox().borrow_mut();
+    inbox.waits().take_due(&mut due);
+    inbox.waits().swap(1, &mut waiting);
+    waiting.commands
+}
+
 /// Asks for the end of a queue from a channel.
 fn deletion(channel: ChannelKey) -> Deletion<NoOutsider> {
     let asker = Asker::Channel { channel, request: RequestId(3) };
@@ -126,4 +138,29 @@ fn a_delete_goes_to_another_node_from_the_shard_to_which_that_answers() {
     let answer = Effect::Reply { channel, request, reply: Reply::Counted(0) };
     let mut inbox = of_channel.inbox().borrow_mut();
     assert!(inbox.roads.road(NodeNumber(OTHER.node)).expect("it is up").answered(PartitionId(0), &answer));
+}
+
+#[test]
+fn an_ack_waits_for_its_queue_where_a_node_has_not_heard_of_it_and_the_mark_behind_it_too() {
+    let ([at, _], _, stand) = shards();
+    let holder = ConsumerKey::get(ChannelKey::NOBODY);
+    let ack = Command::Settle { queue: QueueId(1), holder, first: 5, count: 1, outcome: Disposition::Ack };
+    let mark = Command::Mark { channel: ChannelKey::of(OTHER, 0), request: RequestId(1) };
+    let frames = [&ack, &mark].map(|command| (P, Forward::Command(command.clone())));
+    assert_eq!(stand.topology.borrow().next_queue(), QueueId(1));
+    at.take(Parcel::Forwards(NodeNumber(OTHER.node), frames.into()), &stand);
+    assert!(told(&at).is_empty(), "the member would drop the ack, and say that the mark is reached");
+    let declared = stand.topology.borrow_mut().apply(&Change::DeclareQueue(DeclareQueue {
+        vhost: VhostId(0),
+        name: Name::from("q"),
+        durable: true,
+        exclusive: None,
+        auto_delete: false,
+        arguments: amqp::Table::new(),
+        partition: P,
+        home: None,
+    }));
+    assert!(declared.outcome.is_ok());
+    at.resume_roads(&stand);
+    assert_eq!(told(&at), [ack, mark]);
 }
