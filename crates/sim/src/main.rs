@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     options.trace = trace.is_some();
+    options.pools |= sessions && options.nodes > 3;
     let (mut total, mut spoken) = (Figures::default(), sessions::Figures::default());
     let mut failed = Vec::new();
     for seed in from..to {

@@ -120,8 +120,8 @@ pub struct Options {
     pub mapped: bool,
     /// Nodes have up to three shards, another number at each start. With sessions they always do.
     pub spread: bool,
-    /// With sessions and more than three nodes: quorum queues live in partitions with members on three of
-    /// the nodes, which come to be with the first of them.
+    /// With sessions and more than three nodes, where it has to be: quorum queues live in partitions with
+    /// members on three of the nodes, which come to be with the first of them.
     pub pools: bool,
 }
 

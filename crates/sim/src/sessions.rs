@@ -210,6 +210,8 @@ pub struct Sessions {
     sizes: Sizes,
     /// When each node was started last.
     started: BTreeMap<usize, Micros>,
+    /// How many snapshots the member of a partition has installed on a node, and when the last of them.
+    installed: BTreeMap<(usize, PartitionId), (u64, Micros)>,
     /// Publishes that came to a member, to count those that come again.
     handed: BTreeSet<(PartitionId, ChannelKey, u64)>,
 }
@@ -220,6 +222,8 @@ impl Sessions {
         let mut random = Random::new(seed ^ 0x5e55);
         let members: Vec<NodeId> = (1..=options.nodes).map(NodeId).collect();
         assert!(!options.members || options.nodes > 1, "nobody joins a node that is alone here");
+        // Quorum queues want three copies, and of more nodes not all have one.
+        assert!(options.pools || options.nodes <= 3, "more than three nodes have pools");
         // Nodes whose map is there from the start, as one that grew would have it.
         let pools = options.pools && options.nodes > 3;
         let settings = Settings {
@@ -279,6 +283,7 @@ impl Sessions {
             sizes,
             handed: BTreeSet::new(),
             started: BTreeMap::new(),
+            installed: BTreeMap::new(),
             lives: 0,
         }
     }

@@ -68,6 +68,11 @@ impl Sessions {
                     let (term, switch) = (partition.term().0, front.switch_of(partition.id()));
                     switch.note_term(partition.id(), term);
                     leaders.push((partition.id(), (partition.leader(), term)));
+                    let snapshots = partition.snapshots_installed();
+                    let installed = self.installed.entry((id.0 as usize - 1, partition.id())).or_default();
+                    if installed.0 != snapshots {
+                        *installed = (snapshots, now);
+                    }
                     switch.note_member(partition, &desk);
                 }
             }

@@ -215,8 +215,10 @@ impl Sessions {
     pub(super) fn say(&mut self, node: usize, partition: PartitionId, effect: Effect) {
         if let (Effect::Refuse { channel, first, count }, false) = (&effect, partition.is_in_memory()) {
             // No queue is full here, and what a leader cannot promise any more goes to the next one. Who has just
-            // come back may not know the queue yet, nor what of it was taken in when.
-            let is_new = self.schedule.now() < self.started[&node] + NEW_FOR;
+            // come back may not know the queue yet, nor what of it was taken in when; the latter neither who has
+            // just got a snapshot.
+            let installed = self.installed.get(&(node, partition)).map_or(0, |(_, at)| *at);
+            let is_new = self.schedule.now() < self.started[&node].max(installed) + NEW_FOR;
             let of = (channel.words(), first, count);
             if !is_new {
                 violated("refused", &format!("n{} p{} refuses {of:?}", node + 1, partition.0));
