@@ -433,7 +433,7 @@ const INSPECT_ABOUT: &str = "\
 Show what is in a data folder and what is damaged in it.
 
 Reads only and takes no lock. Damage is called out with its file and offset, and is told even in parts that were not asked for. The \
-folder of a running node can be inspected too; what is written meanwhile may then look unfinished.";
+folder of a running node can be inspected too; what is written meanwhile may then look unfinished, and is not called damage.";
 
 const AFTER_INSPECT_HELP: &str = "\
 Examples:

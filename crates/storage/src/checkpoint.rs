@@ -54,7 +54,7 @@ const SEAL_OFFSET: usize = 4096;
 const SEAL_BYTES: usize = 24;
 const PAYLOAD_OFFSET: usize = 8192;
 /// Name that a file has until it is whole, if nothing whole is beside it.
-const TEMPORARY_NAME: &str = "checkpoints/new";
+pub(crate) const TEMPORARY_NAME: &str = "checkpoints/new";
 const HEADER_BYTES: usize = 128;
 
 /// A saved state.

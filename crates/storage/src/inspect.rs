@@ -1,27 +1,27 @@
 //! Reads a data folder as far as a damaged one allows, and tells what it sees, fact by fact.
 //!
 //! Invariant: opens everything for reading only, takes no lock, creates nothing, stops at nothing:
-//! each file is looked at on its own and an error in one becomes a [`Fact::Damaged`]. On the folder
-//! of a running node the last frames may look torn, because they are being written. Bytes that were
-//! never durable and bytes that rotted look alike to it where no evidence is left; it says "ends
-//! here".
+//! each file is looked at on its own and an error in one becomes a [`Fact::Damaged`]. The folder may
+//! be that of a running node: its last frames may look torn, because they are being written, and a
+//! file that is given back, used again or written over while it is read is not damaged. What looks
+//! like damage is looked at once more before it is told. Bytes that were never durable and bytes that
+//! rotted look alike to it where no evidence is left; it says "ends here".
+
+mod log;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use crate::checkpoint::{self, CHECKPOINT_FOLDER, CheckpointStore, checkpoint_name, place_of};
+use crate::checkpoint::{self, CHECKPOINT_FOLDER, CheckpointStore, TEMPORARY_NAME, checkpoint_name, place_of};
 use crate::data_folder::{
     CLUSTER_FILE, ClusterRecord, FolderIdentity, NODE_FILE, NodeRecord, read_cluster_record, read_identity, read_node,
 };
-use crate::disk::{Disk, DiskFile, OpenMode};
+use crate::disk::Disk;
 use crate::error::StorageError;
 use crate::extent::{EXTENT_FOLDER, Extent, ExtentId, Run, extent_name, extent_of};
-use crate::wal::format::{FileHeader, FrameHeader, PAGE_BYTES};
-use crate::wal::{
-    self, FILE_BYTES_MAX, FileNo, GroupId, Known, RecordKind, RecordName, Seen, WAL_FOLDER, WalPosition, Window,
-    walk_file,
-};
+use crate::wal::format::{FileHeader, FrameHeader};
+use crate::wal::{self, FileNo, GroupId, RecordKind, RecordName, WAL_FOLDER, WalPosition};
 
 /// What to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,14 +186,15 @@ pub fn inspect<D: Disk>(disk: &D, depth: Depth, needs_of: NeedsOf<'_>, visit: &m
             None
         }
     };
-    let needed = Needed::look(disk, folder_id, needs_of);
-    inspect_wal(disk, depth, &needed, visit);
+    let look = || Needed::look(disk, folder_id, needs_of);
+    let needed = look();
+    log::inspect(disk, depth, &needed, &look, visit);
     if folder_id.is_some() && matches!(wal::has_log(disk), Ok(false)) {
         let text = "no file of the log is left".to_owned();
         visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
     }
     inspect_extents(disk, depth, &needed, visit);
-    missed_extents(disk, &needed, &|| Needed::look(disk, folder_id, needs_of), visit);
+    missed_extents(disk, &needed, &look, visit);
     inspect_checkpoints(disk, folder_id, &needed, visit);
 }
 
@@ -219,152 +220,6 @@ fn list<D: Disk>(disk: &D, folder: &str, visit: &mut dyn FnMut(Fact)) -> Vec<Str
     })
 }
 
-fn inspect_wal<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn FnMut(Fact)) {
-    let mark = wal::read_mark(disk).unwrap_or_else(|error| {
-        visit(damaged(wal::MARK_NAME, &error));
-        None
-    });
-    if let Some(mark) = mark {
-        visit(Fact::DurableNote(mark));
-    }
-    let mut files: Vec<(FileHeader, String, D::File, u64)> = Vec::new();
-    for file_name in list(disk, WAL_FOLDER, visit) {
-        let name = format!("{WAL_FOLDER}/{file_name}");
-        if name == wal::MARK_NAME {
-            continue;
-        }
-        if !wal::is_slot(&file_name) {
-            visit(Fact::Unknown { name });
-            continue;
-        }
-        match open_wal_file(disk, &name) {
-            Ok((file, bytes, Ok(Some(header)))) => files.push((header, name, file, bytes)),
-            Ok((_, bytes, Ok(None))) => visit(Fact::WalFileUnreadable { name, bytes }),
-            Ok((_, _, Err(found))) => {
-                let supported = wal::format::FORMAT_VERSION;
-                visit(damaged(&name, &StorageError::OtherVersion { file: name.clone(), found, supported }));
-            }
-            Err(error) => visit(damaged(&name, &error)),
-        }
-    }
-    files.sort_by_key(|(header, ..)| header.file);
-    let is_there = |file| files.iter().any(|(header, ..)| header.file == file);
-    // A repair moves files aside that nothing is read from any more, and the note may still name
-    // one of them.
-    let is_needed = |file| needed.log_from.is_none_or(|from| file >= from);
-    let missed = |mark: &WalPosition| *mark != WalPosition::START && !is_there(mark.file) && is_needed(mark.file);
-    if let Some(mark) = mark.filter(missed) {
-        let text = format!("log file number {} was durable to byte {} and is not there", mark.file.0, mark.offset);
-        visit(Fact::Damaged { name: wal::MARK_NAME.to_owned(), offset: 0, bytes: 0, text, record: None });
-    }
-    for pair in files.windows(2) {
-        let (before, behind) = (pair[0].0.file, pair[1].0.file);
-        // Files are given back oldest first, so between two that are there none may be missing. A
-        // spare has number 0.
-        if before > FileNo(0) && behind.0 > before.0 + 1 && is_needed(FileNo(behind.0 - 1)) {
-            let first = before.0 + 1;
-            let text = format!("log file number {first} is not there, and the one with number {} is", behind.0);
-            visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
-        }
-    }
-    let mut groups = BTreeSet::new();
-    for place in 0..files.len() {
-        let (header, name, file, bytes) = &files[place];
-        visit(Fact::WalFile { name: name.clone(), bytes: *bytes, header: *header });
-        if header.file == FileNo(0) {
-            continue;
-        }
-        let next = files.get(place + 1).map(|(next, ..)| next).filter(|next| next.previous_file == header.file);
-        let limit = (*bytes).min(u64::from(FILE_BYTES_MAX)) as u32;
-        let known = Known {
-            salt: header.salt,
-            header_crc: header.crc(),
-            first_frame_no: header.first_frame_no,
-            synced: mark.filter(|mark| mark.file == header.file).map_or(0, |mark| mark.offset.min(FILE_BYTES_MAX)),
-            closed_end: next.map(|next| next.previous_end.clamp(PAGE_BYTES, FILE_BYTES_MAX)),
-            wanted_from: 0,
-        };
-        let mut window = Window::new(file, name, limit);
-        let is_void = |group| needed.log_from_of.get(&group).is_some_and(|from| header.file < *from);
-        groups.extend(inspect_frames(&mut window, name, &known, depth, &is_void, visit));
-    }
-    let first = files.iter().map(|(header, ..)| header.file).find(|file| *file > FileNo(0));
-    if let Some((first, from)) = first.zip(needed.log_from).filter(|(first, from)| first > from && *from > FileNo(0)) {
-        let text = format!("it begins with file number {}, and is needed from number {} on", first.0, from.0);
-        visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
-    }
-    let all_in_log = groups.into_iter().find(|group| !needed.groups.contains(group));
-    if let (Some(first), Some(group)) = (first.filter(|first| *first > FileNo(1)), all_in_log) {
-        // A group that comes when the log has let go of its first file is founded with a
-        // checkpoint.
-        let text =
-            format!("it begins with file number {}, and group {} has no saved state but the log", first.0, group.0);
-        visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
-    }
-}
-
-type OpenedWalFile<F> = (F, u64, Result<Option<FileHeader>, u32>);
-
-fn open_wal_file<D: Disk>(disk: &D, name: &str) -> Result<OpenedWalFile<D::File>, StorageError> {
-    let file = disk.open(name, OpenMode::Read).map_err(crate::error::at("open", name))?;
-    let bytes = file.len().map_err(crate::error::at("measure", name))?;
-    let mut page = [0; PAGE_BYTES as usize];
-    let read = file.read_at(&mut page, 0).map_err(crate::error::at("read", name))?;
-    Ok((file, bytes, FileHeader::decode(&page[..read])))
-}
-
-/// The groups of which there are entries. `is_void`: a group needs nothing of this file.
-fn inspect_frames<F: DiskFile>(
-    window: &mut Window<'_, F>,
-    name: &str,
-    known: &Known,
-    depth: Depth,
-    is_void: &dyn Fn(GroupId) -> bool,
-    visit: &mut dyn FnMut(Fact),
-) -> BTreeSet<GroupId> {
-    let (mut frames, mut records, mut groups) = (0, 0, BTreeSet::new());
-    let walk = walk_file(window, known, &mut |seen| match seen {
-        Seen::Frame { offset, header } => {
-            frames += 1;
-            if depth.records {
-                visit(Fact::Frame { offset, header });
-            }
-        }
-        Seen::Record { record, body_offset } => {
-            records += 1;
-            if record.kind == RecordKind::Entry {
-                groups.insert(record.group);
-            }
-            if depth.records {
-                let body_bytes = record.body.len() as u32;
-                visit(Fact::Record { record: record.name(), body_offset, body_bytes });
-            }
-        }
-        Seen::Damage { offset, what, record: Some(record), .. } if is_void(record.group) => {
-            let group = record.group.0;
-            let text = format!("the {what} at byte {offset} cannot be read, and its group, {group}, needs it no more");
-            visit(Fact::Unfinished { name: name.to_owned(), text });
-        }
-        Seen::Damage { offset, bytes, what, record } => {
-            let text = format!("the {what} at byte {offset} was durable and is not readable");
-            visit(Fact::Damaged {
-                name: name.to_owned(),
-                offset: u64::from(offset),
-                bytes: u64::from(bytes),
-                text,
-                record,
-            });
-        }
-    });
-    match walk {
-        Ok(walk) => {
-            visit(Fact::WalFileEnd { end: walk.end, frames, records, synced: walk.synced, torn: walk.torn });
-        }
-        Err(error) => visit(damaged(name, &error)),
-    }
-    groups
-}
-
 /// What the readable checkpoints say before everything is told: of each group its newest one, as a
 /// start goes by that.
 struct Needed {
@@ -378,19 +233,27 @@ struct Needed {
     log_from_of: BTreeMap<GroupId, FileNo>,
 }
 
+/// A node may write over either file of a group while the other one is read, so that neither is seen
+/// whole. It does not do so three times in a row.
+const LOOKS_AT_A_GROUP: usize = 3;
+
 impl Needed {
     fn look<D: Disk>(disk: &D, folder_id: Option<u128>, needs_of: NeedsOf<'_>) -> Needed {
         let mut unreadable = BTreeSet::new();
         let mut newest: BTreeMap<GroupId, (u64, FileNo, Option<Needs>)> = BTreeMap::new();
-        for file_name in disk.list(CHECKPOINT_FOLDER).unwrap_or_default() {
-            let Some((group, place)) = place_of(&file_name) else { continue };
-            match CheckpointStore::read_only(disk, &checkpoint_name(group, place), group, folder_id) {
-                Ok(checkpoint) if newest.get(&group).is_some_and(|known| known.0 > checkpoint.generation) => {}
-                Ok(checkpoint) => {
+        let names = disk.list(CHECKPOINT_FOLDER).unwrap_or_default();
+        let all: BTreeSet<GroupId> = names.iter().filter_map(|name| place_of(name)).map(|(group, _)| group).collect();
+        for group in all {
+            let looks = || newest_of(disk, group, folder_id);
+            let found = (0..LOOKS_AT_A_GROUP).map(|_| looks()).find(|found| !matches!(found, Err(Unreadable)));
+            match found {
+                Some(Ok(Some(checkpoint))) => {
                     let needs = needs_of(group, &checkpoint.payload);
                     newest.insert(group, (checkpoint.generation, checkpoint.replay_from.file, needs));
                 }
-                Err(_) => {
+                // The node left the group since the files were listed.
+                Some(Ok(None)) => {}
+                Some(Err(Unreadable)) | None => {
                     unreadable.insert(group);
                 }
             }
@@ -417,6 +280,29 @@ impl Needed {
     fn extent(&self, id: ExtentId) -> bool {
         self.extents.as_ref().is_none_or(|extents| extents.contains_key(&id))
     }
+}
+
+/// There are files of the group, and none of them is whole.
+struct Unreadable;
+
+/// The newest whole checkpoint of a group; `None` if there is no file of it.
+fn newest_of<D: Disk>(
+    disk: &D,
+    group: GroupId,
+    folder_id: Option<u128>,
+) -> Result<Option<checkpoint::Checkpoint>, Unreadable> {
+    let (mut newest, mut is_one_there) = (None, false);
+    for place in 0..2 {
+        match CheckpointStore::read_only(disk, &checkpoint_name(group, place), group, folder_id) {
+            Ok(found) => {
+                newest =
+                    newest.filter(|known: &checkpoint::Checkpoint| known.generation > found.generation).or(Some(found));
+            }
+            Err(StorageError::Missing { .. }) => {}
+            Err(_) => is_one_there = true,
+        }
+    }
+    if newest.is_none() && is_one_there { Err(Unreadable) } else { Ok(newest) }
 }
 
 /// Extents that a start needs and that are not there.
@@ -450,6 +336,8 @@ fn inspect_extents<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut
         };
         let extent = match Extent::open(disk, id) {
             Ok(extent) => extent,
+            // Given back since it was listed; if it is needed, that is told later.
+            Err(StorageError::Missing { .. }) => continue,
             Err(error) => {
                 let tell = if needed.extent(id) { damaged } else { unfinished };
                 visit(tell(&extent_name(id), &error));
@@ -504,7 +392,9 @@ fn inspect_messages<D: Disk>(extent: &Extent<D>, number: usize, visit: &mut dyn 
 fn inspect_checkpoints<D: Disk>(disk: &D, folder_id: Option<u128>, needed: &Needed, visit: &mut dyn FnMut(Fact)) {
     for file_name in list(disk, CHECKPOINT_FOLDER, visit) {
         let Some((group, place)) = place_of(&file_name) else {
-            visit(Fact::Unknown { name: format!("{CHECKPOINT_FOLDER}/{file_name}") });
+            let name = format!("{CHECKPOINT_FOLDER}/{file_name}");
+            let text = "it is the first one of its group, and is not whole yet".to_owned();
+            visit(if name == TEMPORARY_NAME { Fact::Unfinished { name, text } } else { Fact::Unknown { name } });
             continue;
         };
         let name = checkpoint_name(group, place);
@@ -512,9 +402,13 @@ fn inspect_checkpoints<D: Disk>(disk: &D, folder_id: Option<u128>, needed: &Need
             Ok(checkpoint::Checkpoint { generation, replay_from, payload, .. }) => {
                 visit(Fact::Checkpoint { name, group, generation, replay_from, payload_bytes: payload.len() as u64 });
             }
+            // The node left the group since the files were listed.
+            Err(StorageError::Missing { .. }) => {}
             // It is written over in place only while the one beside it is whole, and that one is
             // what a start goes by.
-            Err(error @ StorageError::Corrupt { .. }) if needed.groups.contains(&group) => {
+            Err(error @ StorageError::Corrupt { .. })
+                if needed.groups.contains(&group) || matches!(newest_of(disk, group, folder_id), Ok(Some(_))) =>
+            {
                 visit(unfinished(&name, &error));
             }
             Err(error) => visit(damaged(&name, &error)),

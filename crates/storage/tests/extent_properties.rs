@@ -290,6 +290,7 @@ fn an_export_shows_every_intact_message_wherever_its_file_is_kept() {
         export(&*disk, "damaged", &mut |name, found| match found {
             Found::Message { queue, message } => messages.push((queue, message.seq, message.body.len())),
             Found::Damaged(error) => damage.push((name.to_owned(), error.to_string())),
+            Found::Unfinished => panic!("{name} was finished"),
         });
         (messages, damage)
     };

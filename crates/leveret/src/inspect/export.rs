@@ -1,8 +1,8 @@
 //! `leveret inspect DIR --export`: the messages of all extents, one JSON object a line, those that
 //! a repair kept aside too.
 //!
-//! Invariant: every line is an object with `kind`: `message`, `damage`, and one `summary` at the
-//! end.
+//! Invariant: every line is an object with `kind`: `message`, `damage`, `unfinished` (a file that a
+//! node writes at this moment, or that a kill left half written), and one `summary` at the end.
 
 use std::io::{self, BufWriter, Write as _};
 
@@ -36,6 +36,10 @@ pub(super) fn run<D: Disk>(disk: &D) -> Exit {
                 }
                 None => format!("what is stored as message {} of queue {queue} is none", message.seq),
             },
+            Found::Unfinished => {
+                let text = "it has no end: it is being written, or a kill left it so; nothing refers to it";
+                return print(json!({ "kind": "unfinished", "file": name, "text": text }));
+            }
             Found::Damaged(error) => error.to_string(),
         };
         damage_count += 1;

@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 
-use crate::disk::{Advice, Disk, DiskFile, OpenMode};
+use crate::disk::{Advice, DIRECT_ALIGN_BYTES, Disk, DiskFile, OpenMode};
 use crate::error::{StorageError, at};
 
 use super::reader::ExtentMessage;
@@ -62,6 +62,12 @@ impl<D: Disk> SalvagedExtent<D> {
         let mut extent = SalvagedExtent { name, file, bytes, table: None };
         extent.table = extent.find_table(id);
         Ok(extent)
+    }
+
+    /// Whether it is as a writer leaves it before its end: without any row of a run table, and as long
+    /// as whole pages are. A finished one that lost its end is as long by chance alone.
+    pub fn looks_unfinished(&self) -> bool {
+        self.table.is_none() && self.bytes < EXTENT_BYTES_MAX && self.bytes.is_multiple_of(DIRECT_ALIGN_BYTES as u32)
     }
 
     /// Where the footer says that the table is; without a footer, where a row says that its run is
