@@ -183,6 +183,52 @@ fn what_a_node_has_in_memory_is_reached_from_every_node_and_gone_with_it() {
 }
 
 #[test]
+fn what_a_consumer_holds_and_its_place_as_the_active_one_outlive_the_leader() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = &mut Nodes::up();
+    let (mut declarer, channel) = nodes.connect(2);
+    let (mut first, one) = nodes.connect(0);
+    let (mut second, two) = nodes.connect(1);
+    first.qos(one, 10, false).unwrap();
+    second.qos(two, 10, false).unwrap();
+    declarer.confirm_select(channel).unwrap();
+    let (mut numbers, mut expected) = (0, 0);
+    for number in 0..12 {
+        // Of a queue that is shared all messages are in hand, of the others half.
+        let (name, is_single) = (format!("q{number}"), number % 2 == 0);
+        let arguments = vec![("x-single-active-consumer", is_single.into())];
+        declarer.declare(channel, &QueueDeclare { arguments, ..durable(&name) }).unwrap();
+        first.consume(one, &name, &name).unwrap();
+        for _ in 0..if is_single { 20 } else { 10 } {
+            declarer.put(channel, &name, b"m");
+            numbers += 1;
+        }
+        expected += if is_single { 10 } else { 0 };
+    }
+    assert_eq!(confirmed_of(&mut declarer, channel, numbers).len() as u64, numbers);
+    let held: Vec<_> = (0..120).map(|_| first.delivery(one)).collect();
+    for number in 0..12 {
+        let name = format!("q{number}");
+        second.consume(two, &name, &name).unwrap();
+    }
+    nodes.brokers[2].kill();
+    let came = second.event_within(two, Duration::from_secs(4));
+    assert!(came.is_none(), "all of it is in another one's hands, who lives: {came:?}");
+    held.iter().for_each(|delivery| first.ack(one, delivery.tag, false));
+    for _ in 0..expected {
+        let Some(Event::Delivery(delivery)) = first.event_within(one, Duration::from_secs(20)) else {
+            panic!("who was the active one is it");
+        };
+        assert!(!held.iter().any(|held| held.tag == delivery.tag), "it is another one");
+        first.ack(one, delivery.tag, false);
+    }
+    let came = second.event_within(two, Duration::from_millis(500));
+    assert!(came.is_none(), "what was acked is not there any more: {came:?}");
+}
+
+#[test]
 fn nothing_that_was_confirmed_is_lost_with_a_node_and_consumers_elsewhere_go_on() {
     if is_foreign() {
         return;

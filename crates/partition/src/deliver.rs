@@ -8,7 +8,7 @@
 use crate::command::{DeadLetter, Delivery, Effect};
 use crate::damage::next_sound;
 use crate::entry::{EntryBuilder, Reason};
-use crate::leader::{Leader, LeaderQueue, LogSink};
+use crate::leader::{HOLDERS_TICKS, Leader, LeaderQueue, LogSink};
 use crate::log_life::DueMessage;
 use crate::machine::scheduled_for;
 use crate::outputs::{LostEntry, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
@@ -68,6 +68,7 @@ impl QueuePartition {
             let at = LogAccess {
                 partition,
                 term: leader.term.0,
+                awaits_holders: leader.awaits_holders,
                 state: self.queues.queue(id),
                 builder: &mut leader.builder,
                 raised: &mut leader.raised,
@@ -107,6 +108,21 @@ impl QueuePartition {
         if !leader.due.is_empty() {
             self.publish_due(cx);
         }
+    }
+
+    /// Another tick of this leader's office went by.
+    pub(crate) fn tick_office(&mut self) {
+        let Some(leader) = self.leader.as_deref_mut() else { return };
+        leader.ticks += 1;
+        if leader.awaits_holders && leader.ticks >= HOLDERS_TICKS {
+            leader.awaits_holders = false;
+            let mut ids: Vec<QueueId> = leader.queues.keys().copied().collect();
+            ids.sort_unstable();
+            for id in ids {
+                self.touched(id);
+            }
+        }
+        self.forget_idle_publishers();
     }
 
     /// Bytes came for a queue, or could not be read where they were thought to be.
@@ -315,6 +331,8 @@ pub(crate) struct LogAccess<'a, 'c> {
     partition: PartitionId,
     /// Of this leader.
     term: u64,
+    /// See [`Leader::awaits_holders`].
+    awaits_holders: bool,
     /// What the log says of the queue. Looked up once a turn, not once a message.
     pub(crate) state: Option<&'a QueueState<Place>>,
     pub(crate) builder: &'a mut EntryBuilder,
@@ -365,6 +383,9 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
 
     /// Whether the log lets this message out; if not, the next entry will say so.
     fn may_be_sent(&mut self, seq: u64) -> bool {
+        if self.at.awaits_holders && seq < self.lq.sink.redelivered_below {
+            return false;
+        }
         let state = self.at.state;
         let (applied, next_seq) = state.map_or((1, 1), |s| (s.dispatched_below(), s.next_seq()));
         if seq < self.lq.sink.lowered_to.map_or(applied, |below| below.min(applied)) {

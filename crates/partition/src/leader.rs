@@ -35,6 +35,9 @@ const SENT_SLACK_FIRST: u64 = 8;
 const SENT_CREDIT_MIN: u64 = 64;
 /// What unlimited credit counts as when the watermark is raised.
 const SENT_AHEAD_UNLIMITED: u64 = 4096;
+/// So many ticks of its office, 300 to 450 ms, a leader gives out nothing that an earlier one may have given out:
+/// consumers that live attach anew within a tenth of a second, and what they hold is theirs.
+pub(crate) const HOLDERS_TICKS: u64 = 3;
 /// A watermark that runs ahead of a queue from which nothing went out for so long is lowered to
 /// what was sent.
 pub(crate) const SENT_QUIET_MS: u64 = 1_000;
@@ -333,6 +336,9 @@ pub(crate) struct Leader {
     pub(crate) last_publisher: (ChannelKey, Seen),
     /// Ticks of this office, and what the last number of each channel was at the last look for idle ones.
     pub(crate) ticks: u64,
+    /// Consumers on other nodes may still come and say what they hold of an earlier leader: what that may have
+    /// given out waits for them.
+    pub(crate) awaits_holders: bool,
     pub(crate) idle: FixedMap<ChannelKey, u64>,
     /// Repeats that queues with deduplication dropped since this leader began; only those that did.
     pub(crate) repeats: FixedMap<QueueId, u64>,
@@ -383,6 +389,7 @@ impl Leader {
             publishers: FixedMap::default(),
             last_publisher: (ChannelKey::NOBODY, Seen::default()),
             ticks: 0,
+            awaits_holders: false,
             idle: FixedMap::default(),
             barriers: VecDeque::new(),
             held: VecDeque::new(),

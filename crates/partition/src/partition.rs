@@ -210,7 +210,7 @@ impl QueuePartition {
     /// A tick went by (150 ms): heartbeats, elections.
     pub fn tick(&mut self, cx: &mut Context<'_>) {
         self.replica.tick();
-        self.forget_idle_publishers();
+        self.tick_office();
         // A handing over of leadership that came to nothing is given up here, and with it the
         // reason to hold entries back.
         self.propose_held(false);
@@ -545,7 +545,9 @@ impl QueuePartition {
             self.early.take().into_iter().for_each(|command| refuse(command, Reply::NotLeader, &mut cx.out.effects));
         }
         if leads && self.applied_term == status.term && self.applied > LogIndex(0) {
-            self.leader = Some(Box::new(Leader::new(status.term)));
+            let mut leader = Leader::new(status.term);
+            leader.awaits_holders = self.replica.group().membership().voters.len() > 1;
+            self.leader = Some(Box::new(leader));
             self.look_at_rules();
             let ahead_ms = self.queues.time_ms().saturating_sub(cx.now_ms);
             if ahead_ms >= CLOCK_AHEAD_TOLD_MS {

@@ -123,10 +123,9 @@ impl QueuePartition {
         }
     }
 
-    /// Another tick of this leader's office went by: forgets publishers that did nothing for long.
+    /// Forgets publishers that did nothing for long.
     pub(crate) fn forget_idle_publishers(&mut self) {
         let Some(leader) = self.leader.as_deref_mut() else { return };
-        leader.ticks += 1;
         if !leader.ticks.is_multiple_of(IDLE_TICKS) {
             return;
         }

@@ -4,7 +4,7 @@
 //! Invariant: the next one is chosen when the one before it holds nothing any more, so that no
 //! message overtakes one that went out earlier. The line is by priority, then by who came first.
 //! Leader-local like all of dispatch: with a leader go its consumers, and those that come to the
-//! next one stand in line anew.
+//! next one stand in line anew. Who holds something of the leader before stays the active one.
 
 use crate::ids::ConsumerKey;
 use std::cmp::Reverse;
@@ -52,6 +52,14 @@ impl ActiveConsumer {
         self.line.remove(&(Reverse(priority), at));
     }
 
+    /// A consumer that attached holds messages of an earlier leader: it was the active one there, and is it here
+    /// where the one that came before it holds nothing.
+    pub(super) fn claim(&mut self, place: Place, key: ConsumerKey, active_holds: bool) {
+        if !active_holds {
+            self.active = Some((place, key));
+        }
+    }
+
     /// Settles who is active; `holds`: the active one, attached or cancelled, has unacked messages.
     /// Returns whether who is active now may take more.
     pub(super) fn choose(&mut self, holds: bool) -> bool {
@@ -75,6 +83,7 @@ impl ActiveConsumer {
 mod tests {
     use super::*;
     use crate::ids::ChannelKey;
+    use crate::queue::{Consumer, Dispatch};
 
     fn key(number: u32) -> ConsumerKey {
         ConsumerKey { channel: ChannelKey(7), number }
@@ -110,5 +119,33 @@ mod tests {
         consumers.join(key(4), 1);
         assert!(consumers.choose(false));
         assert_eq!(consumers.active(), Some(key(4)));
+    }
+
+    #[test]
+    fn who_holds_something_of_the_leader_before_is_the_active_one_unless_another_holds_some_of_it() {
+        let consumer = |number| Consumer {
+            key: key(number),
+            prefetch: 4,
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            granted_only: false,
+        };
+        let mut dispatch = Dispatch::new(1, 21, 20);
+        dispatch.set_single_active(SingleActive { preempts: true });
+        dispatch.attach(consumer(2)).unwrap();
+        dispatch.attach(consumer(1)).unwrap();
+        assert_eq!(dispatch.active(), Some(key(2)), "it came first");
+        dispatch.hold(key(1), 1, 3, Some);
+        assert_eq!(dispatch.active(), Some(key(1)));
+        let next = dispatch.next_consumer().map(|consumer| consumer.key);
+        let head = dispatch.head(None, Some).unwrap();
+        assert_eq!((next, head.seq), (Some(key(1)), 4));
+        dispatch.assign(head, 1, None);
+        assert!(dispatch.next_consumer().is_none(), "its prefetch is used up, and the other waits");
+        dispatch.hold(key(2), 5, 2, Some);
+        assert_eq!(dispatch.active(), Some(key(1)), "nobody takes the place of one that holds something");
+        dispatch.hold(key(2), 1, 1, Some);
+        assert_eq!(dispatch.active(), Some(key(1)), "what is in another one's hands is no claim");
     }
 }

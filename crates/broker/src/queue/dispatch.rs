@@ -274,12 +274,9 @@ impl Dispatch {
 
     /// Settles who is active, after something changed that it depends on.
     fn choose_active(&mut self) {
+        let holds = self.active_holds();
         let Some(single) = &mut self.single else { return };
         let before = single.active();
-        let holds = before.is_some_and(|key| {
-            let held = self.attached.get(&key).map(|a| &a.held).or_else(|| self.holders.get(&key));
-            held.is_some_and(|held| !held.is_empty())
-        });
         let takes = single.choose(holds);
         let after = single.active();
         for (key, waits) in [(before, true), (after, !takes)] {
@@ -434,6 +431,8 @@ impl Dispatch {
         if !self.attached.contains_key(&key) {
             return;
         }
+        let active_holds = self.active_holds();
+        let mut has_own = false;
         for seq in first..first.saturating_add(count) {
             let is_own = self.lanes.is_none() && self.take_ready(seq, &next_live);
             let attached = self.attached.get_mut(&key).expect("seen above");
@@ -441,11 +440,31 @@ impl Dispatch {
                 true => {
                     attached.held.insert(seq);
                     self.held += 1;
+                    has_own = true;
                 }
                 false => attached.foreign.insert(seq),
             }
         }
         self.refresh(key);
+        if let Some(single) = self.single.as_mut().filter(|single| has_own && single.active() != Some(key)) {
+            let (before, place) = (single.active(), self.attached[&key].in_line);
+            single.claim(place, key, active_holds);
+            if let Some(passed) = before.filter(|before| self.active() != Some(*before))
+                && let Some(attached) = self.attached.get_mut(&passed)
+            {
+                attached.waits = true;
+                self.refresh(passed);
+            }
+            self.choose_active();
+        }
+    }
+
+    /// Whether the single active consumer, attached or not any more, has unacked messages.
+    fn active_holds(&self) -> bool {
+        self.active().is_some_and(|key| {
+            let held = self.attached.get(&key).map(|a| &a.held).or_else(|| self.holders.get(&key));
+            held.is_some_and(|held| !held.is_empty())
+        })
     }
 
     /// Takes a message that is ready, wherever it stands; what stands before it stays ready. False if
