@@ -96,8 +96,8 @@ impl<O> Inbox<O> {
         };
         let left = if let Command::Detach { channel } = &command {
             self.roads.detach(partition, *channel);
-            self.roads.publishes.detach(partition, *channel);
-            self.roads.turning.detach(partition, *channel);
+            let is_owed = self.roads.publishes.detach(partition, *channel);
+            self.roads.turning.detach(partition, *channel, is_owed);
             self.roads.turning.hold(partition, command.clone());
             Some(command)
         } else {

@@ -184,14 +184,17 @@ impl Publishes {
         left
     }
 
-    /// A channel has ended: nobody waits for its answers.
-    pub(crate) fn detach(&mut self, partition: PartitionId, channel: ChannelKey) {
-        let Some(stream) = self.streams.get_mut(&partition) else { return };
+    /// A channel has ended: nobody waits for its answers. Whether something of it had none.
+    pub(crate) fn detach(&mut self, partition: PartitionId, channel: ChannelKey) -> bool {
+        let mut is_owed = false;
+        let Some(stream) = self.streams.get_mut(&partition) else { return is_owed };
         for kept in stream.channels.remove(&channel).into_iter().flatten() {
             let Some(publish) = &kept.publish else { continue };
+            is_owed = true;
             self.bytes -= bytes_of(publish);
             *(if kept.is_left { &mut stream.left } else { &mut stream.sent }) -= 1;
         }
+        is_owed
     }
 }
 
@@ -303,9 +306,10 @@ mod tests {
         publishes.keep(P, office(1, 5), &mut publish(B, 9));
         publishes.answered(P, A, (2, 1));
         publishes.returned(P, A, (3, 1), 5);
-        publishes.detach(P, A);
+        assert!(publishes.detach(P, A));
         assert!(publishes.has_sent(P) && !publishes.has_left(P));
         assert_eq!(publishes.answered(P, B, (9, 1)), runs(&[(9, 1)]));
         assert_eq!((publishes.bytes(), publishes.has_sent(P)), (0, false));
+        assert!(!publishes.detach(P, B), "all of it was answered");
     }
 }

@@ -134,15 +134,19 @@ impl Turning {
     }
 
     /// A channel has ended, and who leads may have forgotten it: what waits to be sent again would be taken for
-    /// new. What was never sent goes on its way.
-    pub(crate) fn detach(&mut self, partition: PartitionId, channel: ChannelKey) {
+    /// new, and with it goes what the channel published behind it. What was never sent goes on its way where
+    /// nothing before it may be lost; `is_owed`: something that was sent had no answer.
+    pub(crate) fn detach(&mut self, partition: PartitionId, channel: ChannelKey, is_owed: bool) {
         let Some(waiting) = self.waiting.get_mut(&partition) else { return };
-        let held_bytes = &mut self.held_bytes;
+        let (held_bytes, mut is_lost) = (&mut self.held_bytes, is_owed);
         waiting.held.retain(|command| {
-            let is_again =
-                matches!(command, Command::Publish(publish) if publish.channel == channel && publish.term != 0);
-            *held_bytes -= if is_again { bytes_of(command) } else { 0 };
-            !is_again
+            let Command::Publish(publish) = command else { return true };
+            if publish.channel != channel || publish.publish_seq == 0 {
+                return true;
+            }
+            is_lost |= publish.term != 0;
+            *held_bytes -= if is_lost { bytes_of(command) } else { 0 };
+            !is_lost
         });
     }
 
