@@ -7,6 +7,7 @@
 
 use super::asking::Found;
 use super::audit::BindingChange;
+use super::consumers::Consumers;
 use super::counts::{ChannelCounts, ConsumerCounts};
 use super::credit::Credit;
 use super::events::Told;
@@ -37,6 +38,8 @@ pub(super) enum State {
     Cancelled,
     /// It stands for what `basic.get` took from one queue.
     Get,
+    /// It is no more; [`Consumers`] keeps its place.
+    Gone,
 }
 
 /// A consumer of a channel.
@@ -79,7 +82,7 @@ pub(super) struct Consumer {
 
 impl Consumer {
     /// Who holds what `basic.get` takes from a queue.
-    fn getter(number: u32, queue: QueueId, partition: PartitionId) -> Self {
+    pub(super) fn getter(number: u32, queue: QueueId, partition: PartitionId) -> Self {
         Consumer {
             number,
             state: State::Get,
@@ -107,8 +110,8 @@ impl Consumer {
 
 /// The place of who is to hold what is fetched from a queue: who holds something of it, or else
 /// nothing at all.
-fn getter_for(consumers: &[Consumer], queue: QueueId) -> Option<usize> {
-    let place_of = |is_it: &dyn Fn(&Consumer) -> bool| consumers.iter().position(|c| c.state == State::Get && is_it(c));
+fn getter_for(consumers: &Consumers, queue: QueueId) -> Option<usize> {
+    let place_of = |is_it: &dyn Fn(&Consumer) -> bool| consumers.position(|c| c.state == State::Get && is_it(c));
     place_of(&|c| c.queue == queue).or_else(|| place_of(&|c| c.unacked == 0))
 }
 
@@ -133,7 +136,7 @@ pub(super) enum Pending {
     /// A partition drops what is ready.
     Purge(Found),
     /// The shard of a queue deletes it, or says why not.
-    Delete { of: Found, if_unused: bool, if_empty: bool, is_exclusive: bool },
+    Delete { of: Found, if_unused: bool, if_empty: bool, is_exclusive: bool, cancelled: Vec<u32> },
     /// The decision about the beginning or the end of an exchange, and the method that asked for
     /// it.
     Exchange { method: &'static str, name: Bytes },
@@ -211,8 +214,8 @@ pub(super) struct Channel {
     pub(super) is_counted: bool,
     /// The number of the request under way.
     pub(super) request: u64,
-    /// By number, which is the order in which they came.
-    pub(super) consumers: Vec<Consumer>,
+    /// With those who hold what `basic.get` took.
+    pub(super) consumers: Consumers,
     pub(super) last_number: u32,
     /// The prefetch of consumers to come.
     pub(super) prefetch: u16,
@@ -244,7 +247,7 @@ impl Channel {
             waits_for_leader: false,
             is_counted: false,
             request: 0,
-            consumers: Vec::new(),
+            consumers: Consumers::default(),
             last_number: 0,
             prefetch: 0,
             credit: None,
@@ -278,12 +281,7 @@ impl Channel {
 
     #[inline]
     pub(super) fn consumer_at(&self, number: u32) -> Option<usize> {
-        // Most channels have one consumer, or never had more than they have.
-        let guess = (number as usize).wrapping_sub(1);
-        match self.consumers.get(guess) {
-            Some(consumer) if consumer.number == number => Some(guess),
-            _ => self.consumers.binary_search_by_key(&number, |consumer| consumer.number).ok(),
-        }
+        self.consumers.place_of(number)
     }
 
     pub(super) fn next_number(&mut self) -> u32 {
@@ -310,8 +308,7 @@ impl Channel {
             return at;
         }
         let number = self.next_number();
-        self.consumers.push(Consumer::getter(number, queue, partition));
-        self.consumers.len() - 1
+        self.consumers.push(Consumer::getter(number, queue, partition))
     }
 
     /// Forgets a consumer that gets nothing more and holds nothing.
@@ -362,14 +359,32 @@ impl Channel {
     /// The queue of a consumer is gone.
     pub(super) fn cancelled(&mut self, number: u32, cx: &mut Cx<'_, impl Host>) {
         let Some(at) = self.consumer_at(number) else { return };
-        match self.consumers[at].state {
+        let (queue, state) = (self.consumers[at].queue, self.consumers[at].state);
+        // Who deletes a queue is answered first.
+        if state == State::Active && self.puts_off(queue, number) {
+            return;
+        }
+        match state {
             State::Active => cx.client.cancel_notify(self.id, &self.consumers[at].tag),
             // The client asked for the end itself, or is about to be told that the beginning
             // failed.
-            State::Starting | State::Stopping | State::Cancelled | State::Get => {}
+            State::Starting | State::Stopping | State::Cancelled | State::Get | State::Gone => {}
         }
-        if self.consumers[at].state != State::Stopping {
+        // One that was cancelled holds messages, and was told the end already.
+        if !matches!(state, State::Stopping | State::Cancelled) {
             self.stop(at, cx);
+        }
+    }
+
+    /// Whether it waits for the deletion of this queue: it hears of its own consumer of it once that is
+    /// answered.
+    fn puts_off(&mut self, queue: QueueId, number: u32) -> bool {
+        match &mut self.pending {
+            Pending::Delete { of, cancelled, .. } if of.queue == queue => {
+                cancelled.push(number);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -397,8 +412,9 @@ mod tests {
     #[test]
     fn who_holds_nothing_of_one_queue_holds_what_is_fetched_from_the_next() {
         let (first, second, third) = (QueueId(1), QueueId(2), QueueId(3));
-        let mut consumers =
-            vec![Consumer::getter(1, first, PartitionId(0)), Consumer::getter(2, second, PartitionId(0))];
+        let mut consumers = Consumers::default();
+        consumers.push(Consumer::getter(1, first, PartitionId(0)));
+        consumers.push(Consumer::getter(2, second, PartitionId(0)));
         consumers[0].state = State::Active;
         assert_eq!(getter_for(&consumers, first), Some(1), "a consumer proper is something else");
         assert_eq!(getter_for(&consumers, third), Some(1));

@@ -111,11 +111,11 @@ impl Session {
 
     pub(super) fn cancel(&mut self, at: usize, tag: &ConsumerTag, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
-        let active = |c: &&mut Consumer| matches!(c.state, State::Starting | State::Active) && c.tag == *tag;
-        let Some(consumer) = channel.consumers.iter_mut().find(active) else {
+        let Some(found) = channel.consumers.place_of_tag(tag) else {
             // It was cancelled by the server while the request was on its way.
             return cx.client.reply(channel.id, amqp::Reply::Done);
         };
+        let consumer = &mut channel.consumers[found];
         consumer.state = State::Stopping;
         let number = consumer.number;
         self.wait_for(at, Pending::Cancel { number }, cx);
@@ -216,7 +216,7 @@ impl Session {
                 self.tell_audit("queue.purge", &name, Some(ready));
                 cx.client.reply(id, amqp::Reply::QueuePurged { message_count: count(ready) });
             }
-            (Pending::Delete { of: Found { name, .. }, is_exclusive, .. }, Reply::Counted(ready)) => {
+            (Pending::Delete { of: Found { name, .. }, is_exclusive, cancelled, .. }, Reply::Counted(ready)) => {
                 let id = channel.id;
                 // A queue of one connection is nobody else's business, and comes and goes by the
                 // thousand.
@@ -224,6 +224,8 @@ impl Session {
                     self.tell_audit("queue.delete", &name, Some(ready));
                 }
                 cx.client.reply(id, amqp::Reply::QueueDeleted { message_count: count(ready) });
+                let channel = &mut self.channels[at];
+                cancelled.into_iter().for_each(|number| channel.cancelled(number, cx));
             }
             (Pending::Delete { of: Found { name, .. }, .. }, Reply::DeleteRefused { in_use }) => {
                 let why = if in_use { "in use" } else { "not empty" };
@@ -232,8 +234,9 @@ impl Session {
             }
             // The queue went while the request was on its way: for a delete that is as it should
             // be.
-            (Pending::Delete { .. }, Reply::Gone) => {
+            (Pending::Delete { cancelled, .. }, Reply::Gone) => {
                 cx.client.reply(channel.id, amqp::Reply::QueueDeleted { message_count: 0 });
+                cancelled.into_iter().for_each(|number| channel.cancelled(number, cx));
             }
             (Pending::Stat(of) | Pending::Get { of, .. } | Pending::Purge(of), Reply::Gone) => {
                 self.refuse_gone(at, &of.name, cx);

@@ -127,7 +127,7 @@ impl Channel {
 
     /// Takes down all that was counted on the road of messages.
     pub(super) fn take_counts(&mut self, vhost: VhostId, ledger: &Ledger) {
-        for at in 0..self.consumers.len() {
+        for at in 0..self.consumers.places() {
             self.take_consumer(at, ledger);
         }
         let counts = &mut self.counts;
@@ -139,7 +139,7 @@ impl Channel {
     /// before.
     pub(super) fn take_getter(&mut self, queue: QueueId, ledger: &Ledger) {
         let others = |consumer: &Consumer| consumer.state == State::Get && consumer.queue != queue;
-        for at in 0..self.consumers.len() {
+        for at in 0..self.consumers.places() {
             if others(&self.consumers[at]) {
                 self.take_consumer(at, ledger);
             }

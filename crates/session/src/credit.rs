@@ -82,7 +82,7 @@ impl Channel {
             credit.limit = limit;
         }
         let wanted = self.credit.is_some();
-        let active: Vec<usize> = (0..self.consumers.len())
+        let active: Vec<usize> = (0..self.consumers.places())
             .filter(|at| {
                 let consumer = &self.consumers[*at];
                 consumer.state == State::Active && !consumer.no_ack && consumer.granted_only != wanted
@@ -186,8 +186,10 @@ impl Channel {
             }
             let share = free.div_ceil(credit.wanting.len() as u64);
             let Some((number, ready)) = credit.wanting.pop_front() else { return };
-            let at = self.consumers.iter().position(|c| c.number == number && c.granted_only);
-            let Some(consumer) = at.map(|at| &mut self.consumers[at]) else { continue };
+            let Some(at) = self.consumers.place_of(number) else { continue };
+            let Some(consumer) = Some(&mut self.consumers[at]).filter(|consumer| consumer.granted_only) else {
+                continue;
+            };
             if !matches!(consumer.state, State::Starting | State::Active) {
                 continue;
             }

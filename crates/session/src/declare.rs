@@ -291,7 +291,7 @@ impl Session {
             (Ok(_), Some(found)) => found,
         };
         let of = Found { queue, partition, name: Bytes::copy_from_slice(&stripped) };
-        self.wait_for(at, Pending::Delete { of, if_unused, if_empty, is_exclusive }, cx);
+        self.wait_for(at, Pending::Delete { of, if_unused, if_empty, is_exclusive, cancelled: Vec::new() }, cx);
     }
 
     fn purge(&mut self, at: usize, name: Bytes, cx: &mut Cx<'_, impl Host>) {

@@ -27,6 +27,7 @@ mod audit;
 mod channel;
 mod client;
 mod consume;
+mod consumers;
 mod counts;
 mod credit;
 mod declare;

@@ -71,7 +71,7 @@ impl Session {
                 continue;
             }
             let (id, mut late) = (channel.id, Vec::new());
-            for consumer in &mut channel.consumers {
+            for consumer in channel.consumers.iter_mut() {
                 let is_on = matches!(consumer.state, State::Starting | State::Active);
                 let Some(aging) = consumer.aging.as_mut().filter(|_| is_on) else { continue };
                 next = next.min(now + aging.look_every_ms());

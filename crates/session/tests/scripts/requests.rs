@@ -1,7 +1,7 @@
 //! Requests, a channel-wide prefetch, direct reply-to, consumers that hold a message for too long,
 //! and channels that are gone.
 
-use crate::script::{Script, consume, copied_to, declare, get};
+use crate::script::{Script, consume, copied_to, declare, delete, get};
 use amqp::{Event, Properties, Request, Table};
 use broker::ConsumerKey;
 use bytes::Bytes;
@@ -155,6 +155,34 @@ fn a_consumer_whose_queue_is_deleted_hears_of_it_and_one_that_was_not_there_yet_
     assert_eq!(script.said(), ["p1 <- consume 1"], "it is about to be told that the beginning failed");
     script.answer(Reply::Gone);
     assert_eq!(script.said(), ["1: error 404 no queue 'q' in vhost '/'"]);
+}
+
+/// As in RabbitMQ, also where another node leads the queue.
+#[test]
+fn who_deletes_a_queue_is_answered_and_then_hears_of_its_own_consumers_of_it() {
+    for (reply, leader_speaks_first) in [(1, true), (1, false), (0, true), (0, false)] {
+        let reply = if reply > 0 { Reply::Counted(reply) } else { Reply::Gone };
+        let mut script = Script::begun();
+        script.ask(1, consume("q", false));
+        script.answer(Reply::Consuming);
+        script.deliver(1, 1, "held");
+        let (channel, queue) = (script.key(1), broker::QueueId(1));
+        let cancelled = || Effect::Cancelled { consumer: ConsumerKey { channel, number: 1 }, queue };
+        script.ask(1, delete(false));
+        script.said();
+        script.lose_queue("q");
+        if leader_speaks_first {
+            script.effect(channel, cancelled());
+            assert_eq!(script.said(), [""; 0]);
+        }
+        script.answer(reply);
+        if !leader_speaks_first {
+            script.effect(channel, cancelled());
+        }
+        let said = script.said();
+        assert!(said.len() == 2 && said[0].starts_with("1: queue.delete-ok"), "{said:?}");
+        assert_eq!(said[1], "1: basic.cancel c");
+    }
 }
 
 #[test]
