@@ -2,8 +2,8 @@
 
 use amqp::Table;
 use broker::topology::{
-    Actor, Binding, Checked, Command, CommandReply, Effect, ExchangeDeclare, Home, Kind, Name, QueueDeclare,
-    QueueDeclared, Topology,
+    Actor, Binding, Checked, Command, CommandReply, DeclareQueue, DeleteQueue, Effect, ExchangeDeclare, Home, Kind,
+    MACHINE_VERSION, Name, QueueDeclare, QueueDeclared, REPLY_PREFIX, Topology, VhostLimits,
 };
 use broker::{NodeNumber, PartitionId, VhostId};
 
@@ -97,6 +97,46 @@ fn an_exclusive_queue_is_known_to_all_bound_from_anywhere_and_gone_with_its_node
     let (_, effects) = apply_to_both(&Command::EndHome(home), (&mut own, &mut other));
     assert_eq!((effects, own.era(OWN)), (Vec::new(), 1), "that era has ended");
     assert_eq!(Topology::decode_snapshot(&own.encode_snapshot()).expect("it was encoded").era(OWN), 1);
+}
+
+#[test]
+fn what_carries_replies_counts_towards_no_limit_once_all_nodes_know_that() {
+    let (mut own, mut other) = two();
+    let limits = VhostLimits { connections_max: None, queues_max: Some(2) };
+    apply_to_both(&Command::SetVhostLimits { vhost: SLASH, limits }, (&mut own, &mut other));
+    let reply_queue = |name: &str| {
+        Command::DeclareQueue(DeclareQueue {
+            vhost: SLASH,
+            name: Name::from(format!("{REPLY_PREFIX}{name}").as_str()),
+            durable: false,
+            exclusive: Some(7),
+            auto_delete: true,
+            arguments: Table::new(),
+            partition: PartitionId::in_memory(OWN, 1),
+            home: Some(Home { node: OWN, era: 0 }),
+        })
+    };
+    let mut both = |command: &Command| {
+        let (here, there) = (own.apply(command), other.apply(command));
+        assert_eq!(here, there);
+        here.outcome
+    };
+    assert!(both(&reply_queue("1")).is_ok() && both(&reply_queue("2")).is_ok());
+    let early = both(&reply_queue("3")).expect_err("a node of an earlier build refuses it too");
+    assert!(early.to_string().contains("queue limit"), "{early}");
+    both(&Command::RaiseVersion { version: MACHINE_VERSION }).expect("it is lawful");
+    assert!(both(&reply_queue("3")).is_ok());
+    for (name, is_taken) in [("one", true), ("two", true), ("three", false)] {
+        let declared = declare(&own, name, 7, true);
+        assert_eq!(declared.is_ok(), is_taken, "{name}: {declared:?}");
+        let Ok(QueueDeclared::Propose(command)) = declared else { continue };
+        apply_to_both(&command, (&mut own, &mut other));
+    }
+    let again = Topology::decode_snapshot(&own.encode_snapshot()).expect("it was encoded");
+    assert!(declare(&again, "three", 7, true).is_err(), "a snapshot counts the same");
+    let gone = own.find_queue(SLASH, b"one").expect("it was declared").id;
+    apply_to_both(&Command::DeleteQueue(DeleteQueue { queue: gone, keep: Vec::new() }), (&mut own, &mut other));
+    assert!(declare(&own, "three", 7, true).is_ok());
 }
 
 #[test]

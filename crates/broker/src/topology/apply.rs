@@ -244,12 +244,7 @@ impl Topology {
             self.check_queue_equivalent(&self.queues[at], declare)?;
             return Ok(CommandReply::Queue { id: self.queues[at].id, created: false });
         }
-        let [local, replicated] = self.queues.count_in(declare.vhost);
-        // A replicated decision sees replicated queues only; the check before it saw all.
-        // What carries replies on this node is no queue to whoever set a limit.
-        if scope != Scope::Local || !queue::is_of_replies(&declare.name) {
-            self.check_queue_limit(declare, if scope == Scope::Local { local + replicated } else { replicated })?;
-        }
+        self.check_queue_limit(declare, scope)?;
         let shape = self.queue_shape(declare)?;
         let is_local = declare.is_local();
         assert_eq!(is_local, scope == Scope::Local, "what every node knows goes through the log, the rest does not");

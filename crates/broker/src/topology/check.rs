@@ -6,7 +6,7 @@
 
 use amqp::Table;
 
-use super::apply::binding_arguments;
+use super::apply::{Scope, binding_arguments};
 use super::binding::counted_bytes;
 use super::command::{Binding, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind};
 use super::destination::Destination;
@@ -15,7 +15,7 @@ use super::exchange::{self, Exchange};
 use super::exchange_type::{self, ExchangeType};
 use super::name::{NAME_BYTES_MAX, Name};
 use super::pools::Placement;
-use super::queue::{self, Queue};
+use super::queue::{self, Queue, QueueCounts};
 use super::refusal::{Kind, Refusal, Resource};
 use super::scopes::Scopes;
 use super::settings::{ConsumerSettings, QueueType};
@@ -274,7 +274,7 @@ impl Topology {
             self.check_queue_equivalent(queue, &command)?;
             return Ok(QueueDeclared::Existing(queue.id));
         }
-        self.check_queue_limit(&command, self.queues.count_in(command.vhost).iter().sum())?;
+        self.check_queue_limit(&command, Scope::Local)?;
         self.check_linked_exchange(actor, resource, declare.vhost, declare.arguments, "x-dead-letter-exchange")?;
         let shape = self.queue_shape(&command)?;
         let bytes = if declare.arguments.is_empty() { 0 } else { shape.counted_bytes() };
@@ -619,9 +619,20 @@ impl Topology {
         self.check_access(actor, vhost, exchange::resource(name, resource.vhost), Access::Write)
     }
 
-    /// Whether a virtual host with `count` queues takes one more. Errors: 406.
-    pub(super) fn check_queue_limit(&self, declare: &DeclareQueue, count: usize) -> Result<(), Refusal> {
+    /// Whether a virtual host takes one queue more. Errors: 406. A replicated decision sees replicated
+    /// queues only; the check before it sees all. What carries replies is no queue to whoever set a
+    /// limit, also in the log once all nodes agree about that.
+    pub(super) fn check_queue_limit(&self, declare: &DeclareQueue, scope: Scope) -> Result<(), Refusal> {
         let Some(vhost) = self.vhost_of(declare.vhost) else { return Ok(()) };
+        let are_replies_counted = scope == Scope::Replicated && self.counts_replies();
+        if queue::is_of_replies(&declare.name) && !are_replies_counted {
+            return Ok(());
+        }
+        let QueueCounts { local, replicated, replies } = self.queues.count_in(declare.vhost);
+        let count = match scope {
+            Scope::Local => local + replicated,
+            Scope::Replicated => replicated + if are_replies_counted { replies } else { 0 },
+        };
         match vhost.limits.queues_max.filter(|limit| count >= *limit as usize) {
             None => Ok(()),
             Some(limit) => Err(Refusal::precondition_failed(&format!(

@@ -36,13 +36,16 @@ use crate::ids::{NodeNumber, PartitionId, PoolId};
 /// - 5: a quorum queue that asks for fewer copies than there are nodes lives in a pool of that size, and
 ///   only partitions of other pools get a copy on every node.
 /// - 6: a quorum queue may ask for a partition of its own.
-pub const MACHINE_VERSION: u32 = 6;
+/// - 7: queues that carry direct replies do not count towards a virtual host's limit.
+pub const MACHINE_VERSION: u32 = 7;
 /// The version of a topology that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 /// The version from which on the map of partitions decides where queues may be.
 pub(super) const MAP_DECIDES: u32 = 2;
 /// The version from which on hashes of Argon2id are kept.
 const KEEPS_ARGON2ID: u32 = 3;
+/// The version from which on queues of replies are none to a limit.
+const REPLIES_ARE_NO_QUEUES: u32 = 7;
 
 /// Nodes that a cluster may ever have: one that is gone keeps its record.
 pub const NODES_EVER_MAX: usize = 1 << 12;
@@ -213,6 +216,12 @@ impl Topology {
     /// Whether hashes of Argon2id may be kept: all nodes can read them.
     pub fn keeps_argon2id(&self) -> bool {
         self.machine_version >= KEEPS_ARGON2ID
+    }
+
+    /// Whether a queue of replies that every node knows counts towards a virtual host's limit, as it
+    /// did for builds that all nodes may not have left behind yet.
+    pub(super) fn counts_replies(&self) -> bool {
+        self.machine_version < REPLIES_ARE_NO_QUEUES
     }
 
     /// The version that the topology's machine can be raised to, if that is above what it works by:

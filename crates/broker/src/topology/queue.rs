@@ -105,10 +105,26 @@ pub(super) fn is_of_replies(name: &[u8]) -> bool {
     name.starts_with(REPLY_PREFIX.as_bytes())
 }
 
-/// Whether it is none of the queues that a limit counts. What is in the log counts as it always did:
-/// all nodes have to find the same.
-fn is_uncounted(queue: &Queue) -> bool {
-    queue.id.is_local() && queue.is_of_replies()
+/// How many queues of a virtual host there are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct QueueCounts {
+    /// On this node only.
+    pub(super) local: usize,
+    /// Known to every node.
+    pub(super) replicated: usize,
+    /// Of replies, known to every node. Those that this node alone knows nobody counts.
+    pub(super) replies: usize,
+}
+
+impl QueueCounts {
+    fn of_kind(&mut self, queue: &Queue) -> Option<&mut usize> {
+        match (queue.id.is_local(), queue.is_of_replies()) {
+            (true, true) => None,
+            (true, false) => Some(&mut self.local),
+            (false, true) => Some(&mut self.replies),
+            (false, false) => Some(&mut self.replicated),
+        }
+    }
 }
 
 /// All queues, found by name, by id and by owner.
@@ -129,7 +145,7 @@ pub(super) struct Queues {
     shapes: HashTable<Arc<QueueShape>>,
     local_count: usize,
     /// By virtual host: how many live on this node only, and how many do not.
-    vhost_counts: Vec<[usize; 2]>,
+    vhost_counts: Vec<QueueCounts>,
     /// What their arguments take, each queue's for itself.
     pub(super) argument_bytes: BytesByVhost,
 }
@@ -168,9 +184,9 @@ impl Queues {
         self.argument_bytes.add(queue.vhost, queue.shape.counted_bytes());
         let vhost = queue.vhost.0 as usize;
         if self.vhost_counts.len() <= vhost {
-            self.vhost_counts.resize(vhost + 1, [0; 2]);
+            self.vhost_counts.resize(vhost + 1, QueueCounts::default());
         }
-        self.vhost_counts[vhost][usize::from(!queue.id.is_local())] += usize::from(!is_uncounted(&queue));
+        self.vhost_counts[vhost].of_kind(&queue).into_iter().for_each(|count| *count += 1);
         let at = self.slots.insert(queue);
         if at == self.targets.len() {
             self.targets.push(target);
@@ -243,8 +259,7 @@ impl Queues {
         }
         self.local_count -= usize::from(queue.id.is_local());
         self.argument_bytes.take(queue.vhost, queue.shape.counted_bytes());
-        self.vhost_counts[queue.vhost.0 as usize][usize::from(!queue.id.is_local())] -=
-            usize::from(!is_uncounted(&queue));
+        self.vhost_counts[queue.vhost.0 as usize].of_kind(&queue).into_iter().for_each(|count| *count -= 1);
         self.release_shape(&queue.shape);
         queue
     }
@@ -277,9 +292,8 @@ impl Queues {
         if local { self.local_count } else { self.slots.len() - self.local_count }
     }
 
-    /// How many queues of a virtual host live on this node only, those of replies left out, and how
-    /// many do not.
-    pub(super) fn count_in(&self, vhost: VhostId) -> [usize; 2] {
+    /// How many queues a virtual host has.
+    pub(super) fn count_in(&self, vhost: VhostId) -> QueueCounts {
         self.vhost_counts.get(vhost.0 as usize).copied().unwrap_or_default()
     }
 
