@@ -1,5 +1,5 @@
 # The project's commands, each one line to type. Details: CONTRIBUTING.md.
-.PHONY: server test check matrices page-test lab-pages conformance applications migration torture bench examples fuzz dist static image deb
+.PHONY: server test check matrices page-test lab-pages conformance applications migration torture bench examples fuzz dist static image deb verify-packages beside
 
 # Starts the broker: AMQP on 5672, data in ./data.
 server:
@@ -25,6 +25,11 @@ page-test:
 # Client libraries' own test suites against this broker (tens of minutes; needs root for network namespaces, go, a JRE and maven).
 conformance:
 	tests/conformance/run.sh $(SUITES)
+
+# What RabbitMQ 3.10.8 and this broker answer over HTTP, field by field, and what their metrics are called (a minute; needs Debian's
+# rabbitmq-server, and a python3 that has pika: PYTHON).
+beside:
+	tests/conformance/beside.sh
 
 # A Celery worker and services in Node, Java, Go, Ruby and PHP against this broker, which is killed under each of them (minutes; needs
 # python3 with venv, node with npm, a JDK and maven, go; Ruby and PHP come from Debian's packages).
@@ -59,6 +64,10 @@ lab-pages:
 SECONDS = 60
 fuzz:
 	fuzz/run.sh $(SECONDS)
+
+# Scripts, the unit and the Helm chart, without building what is packed (seconds; helm is built once where there is none: needs go).
+verify-packages:
+	packaging/verify.sh
 
 # The program as it is handed out, without symbols (many minutes).
 dist:

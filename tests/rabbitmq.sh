@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # rabbitmq.sh start|stop|kill|version: Debian's RabbitMQ on a folder and ports of its own, with the management API, for tests that
 # restart their broker (BROKER_CONTROL). `start` goes on with what is in the folder and returns once AMQP is served.
-# Environment: RABBITMQ_TEST_FOLDER, RABBITMQ_TEST_PORT (AMQP; +1 is the management API, +2 epmd, +3 Erlang's distribution).
+# Environment: RABBITMQ_TEST_FOLDER, RABBITMQ_TEST_PORT (AMQP; +1 is the management API, +2 epmd, +3 Erlang's distribution, +4
+# metrics where RABBITMQ_TEST_PLUGINS has rabbitmq_prometheus).
 # RABBITMQ_TEST_PLUGINS: more plugins, with commas between them. RABBITMQ_TEST_ROOT: the root of another system in which another
 # release is installed; the folder is then inside of it (as root: `mmdebstrap --variant=minbase --include=rabbitmq-server forky ROOT`).
 # `version` prints the release.
@@ -42,6 +43,9 @@ start)
   fi
   mkdir -p "$root$folder/home" "$root$folder/log" "$root$folder/mnesia"
   printf 'loopback_users.guest = true\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %s\n' $((port + 1)) >"$root$folder/rabbitmq.conf"
+  case ${RABBITMQ_TEST_PLUGINS:-} in
+  *rabbitmq_prometheus*) printf 'prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = %s\n' $((port + 4)) >>"$root$folder/rabbitmq.conf" ;;
+  esac
   # `loopback_users.guest = true` keeps guest to this machine, which is where the tests are.
   echo "[rabbitmq_management${RABBITMQ_TEST_PLUGINS:+,$RABBITMQ_TEST_PLUGINS}]." >"$root$folder/enabled_plugins"
   : >"$root$folder/none.conf"

@@ -5,8 +5,9 @@
 #   tests/conformance/run.sh                      all of them
 #   tests/conformance/run.sh go-amqp091 kombu     some of them
 #
-# Suites: go-amqp091 lapin amqprs kombu py-amqp perftest-seeds. Needs root (network namespaces), go, cargo, openssl, python3 with venv,
-# a JRE and maven; downloads come from package registries. CONFORMANCE is the runners' folder (default ../shared/conformance, beside
+# Suites: go-amqp091 lapin amqprs kombu py-amqp perftest-seeds, and of the management API rabbit-hole (Go) and rabbitmqadmin (that of
+# RabbitMQ 3.10 in Python; the second version too where RABBITMQADMIN_NG names its command). Needs root (network namespaces), go, cargo,
+# openssl, python3 with venv, a JRE and maven, Debian's rabbitmq-server for its rabbitmqadmin; downloads come from package registries. CONFORMANCE is the runners' folder (default ../shared/conformance, beside
 # the project), LAB the scratch folder (default target/conformance), LEVERET_BIN the binary (default: cargo builds a release one).
 #
 # The broker has what the suites expect of one and what the RabbitMQ that they are compared with has: TLS on 5671 with certificates of
@@ -25,7 +26,7 @@ if [ -z "${LEVERET_BIN:-}" ]; then
   LEVERET_BIN=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/leveret
 fi
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(go-amqp091 lapin amqprs kombu py-amqp perftest-seeds)
+[ ${#suites[@]} -gt 0 ] || suites=(go-amqp091 lapin amqprs kombu py-amqp perftest-seeds rabbit-hole rabbitmqadmin)
 
 runner() {
   case $1 in
@@ -99,7 +100,7 @@ serve() { # starts a broker on fresh data and waits until it answers
   data=$LAB/data
   rm -rf "$data"
   # Its own variable for the binary would be an unknown setting to the broker.
-  ip netns exec "$NETNS" env -u LEVERET_BIN "$LEVERET_BIN" server --data-dir "$data" \
+  ip netns exec "$NETNS" env -u LEVERET_BIN "$LEVERET_BIN" server --data-dir "$data" --node-name rabbit@localhost \
     --definitions "$LAB/definitions.json" --auth-mechanisms PLAIN,AMQPLAIN,EXTERNAL,RABBIT-CR-DEMO \
     --certificate-login common_name "${tls[@]}" >"$LAB/broker.log" 2>&1 &
   broker=$!

@@ -9,6 +9,8 @@ use prometheus_client::metrics::MetricType;
 use server::engine::BOUNDS_US;
 use server::handle::NodeFigures;
 use std::fmt::Error;
+use std::sync::OnceLock;
+use std::time::UNIX_EPOCH;
 
 /// A histogram that is counted elsewhere: bounds and counts, not added up.
 struct Counted<'s> {
@@ -60,6 +62,13 @@ fn of_queue(row: &QueueRow) -> Labels<'_> {
     vec![("vhost", &row.vhost), ("queue", &row.name)]
 }
 
+/// The second in which the process began. It is reckoned once: who watches for restarts must not see
+/// it change with the clock.
+fn began(uptime_s: f64) -> u64 {
+    static BEGAN: OnceLock<u64> = OnceLock::new();
+    *BEGAN.get_or_init(|| UNIX_EPOCH.elapsed().map_or(0, |now| (now.as_secs_f64() - uptime_s) as u64))
+}
+
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let out = &mut Out { encoder, prefix: self.view.prefix(), is_each: self.view.is_each(), name: String::new() };
@@ -89,6 +98,8 @@ impl Scrape {
             gauge("process_resident_memory_bytes", "Memory that the process holds"),
             self.process.resident_bytes,
         )?;
+        let help = "When the process began, in seconds since 1970";
+        out.one(gauge("process_start_time_seconds", help), began(self.uptime_s))?;
         out.prefix = "leveret_";
         let is_each = out.is_each;
         let help = "Value confirmed and not yet synced, of queues with selective durability";
