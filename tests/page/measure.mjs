@@ -1,16 +1,17 @@
-// What the page costs with many queues: `node measure.mjs [QUEUES]` starts a broker, declares them,
-// opens the page and prints: time to first paint, time until the list is there, the broker's
+// What the page costs with many queues and connections: `node measure.mjs [QUEUES [CONNECTIONS]]` starts a
+// broker, declares and opens them, opens the page and prints: time to first paint, time until the list is there, the broker's
 // processor time and memory without a page and with one that is looked at. LEVERET_BIN names the
 // broker; a release build on a quiet machine is what counts.
 import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import puppeteer from "puppeteer-core";
 
 const count = Number(process.argv[2] ?? 10_000);
+const connections = Number(process.argv[3] ?? 2_000);
 const SECONDS = Number(process.env.SECONDS ?? 60);
 const root = join(dirname(fileURLToPath(import.meta.url)), "../..");
 const binary = process.env.LEVERET_BIN ?? join(root, "target/debug/leveret");
@@ -34,6 +35,30 @@ async function over(what, seconds) {
   const after = cost();
   console.log(`${what}: ${((100 * (after.seconds - before.seconds)) / seconds).toFixed(2)} % of a core over ${seconds} s, ${after.mib} MiB`);
 }
+/** A connection over AMQP that is open and does nothing; by hand, as a client's library is not needed for it. */
+function client() {
+  const short = (text) => Buffer.from([text.length, ...Buffer.from(text)]);
+  const long = (text) => Buffer.concat([Buffer.from([0, 0, 0, text.length]), Buffer.from(text)]);
+  const method = (...parts) => { const body = Buffer.concat(parts); const head = Buffer.alloc(7); head[0] = 1; head.writeUInt32BE(body.length, 3); return Buffer.concat([head, body, Buffer.from([0xce])]); };
+  const said = [
+    [method(Buffer.from([0, 10, 0, 11, 0, 0, 0, 0]), short("PLAIN"), long("\0guest\0guest"), short("en_US"))],
+    [method(Buffer.from([0, 10, 0, 31, 0, 0, 0, 2, 0, 0, 0, 0])), method(Buffer.from([0, 10, 0, 40]), short("/"), Buffer.from([0, 0]))],
+  ];
+  return new Promise((resolve, reject) => {
+    let held = Buffer.alloc(0);
+    const socket = connect(amqp, "127.0.0.1", () => socket.write("AMQP\0\0\t\x01"));
+    socket.on("error", reject);
+    socket.on("data", (bytes) => {
+      held = Buffer.concat([held, bytes]);
+      while (held.length >= 8 && held.length >= held.readUInt32BE(3) + 8) {
+        held = held.subarray(held.readUInt32BE(3) + 8);
+        const next = said.shift();
+        if (next) next.forEach((frame) => socket.write(frame));
+        else resolve(socket);
+      }
+    });
+  });
+}
 try {
   for (;;) if (await api("overview").then(() => true, () => wait(0.2))) break;
   const queues = Array.from({ length: count }, (_, at) => ({ name: `orders.${String(at).padStart(5, "0")}`, vhost: "/", durable: true, auto_delete: false, arguments: { "x-queue-type": at % 2 ? "quorum" : "classic" } }));
@@ -42,6 +67,9 @@ try {
   await api("users/guest", { method: "PUT", body: JSON.stringify({ password: "guest", tags: "administrator" }) });
   await api("permissions/%2F/guest", { method: "PUT", body: JSON.stringify(everything) });
   await api("definitions", { method: "POST", body: JSON.stringify({ queues }) });
+  const open = [];
+  while (open.length < connections) open.push(...await Promise.all(Array.from({ length: Math.min(50, connections - open.length) }, client)));
+  console.log(`${count} queues, ${(await (await api("overview")).json()).object_totals.connections} connections`);
   await over("no page", SECONDS);
   const browser = await puppeteer.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu"] });
   const page = await browser.newPage();
@@ -77,8 +105,12 @@ try {
   await page.evaluate(() => { location.hash = "#/queues?sort=messages&sort_reverse=true"; });
   await wait(2);
   await over("the list of queues open, by messages", SECONDS);
+  await page.evaluate(() => { location.hash = "#/connections"; });
+  await page.waitForSelector("tbody td.name");
+  await over("the list of connections open", SECONDS);
   console.log(`the browser's heap: ${Math.round((await page.metrics()).JSHeapUsedSize / (1 << 20))} MiB`);
   await browser.close();
+  open.forEach((socket) => socket.destroy());
 } finally {
   broker.kill("SIGTERM");
   await new Promise((resolve) => broker.once("exit", resolve));

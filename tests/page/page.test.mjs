@@ -30,7 +30,7 @@ function binary() {
 
 const freePort = () => new Promise((resolve) => { const server = createServer().listen(0, "127.0.0.1", () => { const { port } = server.address(); server.close(() => resolve(port)); }); });
 
-let broker, folder, base, browser, benches = [];
+let broker, folder, base, amqp, browser, benches = [];
 
 async function api(method, path, body, user = "guest:guest") {
   const response = await fetch(`${base}api/${path}`, { method, body: body === undefined ? undefined : JSON.stringify(body), headers: { authorization: `Basic ${btoa(user)}` } });
@@ -52,7 +52,8 @@ async function until(what, ask) {
 
 before(async () => {
   folder = mkdtempSync(join(tmpdir(), "leveret-page-"));
-  const [amqp, http] = [await freePort(), await freePort()];
+  const http = await freePort();
+  amqp = await freePort();
   base = `http://127.0.0.1:${http}/`;
   broker = spawn(binary(), ["server", "--data-dir", join(folder, "data"), "--amqp", `127.0.0.1:${amqp}`, "--management", `127.0.0.1:${http}`], { stdio: "ignore" });
   await until("the broker answers", () => api("GET", "overview"));
@@ -425,6 +426,63 @@ test("a session that ended leads back to the login, and from there to the same p
   await page.waitForSelector(".login");
   await login(page, "guest", "guest");
   await says(page, "Exchanges", "h1");
+  await close(page);
+});
+
+test("publishers are held after a question, every page says what to do about it, and they go on", async () => {
+  const page = await open();
+  const [{ name }] = await api("GET", "nodes?columns=name");
+  const held = async () => (await api("GET", "nodes"))[0].leveret_publishers_held;
+  await go(page, `#/nodes/${encodeURIComponent(name)}`);
+  await press(page, "Hold publishers", ".page-head:not(.minor)");
+  assert.equal(await held(), false, "not before the question is answered");
+  await press(page, "Hold publishers", "dialog[open]");
+  await until("publishers are held", held);
+  await go(page, "#/");
+  await says(page, "An operator holds all publishers", ".banner");
+  await says(page, "Consumers go on and drain the queues", ".banner");
+  await go(page, `#/nodes/${encodeURIComponent(name)}`);
+  await press(page, "Let publishers go on", ".banner");
+  await until("publishers go on", async () => !(await held()));
+  await gone(page, ".banner");
+  await close(page);
+});
+
+test("a virtual host is limited on the page of limits, and the limit taken back", async () => {
+  const page = await open();
+  await go(page, "#/limits");
+  await press(page, "Set a limit", "main section.card:first-of-type");
+  await fill(page, "Which", "second");
+  await press(page, "Go on", "dialog[open]");
+  await fill(page, "Queues", "7");
+  await press(page, "Save", "dialog[open]");
+  const limit = async () => (await api("GET", "vhost-limits/second"))[0]?.value?.["max-queues"];
+  await until("the limit", async () => (await limit()) === 7);
+  await gone(page, "dialog[open]");
+  await says(page, "second", "main section.card:first-of-type table");
+  await press(page, "Change", "main section.card:first-of-type table");
+  await fill(page, "Queues", "");
+  await press(page, "Save", "dialog[open]");
+  await until("no limit", async () => (await limit()) === undefined);
+  await close(page);
+});
+
+test("a connection is closed with a reason, and its page says so", async () => {
+  const names = async () => (await api("GET", "connections?columns=name")).map((one) => one.name);
+  const before = await names();
+  const one = spawn(binary(), ["bench", "--uri", `amqp://127.0.0.1:${amqp}`, "--rate", "1", "--time", "600", "--queue", "closing"], { stdio: "ignore" });
+  benches.push(one);
+  const name = await until("its connections", async () => (await names()).find((known) => !before.includes(known)));
+  const page = await open();
+  await go(page, `#/connections/${encodeURIComponent(name)}`);
+  await press(page, "Close …", ".page-head");
+  await fill(page, "Reason", "it has to move");
+  await press(page, "Close it", "dialog[open]");
+  await until("it is closed", async () => !(await names()).includes(name));
+  await page.waitForFunction(() => location.hash === "#/connections");
+  await go(page, `#/connections/${encodeURIComponent(name)}`);
+  await says(page, "It is closed.", "main");
+  one.kill("SIGKILL");
   await close(page);
 });
 
