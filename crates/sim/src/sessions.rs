@@ -92,6 +92,10 @@ enum Event {
     },
     /// Links are looked at.
     Links,
+    /// Who says on a node what is late by now leads no more.
+    Outvoted {
+        node: usize,
+    },
     /// A node hears that its link to another is gone.
     LinkDown {
         node: usize,
@@ -438,6 +442,7 @@ impl Sessions {
             }
             Event::Forwards { from, to, epoch, packet } => self.arrive(from, to, epoch, &packet),
             Event::Links => self.look_at_links(),
+            Event::Outvoted { node } => self.outvote(node),
             Event::LinkDown { node, life, peer } => self.link_down(node, life, peer),
             Event::Handed { node, life, partition, handed } if self.nodes[node].life == life => {
                 handed.into_iter().for_each(|handed| self.hand(node, partition, handed));

@@ -1,6 +1,7 @@
 //! Links between the nodes behind the sessions: as TCP, they keep their order, and when one breaks
 //! all that was on its way is gone and both ends hear of it, each in its time. For some seconds what
-//! goes one way may be seconds late, while groups elect over it as if nothing were.
+//! goes one way may be seconds late, while groups elect over it as if nothing were: who says it leads no
+//! more by the time when it arrives.
 //!
 //! Invariant: a link comes up only after both ends have heard that the one before it is gone.
 
@@ -54,7 +55,6 @@ impl Sessions {
         if ids.iter().any(|one| ids.iter().any(|other| self.network.is_cut(*one, *other))) {
             self.ledger.cut_at = now;
         }
-        let mut slow = false;
         for higher in 1..self.nodes.len() {
             for lower in 0..higher {
                 let [a, b] = [lower, higher].map(|node| self.nodes[node].id);
@@ -65,7 +65,9 @@ impl Sessions {
                     let (lag, until) = (self.random.between(500, 4_000) * MS, now + self.random.between(1, 4) * SECOND);
                     self.links.between(lower, higher).lag[way] = (lag, until);
                     self.trace.line(now, || format!("link n{} n{} is slow, way {way}", lower + 1, higher + 1));
-                    slow = true;
+                    // It has said something by then.
+                    let (after, node) = (self.random.between(20, 600) * MS, if way == 0 { higher } else { lower });
+                    self.schedule.after(after, Event::Outvoted { node });
                 }
                 let link = self.links.between(lower, higher);
                 let (is_up, rests) = (link.is_up, link.untold > 0 || now < link.rests_until);
@@ -78,9 +80,6 @@ impl Sessions {
                     self.raise_link(lower, higher);
                 }
             }
-        }
-        if slow {
-            self.move_leaders();
         }
     }
 

@@ -14,7 +14,7 @@ use broker::topology::{Command as Change, CommandReply as Decision, Refusal, Top
 use broker::{NodeLife, NodeNumber, PartitionId};
 use node::Announcing;
 use partition::message::MessageView;
-use partition::{Command, Effect, Reply};
+use partition::{Command, Effect, QueuePartition, Reply};
 use std::cell::RefCell;
 use std::sync::Arc;
 use storage::disk::{Crash, SurvivalUnit};
@@ -334,6 +334,20 @@ impl Sessions {
                 true => node.transfer(group, to),
                 false => node.transfer_topology(to),
             }
+        }
+    }
+
+    /// Everything that a node leads goes to others.
+    pub(super) fn outvote(&mut self, node: usize) {
+        if self.phase != Phase::Works {
+            return;
+        }
+        let leads = |group: &usize| self.nodes[node].partition(*group).is_some_and(QueuePartition::is_leading);
+        for group in (0..PARTITIONS as usize).filter(leads).collect::<Vec<_>>() {
+            let next = (node as u64 + self.random.between(1, self.nodes.len() as u64 - 1)) % self.nodes.len() as u64;
+            self.ledger.figures.leaders_moved += 1;
+            let to = self.nodes[next as usize].id;
+            self.nodes[node].transfer(group, to);
         }
     }
 
