@@ -42,7 +42,7 @@ function client() {
   const method = (...parts) => { const body = Buffer.concat(parts); const head = Buffer.alloc(7); head[0] = 1; head.writeUInt32BE(body.length, 3); return Buffer.concat([head, body, Buffer.from([0xce])]); };
   const said = [
     [method(Buffer.from([0, 10, 0, 11, 0, 0, 0, 0]), short("PLAIN"), long("\0guest\0guest"), short("en_US"))],
-    [method(Buffer.from([0, 10, 0, 31, 0, 0, 0, 2, 0, 0, 0, 0])), method(Buffer.from([0, 10, 0, 40]), short("/"), Buffer.from([0, 0]))],
+    [method(Buffer.from([0, 10, 0, 31, 0, 1, 0, 2, 0, 0, 0, 0])), method(Buffer.from([0, 10, 0, 40]), short("/"), Buffer.from([0, 0]))],
   ];
   return new Promise((resolve, reject) => {
     let held = Buffer.alloc(0);
@@ -51,10 +51,12 @@ function client() {
     socket.on("data", (bytes) => {
       held = Buffer.concat([held, bytes]);
       while (held.length >= 8 && held.length >= held.readUInt32BE(3) + 8) {
+        const number = held.readUInt16BE(9);
         held = held.subarray(held.readUInt32BE(3) + 8);
         const next = said.shift();
         if (next) next.forEach((frame) => socket.write(frame));
-        else resolve(socket);
+        else if (number === 41) resolve(socket);
+        else reject(new Error(`method ${number} instead of open-ok`));
       }
     });
   });
