@@ -47,6 +47,10 @@ fn forget(number: u32) -> Command {
     Command::ChangeNodes(NodeChange::Forget(NodeNumber(number)))
 }
 
+fn forget_as_of(number: u32, forgotten: u32) -> Command {
+    Command::ChangeNodes(NodeChange::ForgetAsOf { number: NodeNumber(number), forgotten })
+}
+
 fn declare(name: &str, partition: u32) -> Command {
     Command::DeclareQueue(DeclareQueue {
         vhost: VhostId(0),
@@ -76,7 +80,8 @@ fn command() -> impl Strategy<Value = Command> {
             put_partition(id, pool, &members, stage)
         }),
         2 => (0..3u128, 3..6u32).prop_map(|(folder, can)| join(folder, can)),
-        1 => (0..6u32).prop_map(|number| Command::ChangeNodes(NodeChange::Forget(NodeNumber(number)))),
+        1 => (0..6u32).prop_map(forget),
+        1 => (0..6u32, 0..3u32).prop_map(|(number, forgotten)| forget_as_of(number, forgotten)),
         1 => (0..=MACHINE_VERSION).prop_map(|version| Command::RaiseVersion { version }),
         3 => (0..4u32, 0..7u32).prop_map(|(name, partition)| declare(&format!("q{name}"), partition)),
         3 => (0..4u32, 0..20u32, 1..4i32).prop_map(|(name, partition, size)| {
@@ -292,7 +297,7 @@ fn a_node_that_joins_votes_first_and_has_copies_then() {
         assert_eq!(topology.members_wanted(PartitionId(partition)), numbers(&[1, 2, 3, 4]));
     }
     let snapshot = topology.encode_snapshot();
-    assert_eq!(&snapshot[..6], b"LVTO\x07\x06");
+    assert_eq!(&snapshot[..6], b"LVTO\x07\x08");
     assert_eq!(
         &snapshot[snapshot.len() - 18..],
         b"\x01\x04\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
@@ -328,6 +333,34 @@ fn who_has_the_name_or_the_address_of_another_or_an_old_build_does_not_join() {
 }
 
 #[test]
+fn of_two_nodes_that_leave_by_one_look_the_second_is_refused() {
+    let mut topology = three();
+    let forgotten = topology.nodes_forgotten();
+    let [first, second] = [1, 2].map(|number| topology.forgetting(NodeNumber(number), forgotten));
+    topology.apply(&first).outcome.unwrap();
+    let why = topology.apply(&second).outcome.unwrap_err().to_string();
+    assert!(why.contains("another node was forgotten meanwhile"), "{why}");
+    assert_eq!(topology.members_wanted(PartitionId(0)), numbers(&[2, 3]));
+    topology.apply(&first).outcome.expect("it is gone, as was asked");
+    // Who has looked again may.
+    let again = topology.forgetting(NodeNumber(2), topology.nodes_forgotten());
+    topology.apply(&again).outcome.unwrap();
+    assert_eq!(topology.members_wanted(PartitionId(0)), numbers(&[3]));
+}
+
+#[test]
+fn nodes_that_do_not_all_know_better_are_forgotten_as_before() {
+    let mut topology = Topology::new();
+    topology.apply(&Command::RaiseVersion { version: 5 }).outcome.unwrap();
+    for number in 1..=3 {
+        topology.apply(&put_founder(number)).outcome.unwrap();
+    }
+    assert_eq!(topology.forgetting(NodeNumber(1), 0), forget(1));
+    let why = topology.apply(&forget_as_of(1, 0)).outcome.unwrap_err().to_string();
+    assert!(why.contains("a leveret that can do it"), "{why}");
+}
+
+#[test]
 fn who_is_forgotten_counts_nowhere_and_never_comes_back() {
     let mut topology = three();
     topology.apply(&join(7, MACHINE_VERSION)).outcome.unwrap();
@@ -354,14 +387,15 @@ fn who_is_forgotten_counts_nowhere_and_never_comes_back() {
 /// The bytes of docs/formats/topology.md.
 #[test]
 fn commands_of_the_map_have_these_bytes() {
-    let golden: [(Command, &[u8]); 7] = [
-        (put_node(300, NodeStanding::Member), b"\x01\x28\xac\x02\x06a@host\x06host:1\x01\x06\x01"),
+    let golden: [(Command, &[u8]); 8] = [
+        (put_node(300, NodeStanding::Member), b"\x01\x28\xac\x02\x06a@host\x06host:1\x01\x08\x01"),
         (put_pool(1, 16), b"\x01\x29\x01\x06pool-1\x01\x10\x03"),
         (put_partition(7, 1, &[1, 3, 200], PartitionStage::Serving), b"\x01\x2a\x07\x01\x01\x03\x01\x03\xc8\x01"),
         (put_partition(7, 1, &[], PartitionStage::Retired), b"\x01\x2a\x07\x01\x02\x00"),
         (Command::RaiseVersion { version: 2 }, b"\x01\x2b\x02"),
         (join(258, 4), b"\x01\x2d\x02\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x0cnew-258@host\x09new-258:1\x04\x01"),
         (forget(300), b"\x01\x2e\xac\x02"),
+        (forget_as_of(300, 2), b"\x01\x2f\xac\x02\x02"),
     ];
     for (command, bytes) in golden {
         assert_eq!(&command.encode()[..], bytes, "{command:?}");
@@ -387,7 +421,7 @@ fn a_snapshot_has_the_map_at_its_end_and_one_of_version_3_has_none() {
     topology.apply(&Command::RaiseVersion { version: 2 }).outcome.unwrap();
     let after = topology.encode_snapshot();
     assert_eq!(&after[..6], b"LVTO\x04\x02");
-    let map = b"\x01\x01\x06a@host\x06host:1\x01\x06\x01\x01\x01\x06pool-1\x01\x01\x03\x01\x01\x01\x01\x01\x01";
+    let map = b"\x01\x01\x06a@host\x06host:1\x01\x08\x01\x01\x01\x06pool-1\x01\x01\x03\x01\x01\x01\x01\x01\x01";
     assert_eq!(&after[before.len() - 3..], &map[..]);
     assert!(topology.is_untouched(), "nobody declared anything");
 

@@ -19,7 +19,7 @@ use crate::shard::{Arrival, Look, Outsider, Parcel};
 use crate::spans::{SpanFigures, Spans};
 use crate::topology_log::Answer;
 use broker::topology::{
-    Actor, Checked, Command, CommandReply, HashAlgorithm, Name, NodeChange, NodeStanding, PasswordHash, QueueDeclare,
+    Actor, Checked, Command, CommandReply, HashAlgorithm, Name, NodeStanding, PasswordHash, QueueDeclare,
     QueueDeclared, Refusal, SALT_BYTES, Token, Topology,
 };
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
@@ -497,11 +497,13 @@ impl Handle {
 
     /// Has the cluster forget this node, which ends then. Comes back once that is decided.
     ///
-    /// - Before: it leads nothing, and the others decide without it.
-    pub async fn leave(&self) -> Result<(), ChangeError> {
+    /// - Before: it leads nothing, and the others decide without it, as somebody saw when so many nodes had been
+    ///   `forgotten`.
+    pub async fn leave(&self, forgotten: u32) -> Result<(), ChangeError> {
         let shared = self.shared();
         shared.leaves.store(true, Ordering::Relaxed);
-        let forget = self.change(Command::ChangeNodes(NodeChange::Forget(self.own_node())));
+        let command = self.topology().forgetting(self.own_node(), forgotten);
+        let forget = self.change(command);
         // Who decides may end its link to this node before the answer is on its way.
         let is_forgotten = async {
             while !shared.links.get().is_some_and(|links| links.is_forgotten()) {

@@ -37,7 +37,8 @@ use crate::ids::{NodeNumber, PartitionId, PoolId};
 ///   only partitions of other pools get a copy on every node.
 /// - 6: a quorum queue may ask for a partition of its own.
 /// - 7: queues that carry direct replies do not count towards a virtual host's limit.
-pub const MACHINE_VERSION: u32 = 7;
+/// - 8: a node is forgotten as of what was looked at: not where another one was since.
+pub const MACHINE_VERSION: u32 = 8;
 /// The version of a topology that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 /// The version from which on the map of partitions decides where queues may be.

@@ -628,7 +628,7 @@ impl Command {
                 Command::PutPartition { id, partition }
             }
             44 => Command::EndHome(read_home(reader)?),
-            tag @ (NodeChange::JOIN_TAG | NodeChange::FORGET_TAG) => {
+            tag @ (NodeChange::JOIN_TAG | NodeChange::FORGET_TAG | NodeChange::FORGET_AS_OF_TAG) => {
                 Command::ChangeNodes(NodeChange::read(tag, reader)?)
             }
             43 => Command::RaiseVersion { version: reader.machine_version()? },

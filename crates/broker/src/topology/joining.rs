@@ -6,6 +6,7 @@
 //! ```text
 //! join   = 16 bytes folder (little-endian), name, address (a name), number topology version, number queues version
 //! forget = number node
+//! forget as of = number node, number nodes forgotten before
 //! folder = number node, 16 bytes folder: of every node that joined, in the snapshot
 //! ```
 
@@ -20,6 +21,8 @@ use crate::ids::{NodeNumber, PartitionId};
 
 /// The version from which on nodes join and are forgotten.
 const NODES_COME_AND_GO: u32 = 4;
+/// The version from which on nodes are forgotten as of what was looked at.
+const FORGETS_AS_OF: u32 = 8;
 /// Nodes of a cluster at a time: each has a copy of all that does not ask for fewer.
 pub const NODES_MAX: usize = 9;
 const FOLDER_BYTES: usize = 16;
@@ -44,11 +47,20 @@ pub enum NodeChange {
     Join(Newcomer),
     /// A node is gone for ever, and every partition does without it; nothing if it was said before.
     Forget(NodeNumber),
+    /// The same, if no other node was forgotten since somebody looked whether the others can do without this
+    /// one: groups that do without one node first may not be able to do without a second.
+    ForgetAsOf {
+        /// The node.
+        number: NodeNumber,
+        /// How many were forgotten by then.
+        forgotten: u32,
+    },
 }
 
 impl NodeChange {
     pub(super) const JOIN_TAG: u8 = 45;
     pub(super) const FORGET_TAG: u8 = 46;
+    pub(super) const FORGET_AS_OF_TAG: u8 = 47;
 
     /// Writes its tag and its fields.
     pub(super) fn write(&self, writer: &mut Writer) {
@@ -65,13 +77,22 @@ impl NodeChange {
                 writer.byte(Self::FORGET_TAG);
                 writer.number(number.0.into());
             }
+            NodeChange::ForgetAsOf { number, forgotten } => {
+                writer.byte(Self::FORGET_AS_OF_TAG);
+                writer.number(number.0.into());
+                writer.number((*forgotten).into());
+            }
         }
     }
 
-    /// Reads the fields behind one of the two tags.
+    /// Reads the fields behind one of the tags.
     pub(super) fn read(tag: u8, reader: &mut Reader<'_>) -> Result<NodeChange, Malformed> {
         if tag == Self::FORGET_TAG {
             return Ok(NodeChange::Forget(NodeNumber(reader.number_u32("node")?)));
+        }
+        if tag == Self::FORGET_AS_OF_TAG {
+            let (number, forgotten) = (NodeNumber(reader.number_u32("node")?), reader.number_u32("nodes forgotten")?);
+            return Ok(NodeChange::ForgetAsOf { number, forgotten });
         }
         let folder = read_folder(reader)?;
         let (name, address) = (reader.name("node name")?, reader.name("address")?);
@@ -100,6 +121,21 @@ impl Topology {
     /// The nodes that are not gone, by number.
     pub fn present_nodes(&self) -> impl Iterator<Item = (NodeNumber, &ClusterNode)> {
         self.nodes().filter(|(_, node)| node.standing != NodeStanding::Gone)
+    }
+
+    /// How many nodes were ever forgotten.
+    pub fn nodes_forgotten(&self) -> u32 {
+        let gone = self.nodes().filter(|(_, node)| node.standing == NodeStanding::Gone).count();
+        u32::try_from(gone).expect("there were few nodes")
+    }
+
+    /// What says that a node is gone for ever. `forgotten`: [`Topology::nodes_forgotten`] before anybody looked
+    /// whether the others can do without it.
+    pub fn forgetting(&self, number: NodeNumber, forgotten: u32) -> Command {
+        Command::ChangeNodes(match self.machine_version >= FORGETS_AS_OF {
+            true => NodeChange::ForgetAsOf { number, forgotten },
+            false => NodeChange::Forget(number),
+        })
     }
 
     /// What a node is called where people read of it: its name, or its number where nobody knows that.
@@ -147,14 +183,19 @@ impl Topology {
         change: &NodeChange,
         effects: &mut Vec<Effect>,
     ) -> Result<CommandReply, Refusal> {
-        if !self.lets_nodes_come_and_go() {
+        let needs = match change {
+            NodeChange::Join(_) | NodeChange::Forget(_) => NODES_COME_AND_GO,
+            NodeChange::ForgetAsOf { .. } => FORGETS_AS_OF,
+        };
+        if self.machine_version < needs {
             return Err(Refusal::precondition_failed(
                 "nodes come and go once every node of the cluster runs a leveret that can do it",
             ));
         }
         match change {
             NodeChange::Join(newcomer) => self.join(newcomer)?,
-            NodeChange::Forget(number) => self.forget(*number, effects)?,
+            NodeChange::Forget(number) => self.forget(*number, None, effects)?,
+            NodeChange::ForgetAsOf { number, forgotten } => self.forget(*number, Some(*forgotten), effects)?,
         }
         self.version += 1;
         Ok(CommandReply::Done)
@@ -193,7 +234,7 @@ impl Topology {
         Ok(())
     }
 
-    fn forget(&mut self, number: NodeNumber, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
+    fn forget(&mut self, number: NodeNumber, forgotten: Option<u32>, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
         let refused = |why: &str| Err(Refusal::precondition_failed(&format!("cannot forget node {}: {why}", number.0)));
         let Some(node) = self.node(number) else { return refused("there is none of that number") };
         if node.standing == NodeStanding::Gone {
@@ -201,6 +242,9 @@ impl Topology {
         }
         if self.present_nodes().count() == 1 {
             return refused("it is the last one");
+        }
+        if forgotten.is_some_and(|forgotten| forgotten != self.nodes_forgotten()) {
+            return refused("another node was forgotten meanwhile; look again whether the others can do without it");
         }
         if let Err(why) = self.retire_without(number) {
             return refused(&why);

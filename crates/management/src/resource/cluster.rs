@@ -13,7 +13,7 @@ use crate::body::Body;
 use crate::call::object_of;
 use crate::listing;
 use broker::PartitionId;
-use broker::topology::{Command, NodeChange, PoolPartition, Queue, QueueType, Topology};
+use broker::topology::{PoolPartition, Queue, QueueType, Topology};
 use serde_json::json;
 use server::handle::Member;
 use std::collections::BTreeSet;
@@ -108,6 +108,7 @@ pub(super) async fn rebalance(cx: Cx<'_>) -> Result<Answer, Refused> {
 pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     let handle = cx.handle();
+    let forgotten = handle.topology().nodes_forgotten();
     let members = handle.members();
     let is_meant = |member: &&Member| member.name.as_bytes() == node || member.number.0.to_string().as_bytes() == node;
     let Some(member) = members.iter().find(is_meant) else {
@@ -143,7 +144,8 @@ pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
             "{what} has no leader without {name}, which may be the only one that has what is in it: {advice}"
         ));
     }
-    handle.change(Command::ChangeNodes(NodeChange::Forget(number))).await?;
+    let forget = handle.topology().forgetting(number, forgotten);
+    handle.change(forget).await?;
     tracing::info!(node = %name, number = number.0, "a node was forgotten");
     Ok(Answer::done())
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the cluster is asked only once the others have all that is confirmed and decide without this
 //! node: each group is led by another one, and a majority of its votes is on others that keep up and are not
-//! drained themselves.
+//! drained themselves. What was looked at still holds when the cluster forgets it: no other node was forgotten since.
 
 use super::Cx;
 use super::whole::{LEADING, in_step, members};
@@ -31,8 +31,10 @@ pub(super) async fn leave(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
             handle.facts().node_name
         )));
     }
+    // Whoever leaves at the same time looks at the same nodes: one of the two is refused.
+    let forgotten = handle.topology().nodes_forgotten();
     check(cx, true).await?;
-    handle.leave().await?;
+    handle.leave(forgotten).await?;
     Ok(Answer::done())
 }
 
