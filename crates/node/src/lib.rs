@@ -23,6 +23,7 @@ mod log_queue;
 mod log_writer;
 mod memory;
 mod open_error;
+mod open_extents;
 mod opening;
 mod own_disk;
 mod placement;
@@ -55,6 +56,7 @@ pub use log_queue::{LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MA
 pub use log_writer::{Listener, LogWriter};
 pub use memory::Memory;
 pub use open_error::OpenError;
+pub use open_extents::OpenExtents;
 pub use opening::{
     Begin, Brought, Groups, Started, bring_back, bring_back_among_others, drop_orphans, found_among_others,
 };

@@ -8,6 +8,7 @@
 
 use crate::completions::Completion;
 use crate::log_writer::Listener;
+use crate::open_extents::OpenExtents;
 use broker::PartitionId;
 use partition::extent_copy::{Copied, copy_runs, write_received};
 use partition::outputs::Job;
@@ -55,6 +56,8 @@ pub struct Upkeep<D: Disk> {
     wal: WalReader<D>,
     spares: SparePreparer<D>,
     checkpoints: CheckpointStore<D>,
+    /// What readers keep open.
+    open: OpenExtents<D>,
     next_extent: u32,
     is_preparing: bool,
     put_off: VecDeque<PutOff>,
@@ -63,16 +66,17 @@ pub struct Upkeep<D: Disk> {
 }
 
 impl<D: Disk> Upkeep<D> {
-    /// Upkeep of a folder whose next extent has this number.
+    /// Upkeep of a folder whose next extent has this number, and of which `open` is kept open to be read.
     pub fn new(
         (disk, folder_id): (Arc<D>, u128),
         wal: WalReader<D>,
         spares: SparePreparer<D>,
         checkpoints: CheckpointStore<D>,
+        open: OpenExtents<D>,
         next_extent: u32,
     ) -> Upkeep<D> {
         let (is_preparing, put_off, until) = (false, VecDeque::new(), None);
-        Upkeep { disk, folder_id, wal, spares, checkpoints, next_extent, is_preparing, put_off, until }
+        Upkeep { disk, folder_id, wal, spares, checkpoints, open, next_extent, is_preparing, put_off, until }
     }
 
     /// How long to wait for a task before [`Upkeep::go_on`] has something to do; `None`: forever.
@@ -164,7 +168,10 @@ impl<D: Disk> Upkeep<D> {
     /// That a file cannot be deleted costs its room until the next start. A sync that fails is
     /// final, whatever it was for: what else the disk took in and has not, nobody knows.
     fn drop_extent(&self, id: u32) -> Result<(), StorageError> {
-        match remove_extent(&*self.disk, ExtentId(u64::from(id))) {
+        let id = ExtentId(u64::from(id));
+        let removed = remove_extent(&*self.disk, id);
+        self.open.is_deleted(id);
+        match removed {
             Ok(()) => sync_extent_removals(&*self.disk),
             Err(error) => {
                 tracing::warn!(%error, "an extent that is used up could not be deleted; it is at the next start");
@@ -202,9 +209,12 @@ impl<D: Disk> Upkeep<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Reader;
     use broker::QueueId;
     use bytes::Bytes;
     use consensus::LogIndex;
+    use partition::outputs::{Read, ReadAt, ReadBytes, ReadPurpose};
+    use partition::place::Place;
     use storage::disk::Fault;
     use storage::extent::list_extents;
     use storage::{ExtentWriter, FaultyDisk, WalOptions};
@@ -227,7 +237,7 @@ mod tests {
             storage::recover(disk, FOLDER, WalOptions::new(7), FileNo(0), WalPosition::START, &mut |_, _| {})
                 .expect("an empty log");
         let checkpoints = CheckpointStore::open(disk, FOLDER).expect("no checkpoints");
-        Upkeep::new((disk.clone(), FOLDER), wal.reader(), wal.spare_preparer(), checkpoints, 2)
+        Upkeep::new((disk.clone(), FOLDER), wal.reader(), wal.spare_preparer(), checkpoints, OpenExtents::default(), 2)
     }
 
     #[test]
@@ -241,6 +251,27 @@ mod tests {
         disk.schedule(disk.operations(), Fault::SyncError);
         let error = upkeep.drop_extent(1).expect_err("nobody knows what else was not synced");
         assert!(matches!(error, StorageError::SyncFailed { .. }), "{error}");
+    }
+
+    #[test]
+    fn the_room_of_an_extent_that_was_read_comes_back_when_it_is_deleted() {
+        let disk = Arc::new(FaultyDisk::new(1));
+        let upkeep = upkeep(&disk);
+        let before = disk.used_bytes();
+        let mut used_up = ExtentWriter::create(&disk, FOLDER, ExtentId(1)).expect("there is room");
+        used_up.push(5, 1, &[1; 100_000]).expect("there is room");
+        used_up.finish().expect("there is room");
+        let place = Place::Extent { id: 1, run: 0 };
+        let read = Read {
+            partition: PARTITION,
+            at: ReadAt::Extent { id: 1, run: 0, from: 1, past: 2, bytes_max: 1 << 20 },
+            purpose: ReadPurpose::Messages { queue: QueueId(5), seq: 1, place, is_second: false },
+        };
+        let mut reader = Reader::new(disk.clone(), upkeep.wal.clone(), upkeep.open.clone());
+        let found = reader.read(read);
+        assert!(matches!(found, Completion::Read(_, Ok(ReadBytes::Extent { damage: None, .. }))), "{found:?}");
+        upkeep.drop_extent(1).expect("nothing is wrong");
+        assert_eq!(disk.used_bytes(), before, "nobody reads again, and nobody has to");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use crate::outputs::{Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use broker::QueueId;
+use std::ops::Deref;
 use storage::extent::SalvagedExtent;
 use storage::{Disk, Extent, ExtentId, StorageError, WalReader};
 
@@ -43,11 +44,11 @@ fn failed(error: &StorageError) -> ReadFailed {
 }
 
 /// Reads what `read` asks for. `open` gives an extent, which it may keep open.
-pub fn carry_out<'a, D: Disk>(
+pub fn carry_out<D: Disk, E: Deref<Target = Extent<D>>>(
     read: &Read,
     disk: &D,
     wal: &WalReader<D>,
-    open: impl FnOnce(ExtentId) -> Result<&'a Extent<D>, StorageError>,
+    open: impl FnOnce(ExtentId) -> Result<E, StorageError>,
 ) -> Result<ReadBytes, ReadFailed> {
     match &read.at {
         ReadAt::Wal(location) => {
@@ -83,7 +84,7 @@ pub fn carry_out<'a, D: Disk>(
         }
         ReadAt::Extent { id, run, from, past, bytes_max } => {
             let id = ExtentId(u64::from(*id));
-            let why = match open(id).and_then(|extent| read_run(extent, *run as usize, *from, *bytes_max)) {
+            let why = match open(id).and_then(|extent| read_run(&extent, *run as usize, *from, *bytes_max)) {
                 Ok(messages) => {
                     let wanted = messages.into_iter().filter(|m| m.seq < *past).map(|m| (m.seq, m.body));
                     return Ok(ReadBytes::Extent { messages: wanted.collect(), damage: None });

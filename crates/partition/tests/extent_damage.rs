@@ -116,7 +116,7 @@ fn a_file_that_is_gone_is_told_apart_from_damage_and_from_one_that_cannot_be_ope
     let place = Place::Extent { id: 1, run: 0 };
     let purpose = ReadPurpose::Messages { queue: QueueId(1), seq: 10, place, is_second: false };
     let read = Read { partition: PartitionId(1), at, purpose };
-    let refused = |_| {
+    let refused = |_| -> Result<&Extent<FaultyDisk>, _> {
         let source = std::io::Error::from_raw_os_error(24);
         Err(storage::StorageError::Io { action: "open", file: EXTENT.to_owned(), source })
     };

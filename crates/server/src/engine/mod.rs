@@ -27,8 +27,8 @@ use broker::PartitionId;
 use broker::topology::{DEDICATED_PARTITIONS_MAX, POOL_PARTITIONS_OF_ALL};
 use metadata::{MetadataLog, Proposals};
 use node::{
-    Brought, Completion, Completions, Listener, LogGauges, LogWriter, Member, NodeId, QuarantinedMember, QueueMember,
-    Reader, Share, ShareLimits, Started, TOPOLOGY, Task, TopologyMember, Upkeep, VacantMember,
+    Brought, Completion, Completions, Listener, LogGauges, LogWriter, Member, NodeId, OpenExtents, QuarantinedMember,
+    QueueMember, Reader, Share, ShareLimits, Started, TOPOLOGY, Task, TopologyMember, Upkeep, VacantMember,
 };
 use partition::Tail;
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,11 +215,11 @@ impl Opened {
             Routes(lists.iter().map(to).collect())
         };
         let (reader, spares, epoch) = (wal.reader(), wal.spare_preparer(), Instant::now());
-        let disk = (folder.disk().clone(), folder.identity().folder_id);
-        let upkeep = Upkeep::new(disk, reader.clone(), spares, checkpoints, next_extent);
+        let (disk, open) = ((folder.disk().clone(), folder.identity().folder_id), OpenExtents::default());
+        let upkeep = Upkeep::new(disk, reader.clone(), spares, checkpoints, open.clone(), next_extent);
         let upkeep = upkeep_thread::UpkeepThread { upkeep, epoch, on_quiet: config.on_quiet, routes: routes() };
         let (tasks, run_upkeep) = upkeep.prepare();
-        let (reads, run_reads) = reader_thread::prepare(Reader::new(folder.disk().clone(), reader), routes());
+        let (reads, run_reads) = reader_thread::prepare(Reader::new(folder.disk().clone(), reader, open), routes());
         let prepare = {
             let tasks = Mutex::new(tasks.clone());
             Box::new(move || {

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
 use node::{
     Batch, Begin, Brought, Completions, EndingMember, Groups, LogGauges, LogQueue, LogWriter, Member, OpenError,
-    Quarantined, QuarantinedMember, QueueMember, Reader, Shard, Share, ShareLimits, TopologyMember, Upkeep,
-    VacantMember, Waits, drop_orphans,
+    OpenExtents, Quarantined, QuarantinedMember, QueueMember, Reader, Shard, Share, ShareLimits, TopologyMember,
+    Upkeep, VacantMember, Waits, drop_orphans,
 };
 use partition::machine::{FIRST_MACHINE_VERSION, MACHINE_VERSION};
 use partition::place::file_u32;
@@ -285,7 +285,7 @@ impl Node {
         let (has_peers, folder_id) = (!self.settings.alone, self.folder_id());
         let ids: Vec<u32> = self.group_ids();
         let (disk, gauges) = (self.disk.clone(), Arc::new(LogGauges::default()));
-        let (reader, spares) = (wal.reader(), wal.spare_preparer());
+        let (reader, spares, open) = (wal.reader(), wal.spare_preparer(), OpenExtents::default());
         let lists: BTreeMap<PartitionId, Completions> =
             ids.iter().map(|id| (PartitionId(*id), Completions::default())).collect();
         let count = self.settings.partitions.len();
@@ -359,8 +359,8 @@ impl Node {
             batch: Batch::default(),
             told: files::Told::default(),
             sync_takes: if self.random.chance(50) { (200, 3_000) } else { (50, 600) },
-            reader: Reader::new(disk.clone(), reader.clone()),
-            upkeep: Upkeep::new((disk, folder_id), reader, spares, checkpoints, next_extent),
+            reader: Reader::new(disk.clone(), reader.clone(), open.clone()),
+            upkeep: Upkeep::new((disk, folder_id), reader, spares, checkpoints, open, next_extent),
             tasks: VecDeque::new(),
             is_upkeep_due: false,
             threads,

@@ -357,7 +357,9 @@ impl State {
     }
 
     fn used_bytes(&self) -> u64 {
-        self.names.values().map(|number| self.inodes[number].charged_bytes()).sum()
+        // A file without a name has its room until nobody has it open.
+        let nameless = self.open.keys().filter(|number| !self.names.values().any(|named| named == *number));
+        self.names.values().chain(nameless).map(|number| self.inodes[number].charged_bytes()).sum()
     }
 
     fn cut_power(&mut self) {
