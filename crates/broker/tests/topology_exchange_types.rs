@@ -11,7 +11,7 @@ use amqp::{Table, Value};
 use broker::ids::{PartitionId, VhostId};
 use broker::topology::{
     Actor, Binding, Checked, Command, ExchangeDeclare, HISTORY_LENGTH_DEFAULT, HashOn, HistoryId, Kind, MessageFacts,
-    Name, QueueDeclare, QueueDeclared, Refusal, RouteRequest, Topology,
+    Name, NoFacts, NoRoute, QueueDeclare, QueueDeclared, Refusal, RouteRequest, Topology,
 };
 use bytes::Bytes;
 
@@ -181,6 +181,61 @@ fn every_key_of_a_message_is_followed_and_a_queue_gets_one_copy() {
     assert_eq!(route(&topology, "amq.direct", &["one", "two", "one", "three"], &message), ["a", "b"]);
     assert_eq!(route(&topology, "amq.topic", &["one.x", "two.x"], &message), ["a", "c"]);
     assert_eq!(route(&topology, "", &["c", "a", "c"], &message), ["a", "c"]);
+}
+
+#[test]
+fn a_message_whose_keys_take_too_many_steps_goes_nowhere() {
+    let mut topology = with_queues(&["q"]);
+    exchange(&mut topology, "first", "topic", &[]).unwrap();
+    exchange(&mut topology, "second", "topic", &[]).unwrap();
+    bind(&mut topology, "first", ">second", "#").unwrap();
+    bind(&mut topology, "first", "q", "#").unwrap();
+    for number in 0..1 << 10 {
+        let words: Vec<&str> = (0..10).map(|bit| if number >> bit & 1 == 1 { "a" } else { "*" }).collect();
+        bind(&mut topology, "first", "q", &format!("{}.#.a.#.z{number}", words.join("."))).unwrap();
+        bind(&mut topology, "second", "q", &format!("{}.#.a.#.z{number}", words.join("."))).unwrap();
+    }
+    let key = ["a"; 100].join(".");
+    let with_keys = |count: usize| {
+        let keys = vec![key.as_bytes(); count];
+        let mut out = Vec::new();
+        let request = RouteRequest { vhost: SLASH, exchange: b"first", keys: &keys, facts: &NoFacts };
+        topology.route(&request, &mut out).map(|_| out.len())
+    };
+    assert_eq!(with_keys(10), Ok(1));
+    // Either exchange alone takes these.
+    assert_eq!(with_keys(30), Err(NoRoute::TooMuch));
+    assert_eq!(with_keys(600), Err(NoRoute::TooMuch));
+    assert!(NoRoute::TooMuch.to_string().len() < 200, "it fits into a reply");
+}
+
+#[test]
+fn keys_that_lead_to_the_same_queues_again_and_again_fill_no_memory() {
+    let names: Vec<String> = (0..4000).map(|n| format!("q{n}")).collect();
+    let mut topology = with_queues(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    for name in &names {
+        bind(&mut topology, "amq.topic", name, "#").unwrap();
+        bind(&mut topology, "amq.direct", name, "k").unwrap();
+    }
+    for exchange in ["amq.topic", "amq.direct"] {
+        let mut out = Vec::new();
+        let mut with_keys = |count: usize| {
+            let keys = vec![&b"k"[..]; count];
+            out.clear();
+            out.shrink_to_fit();
+            let request = RouteRequest { vhost: SLASH, exchange: exchange.as_bytes(), keys: &keys, facts: &NoFacts };
+            let route = topology.route(&request, &mut out);
+            (route.map(|_| out.len()), out.capacity())
+        };
+        for few in [1, 3, 200] {
+            let (route, capacity) = with_keys(few);
+            assert_eq!(route, Ok(names.len()), "{few} keys");
+            assert!(capacity <= 1 << 18, "room for {capacity} queues");
+        }
+        let (route, capacity) = with_keys(2000);
+        assert_eq!(route, Err(NoRoute::TooMuch));
+        assert!(capacity <= 1 << 18, "room for {capacity} queues");
+    }
 }
 
 #[test]

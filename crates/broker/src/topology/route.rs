@@ -11,11 +11,18 @@ use super::destination::{Destination, Place};
 use super::exchange::Router;
 use super::message_facts::{Headers, RouteRequest, stable_hash};
 use super::queue::RouteTarget;
+use super::topic::ROUTE_STEPS_MAX;
 
 /// A queue that was found, a node of a trie or a header that was looked up costs about so much less
 /// than to hand a message to a queue. What a route says of its work is these by this number, and
 /// one.
 pub const STEPS_OF_A_TARGET: usize = 8;
+
+/// So many places in `out` are looked through for queues that were found before, at the earliest.
+const REPEATS_SOUGHT_FROM: usize = 1 << 16;
+/// So many times may the keys of one message lead to queues where another key led already; each
+/// costs some tens of nanoseconds.
+const REPEATS_MAX: usize = 1 << 20;
 
 /// Why nobody knows where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,9 +30,12 @@ pub enum NoRoute {
     /// There is no such exchange. `Topology::check_publish` has the refusal for it.
     #[error("no such exchange")]
     NotFound,
-    /// The selectors on its way take too many steps for this message. It goes nowhere rather than
-    /// to some of its queues.
-    #[error("the selectors of the bindings on its way take too long for this message")]
+    /// The bindings on its way take too many steps for this message: their selectors, or their
+    /// wildcards with all its keys. It goes nowhere rather than to some of its queues.
+    #[error(
+        "the bindings on its way take too long for this message: give it fewer keys in CC and BCC and fewer headers, or bind \
+         fewer keys with wildcards and fewer selectors"
+    )]
     TooMuch,
 }
 
@@ -36,7 +46,7 @@ impl Topology {
     /// - `out` is not cleared: what several calls for one message add together comes once each, in
     ///   order of queue id.
     /// - Returns how much work it was: see [`STEPS_OF_A_TARGET`].
-    /// - Errors: see [`NoRoute`], and `out` is as it was.
+    /// - Errors: see [`NoRoute`], and nothing of this call is in `out`.
     /// - Cost: no allocation but growth of `out`, unless more than 16 exchanges are on the way.
     pub fn route(&self, request: &RouteRequest<'_>, out: &mut Vec<RouteTarget>) -> Result<usize, NoRoute> {
         let mut steps = 0;
@@ -70,13 +80,14 @@ impl Topology {
         let RouteRequest { keys, facts, .. } = *request;
         let mut visited: SmallVec<[usize; 16]> = SmallVec::new();
         visited.push(first);
-        let (mut next, mut steps) = (0, 0);
+        let (mut next, mut steps, mut key_steps) = (0, 0, 0);
+        let mut repeats = Repeats::default();
         let mut headers = Headers::new(facts);
         while let Some(&at) = visited.get(next) {
             next += 1;
             steps += 1;
             let mut found = false;
-            let mut visit = |destination: Destination| {
+            let mut visit = |out: &mut Vec<RouteTarget>, destination: Destination| {
                 found = true;
                 match destination.place() {
                     Place::Queue(at) => out.push(self.queues.target(at)),
@@ -90,18 +101,40 @@ impl Topology {
             }
             match &exchange.router {
                 Router::Direct(table) => {
-                    keys.iter().filter_map(|key| table.get(key)).for_each(|found| found.each(&mut visit));
+                    key_steps += keys.len() / STEPS_OF_A_TARGET;
+                    for found in keys.iter().filter_map(|key| table.get(key)) {
+                        found.each(&mut |destination| visit(out, destination));
+                        repeats.look(keys, out)?;
+                    }
                 }
-                Router::Fanout(all) => all.each(&mut visit),
-                Router::Topic(trie) => steps += keys.iter().map(|key| trie.each(key, &mut visit)).sum::<usize>(),
-                Router::Headers(table) => steps += table.each(headers.get(), &mut visit),
-                Router::Selectors(table) => steps += table.each(headers.get(), &mut visit),
+                Router::Fanout(all) => all.each(&mut |destination| visit(out, destination)),
+                Router::Topic(trie) => {
+                    for key in keys {
+                        trie.each(key, &mut key_steps, &mut |destination| visit(out, destination));
+                        repeats.look(keys, out)?;
+                    }
+                }
+                Router::Headers(table) => {
+                    steps += table.each(headers.get(), &mut |destination| visit(out, destination))
+                }
+                Router::Selectors(table) => {
+                    steps += table.each(headers.get(), &mut |destination| visit(out, destination));
+                }
                 Router::Hash(table) => {
                     let hash = headers.hash(&exchange.settings.hash_on, own_key(keys));
-                    table.weighted(hash).into_iter().for_each(visit);
+                    table.weighted(hash).into_iter().for_each(|destination| visit(out, destination));
                 }
-                Router::Modulus(table) => table.modulus(stable_hash(own_key(keys))).into_iter().for_each(visit),
-                Router::Random(table) => table.modulus(facts.random()).into_iter().for_each(visit),
+                Router::Modulus(table) => {
+                    let chosen = table.modulus(stable_hash(own_key(keys)));
+                    chosen.into_iter().for_each(|destination| visit(out, destination));
+                }
+                Router::Random(table) => {
+                    let chosen = table.modulus(facts.random());
+                    chosen.into_iter().for_each(|destination| visit(out, destination));
+                }
+            }
+            if key_steps > ROUTE_STEPS_MAX {
+                return Err(NoRoute::TooMuch);
             }
             if let (false, Some(alternate)) =
                 (found, exchange.alternate.as_ref().or(exchange.policy_alternate.as_ref()))
@@ -113,7 +146,38 @@ impl Topology {
                 }
             }
         }
-        if headers.are_steps_used_up() { Err(NoRoute::TooMuch) } else { Ok(steps) }
+        if headers.are_steps_used_up() { Err(NoRoute::TooMuch) } else { Ok(steps + key_steps) }
+    }
+}
+
+/// Queues that several keys of one message lead to, in exchanges where one key may lead to
+/// thousands. They are taken out while the search goes on: with a thousand keys they would fill the
+/// memory.
+#[derive(Debug, Default)]
+struct Repeats {
+    taken_out: usize,
+    /// From this length on `out` is looked through again.
+    sought_from: usize,
+}
+
+impl Repeats {
+    /// What one more key led to is in `out`. Errors: it was too much.
+    #[inline]
+    fn look(&mut self, keys: &[&[u8]], out: &mut Vec<RouteTarget>) -> Result<(), NoRoute> {
+        if keys.len() == 1 || out.len() < self.sought_from.max(REPEATS_SOUGHT_FROM) {
+            return Ok(());
+        }
+        self.take_out(out)
+    }
+
+    #[cold]
+    fn take_out(&mut self, out: &mut Vec<RouteTarget>) -> Result<(), NoRoute> {
+        let before = out.len();
+        out.sort_unstable_by_key(|target| target.queue);
+        out.dedup_by_key(|target| target.queue);
+        self.taken_out += before - out.len();
+        self.sought_from = out.len() * 2;
+        if self.taken_out > REPEATS_MAX { Err(NoRoute::TooMuch) } else { Ok(()) }
     }
 }
 

@@ -2,8 +2,9 @@
 //! number.
 //!
 //! Invariant: a match visits each trie node at most once, and its cost depends on the words of the
-//! routing key and the wildcards on its way, not on the number of bindings. It allocates nothing,
-//! unless more than 8 words of the key stand behind a `#` that has something behind it.
+//! routing key and the wildcards on its way, not on the number of bindings. Where many wildcards
+//! branch it ends once it has taken [`ROUTE_STEPS_MAX`] steps. It allocates nothing, unless more
+//! than 8 words of the key stand behind a `#` that has something behind it.
 //!
 //! Words are numbered, so that a word of a routing key is hashed once and a step in the trie
 //! compares two numbers. A word that is in no binding has no number and can only be met by a
@@ -19,6 +20,12 @@ use super::hash;
 pub const TOPIC_HASH_WILDCARDS_MAX: usize = 2;
 /// A key has at most 255 bytes, so at most 256 words.
 const WORDS_MAX: usize = 256;
+/// So many steps may all keys of one message take together, in all exchanges on its way. A step is
+/// a tenth of a microsecond where it misses the caches. A key of ten words among a million bindings
+/// takes some tens of them.
+pub(super) const ROUTE_STEPS_MAX: usize = 1 << 18;
+/// To see whether a word of the key stands behind a place costs so much less than a step.
+const STANDS_A_STEP: usize = 16;
 /// No node, no word.
 const NONE: u32 = u32::MAX;
 const ROOT: u32 = 0;
@@ -112,16 +119,17 @@ impl TopicTrie {
     }
 
     /// Calls `visit` with the destinations of every binding key that matches; a queue bound with
-    /// several matching keys comes several times. Returns how many steps that took.
-    pub(super) fn each(&self, key: &[u8], visit: &mut impl FnMut(Destination)) -> usize {
+    /// several matching keys comes several times. Adds how many steps that took to `steps`. Where
+    /// they become more than [`ROUTE_STEPS_MAX`] it ends early, and what it found is not all.
+    pub(super) fn each(&self, key: &[u8], steps: &mut usize, visit: &mut impl FnMut(Destination)) {
         let mut numbers: SmallVec<[u32; WORDS_MAX]> = SmallVec::new();
         for word in words(key) {
             numbers.push(self.word_number(word).unwrap_or(NONE));
         }
         let (stands, knows_stands) = (SmallVec::new(), false);
-        let mut walk = Match { trie: self, words: &numbers, stands, knows_stands, steps: 0, visit };
+        let mut walk = Match { trie: self, words: &numbers, stands, knows_stands, steps: *steps, visit };
         walk.follow(ROOT, 0);
-        walk.steps
+        *steps = walk.steps;
     }
 
     fn child(&self, parent: u32, word: &[u8]) -> Option<u32> {
@@ -270,7 +278,7 @@ struct Match<'a, V> {
     /// behind it is met.
     stands: SmallVec<[(u32, Positions); 8]>,
     knows_stands: bool,
-    /// Nodes and edges that were looked at.
+    /// Nodes and edges that were looked at, with those of the keys before.
     steps: usize,
     visit: &'a mut V,
 }
@@ -291,7 +299,8 @@ impl<V: FnMut(Destination)> Match<'_, V> {
             {
                 self.follow(child, position + 1);
             }
-            if node.star != NONE {
+            // Without a wildcard there is one way, and it is short.
+            if node.star != NONE && self.may_go_on() {
                 self.follow(node.star, position + 1);
             }
         }
@@ -320,12 +329,16 @@ impl<V: FnMut(Destination)> Match<'_, V> {
     /// at once, so that a node is visited once, however many ways a `#` above it leaves to come
     /// there.
     fn follow_all(&mut self, at: u32, positions: &Positions) {
+        if !self.may_go_on() {
+            return;
+        }
         self.steps += 1;
         let (node, end) = (&self.trie.nodes[at as usize], self.words.len());
         if positions.contains(end) {
             node.here.each(self.visit);
         }
         if node.word_children > 0 {
+            self.steps += self.stands.len() / STANDS_A_STEP;
             for known in 0..self.stands.len() {
                 let (word, stands) = &self.stands[known];
                 let Some(behind) = positions.behind_words(stands) else { continue };
@@ -344,6 +357,10 @@ impl<V: FnMut(Destination)> Match<'_, V> {
         if node.hash != NONE {
             self.hash(node.hash, positions.first().expect("nobody comes here from nowhere"));
         }
+    }
+
+    fn may_go_on(&self) -> bool {
+        self.steps <= ROUTE_STEPS_MAX
     }
 
     fn find_stands(&mut self) {
@@ -366,7 +383,7 @@ mod tests {
             trie.add(binding.as_bytes(), Destination::queue(at));
         }
         let mut found = Vec::new();
-        trie.each(key.as_bytes(), &mut |d| found.push(d.number()));
+        trie.each(key.as_bytes(), &mut 0, &mut |d| found.push(d.number()));
         found.sort_unstable();
         found
     }
@@ -405,11 +422,43 @@ mod tests {
             trie.add(binding.as_bytes(), Destination::queue(at));
         }
         let key = format!("{}.z", vec!["a"; 100].join("."));
-        let mut found = 0;
-        let steps = trie.each(key.as_bytes(), &mut |_| found += 1);
+        let (mut found, mut steps) = (0, 0);
+        trie.each(key.as_bytes(), &mut steps, &mut |_| found += 1);
         assert_eq!(found, bindings.len());
         let nodes = trie.sizes().0;
         assert!(steps <= 3 * nodes, "{steps} steps through {nodes} nodes");
+    }
+
+    #[test]
+    fn a_walk_that_branches_everywhere_ends_soon_after_its_steps_are_used_up() {
+        let branches = |bits: u32, tail: &str| {
+            let mut trie = TopicTrie::default();
+            for number in 0..1_usize << bits {
+                let words = (0..bits).map(|bit| if number >> bit & 1 == 1 { "a" } else { "*" });
+                let key = format!("{}.{tail}{number}", words.collect::<Vec<_>>().join("."));
+                trie.add(key.as_bytes(), Destination::queue(number));
+            }
+            trie
+        };
+        let long: Vec<String> = (0..120).map(|n| if n % 2 == 0 { "a".into() } else { format!("z{n}") }).collect();
+        for (trie, key) in [
+            (branches(12, "#.a.#.z"), ["a"; 100].join(".")),
+            (branches(12, "#.*.#.y"), long.join(".")),
+            (branches(12, "z"), ["a"; 13].join(".")),
+        ] {
+            let (mut steps, mut walks) = (0, 0);
+            while steps <= ROUTE_STEPS_MAX {
+                trie.each(key.as_bytes(), &mut steps, &mut |_| {});
+                walks += 1;
+            }
+            assert!(walks > 1, "one key of this trie is not too much");
+            for _ in 0..1000 {
+                let before = steps;
+                trie.each(key.as_bytes(), &mut steps, &mut |_| {});
+                assert!(steps - before <= WORDS_MAX, "{} steps more", steps - before);
+            }
+            assert!(steps <= ROUTE_STEPS_MAX + 2000 * WORDS_MAX);
+        }
     }
 
     proptest::proptest! {
@@ -449,7 +498,7 @@ mod tests {
             trie.remove(key.as_bytes(), Destination::queue(at));
             for (other, key) in keys.iter().enumerate().skip(at + 1) {
                 let mut found = false;
-                trie.each(key.as_bytes(), &mut |d| found |= d == Destination::queue(other));
+                trie.each(key.as_bytes(), &mut 0, &mut |d| found |= d == Destination::queue(other));
                 assert!(found, "{key} is still there after {at} went");
             }
         }
