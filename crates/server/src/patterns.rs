@@ -73,11 +73,9 @@ pub(crate) fn check_cost(
         Command::PutPolicy(put) => put.policy.pattern.check_cost(may_go_on)?,
         Command::PutPermission { permission, .. } => permission.check_cost(may_go_on)?,
         Command::PutTopicPermission { user, vhost, write, read, .. } => {
-            // One that does not compile, or whose virtual host is gone, is refused when it is
-            // decided.
-            let permission = name_of(*vhost).map(|vhost| TopicPermission::new(user, &vhost, write, read));
-            if let Some(Ok(permission)) = permission {
-                permission.check_cost(may_go_on)?;
+            // One whose virtual host is gone is refused when it is decided.
+            if let Some(vhost) = name_of(*vhost) {
+                TopicPermission::new(user, &vhost, write, read)?.check_cost(may_go_on)?;
             }
         }
         _ => {}

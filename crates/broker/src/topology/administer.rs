@@ -52,7 +52,7 @@ impl Topology {
                 self.user_mut(user)?.permissions.remove(vhost);
             }
             Command::PutTopicPermission { user, vhost, exchange, write, read } => {
-                let permission = TopicPermission::new(user, self.vhost_name(*vhost)?, write, read)
+                let permission = TopicPermission::stored(user, self.vhost_name(*vhost)?, write, read)
                     .map_err(|wrong| Refusal::precondition_failed(&wrong.to_string()))?;
                 self.user_mut(user)?.topic_permissions.insert((*vhost, exchange.clone()), permission);
             }

@@ -670,7 +670,7 @@ fn write_permission(writer: &mut Writer, permission: &Permission) {
 
 fn read_pattern(reader: &mut Reader<'_>) -> Result<Pattern, Malformed> {
     let text = reader.text("pattern")?;
-    Pattern::new(text).map_err(|_| reader.malformed("pattern"))
+    Pattern::stored(text).map_err(|_| reader.malformed("pattern"))
 }
 
 fn read_permission(reader: &mut Reader<'_>) -> Result<Permission, Malformed> {
@@ -797,7 +797,7 @@ pub(super) fn read_user(reader: &mut Reader<'_>, vhosts: &[Option<Box<Vhost>>]) 
         let (write, read) = (reader.text("pattern")?, reader.text("pattern")?);
         let vhost_name = vhosts.get(vhost.0 as usize).and_then(Option::as_deref).map(|vhost| &vhost.name);
         let vhost_name = vhost_name.ok_or_else(|| reader.malformed("virtual host"))?;
-        let permission = TopicPermission::new(&name, vhost_name, write, read);
+        let permission = TopicPermission::stored(&name, vhost_name, write, read);
         let permission = permission.map_err(|_| reader.malformed("pattern"))?;
         user.topic_permissions.insert((vhost, exchange), permission);
     }

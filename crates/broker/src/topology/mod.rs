@@ -34,6 +34,7 @@ mod message_headers;
 mod name;
 mod password;
 mod pattern;
+mod pcre;
 mod policy;
 mod policy_plan;
 mod pools;

@@ -1,6 +1,6 @@
 //! Regular expressions over names: what permissions and policies are made of.
 //!
-//! Invariant: a pattern that exists compiles, and asking it never fails: where its search would
+//! Invariant: a pattern that exists compiles, or was stored by an earlier version, and asking it never fails: where its search would
 //! take more steps than [`STEPS_MAX`] it matches nothing, which grants nothing. Two patterns are
 //! equal when their texts are.
 //!
@@ -9,8 +9,8 @@
 //! set: see [`Pattern::check_cost`].
 //!
 //! They are RabbitMQ's: searched for anywhere in the name, case and all, over bytes. PCRE's
-//! look-around works; what this machine cannot compile (callouts, recursion, verbs) is refused when
-//! it is set and not when it is used.
+//! look-around works; what this machine cannot do as PCRE does (callouts, recursion, verbs) is
+//! refused when a pattern is set and not when it is used: see [`super::pcre`].
 
 use std::fmt;
 use std::hash::BuildHasher as _;
@@ -20,6 +20,7 @@ use fancy_regex::{BytesMode, Regex, RegexBuilder};
 use foldhash::fast::FixedState;
 
 use super::name::NAME_BYTES_MAX;
+use super::pcre;
 
 /// Bytes of the text of a pattern.
 pub const PATTERN_BYTES_MAX: usize = 4096;
@@ -58,6 +59,8 @@ enum Matcher {
     Everything,
     /// The empty text, which RabbitMQ takes for `^$`.
     Nothing,
+    /// What an earlier version took and this one would refuse.
+    Never,
     Search(Arc<Search>),
 }
 
@@ -100,6 +103,16 @@ impl Pattern {
         Ok(Self { text: text.into(), matcher })
     }
 
+    /// A pattern that was taken once: one that would be refused now and was taken by an earlier
+    /// version matches nothing, which grants nothing, and keeps its text. Errors: no version took
+    /// it.
+    pub fn stored(text: &str) -> Result<Self, WrongPattern> {
+        Self::new(text).or_else(|wrong| match compile_as_written(text) {
+            Ok(_) => Ok(Self { text: text.into(), matcher: Matcher::Never }),
+            Err(_) => Err(wrong),
+        })
+    }
+
     /// `.*`.
     pub fn everything() -> Self {
         Self { text: ".*".into(), matcher: Matcher::Everything }
@@ -140,6 +153,7 @@ impl Pattern {
         match &self.matcher {
             Matcher::Everything => Ok(true),
             Matcher::Nothing => Ok(name.is_empty()),
+            Matcher::Never => Ok(false),
             Matcher::Search(search) => search.regex.is_match(name).map_err(|_| TooManySteps),
         }
     }
@@ -197,12 +211,27 @@ fn repeats(text: &str) -> u64 {
 }
 
 fn compile(text: &str) -> Result<Regex, WrongPattern> {
+    check_size(text)?;
+    build(&pcre::translate(text).map_err(|what| WrongPattern(format!("it has {what}")))?)
+}
+
+/// As the first versions did, which took what their machine took.
+fn compile_as_written(text: &str) -> Result<Regex, WrongPattern> {
+    check_size(text)?;
+    build(text)
+}
+
+fn check_size(text: &str) -> Result<(), WrongPattern> {
     if text.len() > PATTERN_BYTES_MAX {
         return Err(WrongPattern(format!("it has more than {PATTERN_BYTES_MAX} bytes")));
     }
     if repeats(text) > REPEATS_MAX {
         return Err(WrongPattern("the counts of its repeats are too large together".into()));
     }
+    Ok(())
+}
+
+fn build(text: &str) -> Result<Regex, WrongPattern> {
     RegexBuilder::new(text)
         .unicode_mode(false)
         .bytes_mode(BytesMode::Ascii)

@@ -17,7 +17,7 @@ use hashbrown::HashMap;
 use super::Topology;
 use super::command::{Command, PutPolicy};
 use super::name::Name;
-use super::pattern::TooManySteps;
+use super::pattern::{TooManySteps, WrongPattern};
 use super::policy::{ApplyTo, Policy};
 use super::refusal::Refusal;
 use super::settings::QueueType;
@@ -30,8 +30,11 @@ pub(super) type Held = [Option<Name>; 2];
 const SLICE_PLACES: usize = 4096;
 
 /// Why there is no plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unplanned {
+    /// It is no pattern.
+    #[error("{0}")]
+    Wrong(#[from] WrongPattern),
     /// The pattern cannot be searched for in one of the names.
     #[error("pattern: {0}")]
     Pattern(#[from] TooManySteps),

@@ -90,8 +90,15 @@ struct TopicPattern {
 
 impl TopicPattern {
     fn new(text: &str, user: &Name, vhost: &Name) -> Result<Self, WrongPattern> {
-        let expanded = text.replace("{username}", &user.to_string()).replace("{vhost}", &vhost.to_string());
-        Ok(Self { text: text.to_owned(), pattern: Pattern::new(&expanded)? })
+        Ok(Self { text: text.to_owned(), pattern: Pattern::new(&Self::expanded(text, user, vhost))? })
+    }
+
+    fn stored(text: &str, user: &Name, vhost: &Name) -> Result<Self, WrongPattern> {
+        Ok(Self { text: text.to_owned(), pattern: Pattern::stored(&Self::expanded(text, user, vhost))? })
+    }
+
+    fn expanded(text: &str, user: &Name, vhost: &Name) -> String {
+        text.replace("{username}", &user.to_string()).replace("{vhost}", &vhost.to_string())
     }
 }
 
@@ -100,6 +107,11 @@ impl TopicPermission {
     /// Errors: a pattern does not compile.
     pub fn new(user: &Name, vhost: &Name, write: &str, read: &str) -> Result<Self, WrongPattern> {
         Ok(Self { write: TopicPattern::new(write, user, vhost)?, read: TopicPattern::new(read, user, vhost)? })
+    }
+
+    /// The same of patterns that were taken once; see [`Pattern::stored`].
+    pub(super) fn stored(user: &Name, vhost: &Name, write: &str, read: &str) -> Result<Self, WrongPattern> {
+        Ok(Self { write: TopicPattern::stored(write, user, vhost)?, read: TopicPattern::stored(read, user, vhost)? })
     }
 
     /// Whether both can be asked in time: see [`Pattern::check_cost`].
