@@ -56,7 +56,7 @@ fn an_exclusive_queue_is_known_to_all_bound_from_anywhere_and_gone_with_its_node
     };
     let (reply, _) = apply_to_both(&command, (&mut own, &mut other));
     let CommandReply::Queue { id, created: true } = reply else { panic!("{reply:?}") };
-    assert_eq!((own.exclusive_queues(7), id.is_local()), (&[id][..], false));
+    assert_eq!((own.exclusive_queues(7).collect::<Vec<_>>(), id.is_local()), (vec![id], false));
 
     let locked = declare(&other, "mine", 8, true).expect_err("it is another connection's");
     assert!(locked.contains("405") || locked.contains("exclusive access"), "{locked}");

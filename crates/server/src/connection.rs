@@ -757,6 +757,13 @@ impl Future for ConnectionTask {
         if inner.is_over() {
             let inner_ref = &mut *inner;
             if self.poll_close(inner_ref, cx) {
+                inner.hear_the_end(&client, &local);
+                if inner.is_yielding {
+                    // What goes with it may be much: others have their turns in between.
+                    let next = pin!(tokio::task::yield_now()).poll(cx);
+                    debug_assert!(next.is_pending(), "it wakes this task behind the others");
+                    return Poll::Pending;
+                }
                 inner.end(&client, &local);
                 local.release(&client);
                 return Poll::Ready(());
@@ -778,17 +785,16 @@ impl Future for ConnectionTask {
 }
 
 impl Inner {
-    /// The last thing: whatever the machine has not said yet is heard, so that channels are given
-    /// up.
-    fn end(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
+    /// Whatever the machine has not said yet is heard, so that channels are given up.
+    fn hear_the_end(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
         if !self.amqp.is_finished() {
             self.amqp.handle_disconnect();
         }
-        let now = local.now();
-        self.take_turn(client, local, now);
-        while self.is_yielding {
-            self.take_turn(client, local, now);
-        }
+        self.take_turn(client, local, local.now());
+    }
+
+    /// The last thing.
+    fn end(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
         local.switch.connection_left(self.session.number().0);
         self.input = BytesMut::new();
         self.session.spans_of_connection_end(&Turn { local, client });

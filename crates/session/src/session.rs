@@ -292,6 +292,9 @@ impl Session {
         if !self.replays.is_empty() {
             self.go_on_replaying(cx);
         }
+        if self.farewell.as_ref().is_some_and(|farewell| farewell.is_in_the_middle()) {
+            self.go_on_leaving(cx);
+        }
     }
 
     /// Whether the turn has done so much that others are to be served before the next event.
@@ -303,7 +306,9 @@ impl Session {
     /// Whether something was begun that the next turn goes on with.
     #[inline]
     pub fn is_in_the_middle(&self) -> bool {
-        self.committing.is_some() || !self.replays.is_empty()
+        self.committing.is_some()
+            || !self.replays.is_empty()
+            || self.farewell.as_ref().is_some_and(|farewell| farewell.is_in_the_middle())
     }
 
     /// Takes one event of the machine.

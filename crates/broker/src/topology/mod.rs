@@ -334,9 +334,9 @@ impl Topology {
         self.queues().filter(|queue| !queue.is_of_replies())
     }
 
-    /// The exclusive queues of a connection, in the order of their declares: what goes when it
-    /// closes.
-    pub fn exclusive_queues(&self, connection: u64) -> &[QueueId] {
+    /// The exclusive queues of a connection by id, which is the order of their declares among those
+    /// that this node alone knows, and among those that all know: what goes when it closes.
+    pub fn exclusive_queues(&self, connection: u64) -> impl Iterator<Item = QueueId> {
         self.queues.owned_by(connection)
     }
 

@@ -137,7 +137,8 @@ pub(super) struct Queues {
     by_name: HashTable<u32>,
     by_id: HashTable<u32>,
     /// Exclusive queues by their connection.
-    by_owner: HashMap<u64, Vec<QueueId>, foldhash::fast::FixedState>,
+    /// By id: an owner of many thousands that goes takes them out one after the other.
+    by_owner: HashMap<u64, BTreeSet<QueueId>, foldhash::fast::FixedState>,
     /// Queues in the memory of a node that every node knows.
     by_home: BTreeMap<Home, BTreeSet<QueueId>>,
     /// How many that every node knows live in each partition that has some.
@@ -172,7 +173,7 @@ impl Queues {
             durability: queue.shape.settings.durability.level(),
         };
         if let Some(owner) = queue.exclusive {
-            self.by_owner.entry(owner).or_default().push(queue.id);
+            self.by_owner.entry(owner).or_default().insert(queue.id);
         }
         if let Some(home) = queue.home {
             self.by_home.entry(home).or_default().insert(queue.id);
@@ -238,7 +239,7 @@ impl Queues {
         by_id.map_err(|_| ()).expect("every queue is in the index of ids").remove();
         if let Some(owner) = queue.exclusive {
             let owned = self.by_owner.get_mut(&owner).expect("every exclusive queue is in the index of owners");
-            owned.retain(|id| *id != queue.id);
+            owned.remove(&queue.id);
             if owned.is_empty() {
                 self.by_owner.remove(&owner);
             }
@@ -272,9 +273,9 @@ impl Queues {
         self.targets[at]
     }
 
-    /// The exclusive queues of a connection, in the order of their declares.
-    pub(super) fn owned_by(&self, owner: u64) -> &[QueueId] {
-        self.by_owner.get(&owner).map_or(&[], Vec::as_slice)
+    /// The exclusive queues of a connection, by id.
+    pub(super) fn owned_by(&self, owner: u64) -> impl Iterator<Item = QueueId> {
+        self.by_owner.get(&owner).into_iter().flatten().copied()
     }
 
     /// The nodes in whose memory queues live that every node knows, and those queues.

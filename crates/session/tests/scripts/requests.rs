@@ -238,3 +238,51 @@ fn a_client_that_closes_hears_of_it_once_its_exclusive_queues_are_gone_on_all_no
     script.event(bye());
     assert_eq!(script.said(), ["connection.close-ok"]);
 }
+
+#[test]
+fn many_exclusive_queues_go_a_part_in_each_turn_and_stay_locked_until_then() {
+    let bye = || Event::Closed(amqp::Closed::ByClient { code: 200, text: Bytes::new() });
+    let owner = |is_among_others: bool| {
+        let mut script = Script::begun();
+        if is_among_others {
+            script.among_others();
+        }
+        for number in 0..600 {
+            let (queue, arguments) = (Bytes::from(format!("mine {number}")), Table::new());
+            let (durable, exclusive, auto_delete, passive) = (false, true, false, false);
+            script.ask(1, Request::QueueDeclare { queue, durable, exclusive, auto_delete, arguments, passive });
+            if is_among_others {
+                script.decide();
+            }
+        }
+        script.close(1);
+        script.said();
+        script
+    };
+    let mut script = owner(false);
+    assert_eq!(script.owned_queues(), 600);
+    script.event(bye());
+    assert_eq!((script.owned_queues(), script.said()), (344, vec![]));
+    assert!(script.session.is_in_the_middle());
+    script.turn();
+    assert_eq!((script.owned_queues(), script.said()), (88, vec![]));
+    script.turn();
+    assert_eq!((script.owned_queues(), script.said()), (0, vec!["connection.close-ok".to_owned()]));
+    assert!(!script.session.is_in_the_middle());
+
+    // Those that others know are asked for in parts too, and the answer waits for all of them.
+    let mut script = owner(true);
+    script.event(bye());
+    assert_eq!(script.said().len(), 256);
+    let question = script.question();
+    (0..256).for_each(|_| script.answer_to(question, Reply::Counted(0)));
+    let asked = script.said().len();
+    script.turn();
+    script.turn();
+    assert_eq!(asked + script.said().len(), 344);
+    assert!(!script.session.is_in_the_middle());
+    (0..343).for_each(|_| script.answer_to(question, Reply::Counted(0)));
+    assert_eq!(script.said(), [""; 0]);
+    script.answer_to(question, Reply::Counted(0));
+    assert_eq!(script.said(), ["connection.close-ok"]);
+}

@@ -495,7 +495,7 @@ impl Client for Machine {
 
 /// A session, and all that it speaks with.
 pub(crate) struct Script {
-    session: Session,
+    pub(crate) session: Session,
     pub(crate) machine: Machine,
     pub(crate) node: Node,
     /// How often each channel number was opened.
@@ -578,6 +578,17 @@ impl Script {
         session.begin_turn(cx);
         session.handle_event(event, cx, now);
         session.count_unfinished(0, cx);
+    }
+
+    /// A turn in which no event comes.
+    pub(crate) fn turn(&mut self) {
+        let Script { session, machine, node, .. } = self;
+        session.begin_turn(&mut Cx { client: machine, host: node });
+    }
+
+    /// How many exclusive queues the client has.
+    pub(crate) fn owned_queues(&self) -> usize {
+        self.node.topology.borrow().exclusive_queues(1_000).count()
     }
 
     /// The client says who it is.
