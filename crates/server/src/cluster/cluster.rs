@@ -153,7 +153,10 @@ impl Cluster {
                 "{what} needs cluster_secret_file: what nodes say to each other is for nobody else"
             )));
         };
-        let secret = Secret::read(file).map_err(RunError::Cluster)?;
+        let (secret, open) = Secret::read(file).map_err(RunError::Cluster)?;
+        if let Some(open) = open {
+            tracing::warn!("{open}");
+        }
         let (beginning, peers) = match (join, own) {
             (Some(_), _) if !peers.is_empty() => {
                 return wrong(

@@ -18,7 +18,9 @@ use super::encryption;
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
-use std::io;
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
@@ -32,6 +34,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// A secret has at least so many bytes.
 const SECRET_BYTES_MIN: usize = 16;
 const SECRET_BYTES_MAX: usize = 4096;
+/// So much white space may stand behind it.
+const SPACE_BYTES_MAX: u64 = 64;
 
 /// What all nodes of a cluster know and nobody else.
 #[derive(Clone)]
@@ -50,18 +54,45 @@ impl Secret {
         Secret(bytes.to_vec())
     }
 
-    /// Reads it from a file, without the end of its line. Errors: one line that says what to do.
-    pub(crate) fn read(path: &Path) -> Result<Secret, String> {
+    /// Reads it from a file, without the end of its line, and says where others than this user may
+    /// read or change the file. Errors: one line that says what to do.
+    ///
+    /// A pipe or a device would be waited for, or be read, without an end: only a regular file is
+    /// taken.
+    pub(crate) fn read(path: &Path) -> Result<(Secret, Option<String>), String> {
         let file = path.display();
-        let bytes = std::fs::read(path).map_err(|error| format!("cluster_secret_file {file}: {error}"))?;
-        let end = bytes.trim_ascii_end().len();
-        match end {
-            SECRET_BYTES_MIN..=SECRET_BYTES_MAX => Ok(Secret(bytes[..end].to_vec())),
-            _ => Err(format!(
-                "cluster_secret_file {file} has {end} bytes: a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}; make one with \
-                 `head -c 32 /dev/urandom | base64 > {file}` and copy it to all nodes"
-            )),
+        let help =
+            format!("make one with `(umask 077; head -c 32 /dev/urandom | base64 > {file})` and copy it to all nodes");
+        let wrong = |error: io::Error| format!("cluster_secret_file {file}: {error}");
+        // Without waiting: to open a pipe waits for somebody who writes.
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let opened = File::options().read(true).custom_flags(flags).open(path).map_err(wrong)?;
+        let facts = opened.metadata().map_err(wrong)?;
+        if !facts.is_file() {
+            return Err(format!("cluster_secret_file {file} is no regular file: {help}"));
         }
+        let mut bytes = Vec::new();
+        opened.take(SECRET_BYTES_MAX as u64 + SPACE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(wrong)?;
+        let secret = bytes.trim_ascii_end();
+        if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&secret.len()) {
+            let count = match secret.len() {
+                short @ ..SECRET_BYTES_MIN => format!("{short} bytes"),
+                _ => format!("more than {SECRET_BYTES_MAX} bytes"),
+            };
+            return Err(format!(
+                "cluster_secret_file {file} has {count}: a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}; {help}"
+            ));
+        }
+        let open_to = open_to(&facts, rustix::process::geteuid().as_raw());
+        let warning = open_to.map(|who| {
+            let mode = facts.mode() & 0o777;
+            format!(
+                "cluster_secret_file {file} has mode {mode:o} and belongs to user {}: {who}, and who has the secret is \
+                 believed to be a node; let only the broker's user have it: `chown` it to that user, and `chmod 600 {file}`",
+                facts.uid()
+            )
+        });
+        Ok((Secret(secret.to_vec()), warning))
     }
 
     /// A number that only holders of the secret can make of these words.
@@ -76,6 +107,22 @@ impl Secret {
             mac.update(word);
         }
         mac
+    }
+}
+
+/// Who besides this user and root may read or change a file, if somebody may. Where root lets a
+/// group read a file of its own it is how the broker gets it.
+fn open_to(facts: &Metadata, own: u32) -> Option<&'static str> {
+    let (mode, owner) = (facts.mode(), facts.uid());
+    let groups = if owner == 0 { 0o020 } else { 0o060 };
+    if mode & 0o007 != 0 {
+        Some("every user of the machine may read or change it")
+    } else if mode & groups != 0 {
+        Some("its group may read or change it")
+    } else if owner != 0 && owner != own {
+        Some("that user may read and change it")
+    } else {
+        None
     }
 }
 
@@ -300,6 +347,7 @@ async fn receive<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, Refuse
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
     use tokio::io::duplex;
 
     fn hello(number: u128) -> Hello {
@@ -406,15 +454,58 @@ mod tests {
         });
     }
 
-    #[test]
-    fn a_secret_is_long_enough_and_never_shown() {
+    /// A file of this mode, and what a start says of it.
+    fn read_with_mode(bytes: &[u8], mode: u32) -> Result<(Secret, Option<String>), String> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("secret");
-        std::fs::write(&path, "short\n").expect("written");
-        assert!(Secret::read(&path).expect_err("too short").contains("has 5 bytes"));
-        std::fs::write(&path, "long enough for a secret\n").expect("written");
-        let secret = Secret::read(&path).expect("it is long enough");
+        std::fs::write(&path, bytes).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
+        Secret::read(&path)
+    }
+
+    #[test]
+    fn a_secret_is_long_enough_and_never_shown() {
+        assert!(read_with_mode(b"short\n", 0o600).expect_err("too short").contains("has 5 bytes"));
+        let (secret, _) = read_with_mode(b"long enough for a secret\n", 0o600).expect("it is long enough");
         assert_eq!(secret.0, b"long enough for a secret");
         assert_eq!(format!("{secret:?}"), "Secret(..)");
+        let longest = [&[b'a'; SECRET_BYTES_MAX][..], b"\r\n"].concat();
+        assert_eq!(read_with_mode(&longest, 0o600).expect("it is short enough").0.0.len(), SECRET_BYTES_MAX);
+        for too_long in [SECRET_BYTES_MAX + 1, 1 << 20] {
+            let wrong = read_with_mode(&vec![b'a'; too_long], 0o600).expect_err("too long");
+            assert!(wrong.contains("has more than 4096 bytes"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_neither_read_nor_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, rustix::fs::Mode::RWXU, 0).expect("made");
+        for path in [&pipe, Path::new("/dev/zero"), folder.path()] {
+            let wrong = Secret::read(path).expect_err("it is no file");
+            assert!(wrong.contains("is no regular file: make one with"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_secret_that_others_may_read_or_change_is_told() {
+        let told = |mode| read_with_mode(b"long enough for a secret\n", mode).expect("it is long enough").1;
+        for private in [0o600, 0o400, 0o700] {
+            assert_eq!(told(private), None, "{private:o}");
+        }
+        for open in [0o644, 0o666, 0o602, 0o620] {
+            let warning = told(open).unwrap_or_else(|| panic!("{open:o} is told"));
+            assert!(warning.contains(&format!("mode {open:o}")) && warning.contains("`chmod 600 "), "{warning}");
+        }
+        // Whose it is decides about a group that may read it, and about the rest.
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        std::fs::write(&path, "").expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("set");
+        let facts = std::fs::metadata(&path).expect("it is there");
+        assert_eq!(open_to(&facts, facts.uid()).is_none(), facts.uid() == 0);
+        assert_eq!(open_to(&facts, facts.uid() + 1).is_none(), facts.uid() == 0);
     }
 }
