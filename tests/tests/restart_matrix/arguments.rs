@@ -110,6 +110,10 @@ pub(crate) fn rows() -> Vec<Row> {
             .only(Kind::Quorum),
         argument("x-quorum-initial-group-size", vec![("x-quorum-initial-group-size", 1.into())], None)
             .only(Kind::Quorum),
+        // A node alone refuses one that is true.
+        argument("x-dedicated-partition", vec![("x-dedicated-partition", false.into())], Some(true.into()))
+            .only(Kind::Quorum)
+            .ours(),
         argument("x-quorum-target-group-size", vec![("x-quorum-target-group-size", 1.into())], None)
             .only(Kind::Quorum)
             .ours(),
