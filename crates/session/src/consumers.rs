@@ -18,6 +18,7 @@ pub(super) struct Consumers {
     slots: Vec<Consumer>,
     gone: usize,
     /// Numbers of those that may be cancelled; made when somebody asks for one of many.
+    #[allow(clippy::box_collection)] // Most channels have none, and channels are many.
     by_tag: Option<Box<BTreeMap<ConsumerTag, u32>>>,
 }
 

@@ -133,13 +133,13 @@ mod tests {
         };
         let mut dispatch = Dispatch::new(1, 21, 20);
         dispatch.set_single_active(SingleActive { preempts: true });
-        dispatch.attach(consumer(2)).unwrap();
-        dispatch.attach(consumer(1)).unwrap();
+        dispatch.attach(consumer(2)).expect("nobody is exclusive");
+        dispatch.attach(consumer(1)).expect("nobody is exclusive");
         assert_eq!(dispatch.active(), Some(key(2)), "it came first");
         dispatch.hold(key(1), 1, 3, Some);
         assert_eq!(dispatch.active(), Some(key(1)));
         let next = dispatch.next_consumer().map(|consumer| consumer.key);
-        let head = dispatch.head(None, Some).unwrap();
+        let head = dispatch.head(None, Some).expect("one is ready");
         assert_eq!((next, head.seq), (Some(key(1)), 4));
         dispatch.assign(head, 1, None);
         assert!(dispatch.next_consumer().is_none(), "its prefetch is used up, and the other waits");

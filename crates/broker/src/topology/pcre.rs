@@ -332,6 +332,7 @@ impl Walk<'_> {
     }
 }
 
+#[allow(clippy::large_enum_variant, reason = "few, and gone once the pattern is written")]
 enum Item {
     Byte(u8),
     Set(Set),
