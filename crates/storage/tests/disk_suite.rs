@@ -177,6 +177,8 @@ fn full_disk_refuses_new_space_and_takes_overwrites() {
     assert_eq!(file.write_at(&[1; 1], 16_384).err().unwrap().kind(), ErrorKind::StorageFull);
     file.write_at(&[2; 16_384], 0).unwrap();
     disk.remove("f").unwrap();
+    assert_eq!(disk.free_bytes().unwrap(), 0, "somebody has it open");
+    drop(file);
     assert_eq!(disk.free_bytes().unwrap(), 16_384);
 }
 
