@@ -11,14 +11,13 @@ difference is printed and makes the exit code 1, as does a line of PURPOSE that 
 
 Needs pika. Invariant: nothing of it is about values: what they are, other tests say."""
 
-import fnmatch
 import os
 import re
 import sys
 import time
 import urllib.request
 
-from fields import Broker, purposes
+from fields import Broker, judged
 
 FAMILIES = """
 connection_churn_metrics node_coarse_metrics node_metrics node_persister_metrics ra_metrics auth_attempt_metrics queue_coarse_metrics
@@ -61,26 +60,15 @@ def main():
     if len(sys.argv) not in (6, 7):
         sys.exit(__doc__)
     purpose = sys.argv[6] if len(sys.argv) == 7 else os.path.join(os.path.dirname(__file__), "metric_names.txt")
-    known = {line: 0 for line, _ in purposes(purpose)}
     rabbit_amqp, rabbit_http, rabbit_metrics, amqp, http = sys.argv[1:6]
     with Broker(rabbit_amqp, rabbit_http), Broker(amqp, http):
         # RabbitMQ knows of queues after it took its second sample.
         time.sleep(13)
         found = [one for page, path in PAGES.items() for one in differences(page, scrape(rabbit_metrics, path), scrape(http, path))]
         same = len(scrape(rabbit_metrics, PAGES["total"]).keys() & scrape(http, PAGES["total"]).keys())
-    unknown = 0
-    for page, name, how in found:
-        lines = [line for line in known if fnmatch.fnmatchcase(page, line[0]) and fnmatch.fnmatchcase(name, line[1]) and how[0] == line[2]]
-        for line in lines:
-            known[line] += 1
-        if not lines:
-            unknown += 1
-            print(f"{page}\t{name}\t{how}")
-    needless = [line for line, count in known.items() if count == 0]
-    for line in needless:
-        print("nothing needs:", *line)
+    unknown, is_good = judged(found, purpose)
     print(f"{same} metrics of both, {len(found)} differences, {unknown} of them without a reason")
-    sys.exit(1 if unknown or needless else 0)
+    sys.exit(0 if is_good else 1)
 
 
 if __name__ == "__main__":

@@ -52,12 +52,9 @@ impl ActiveConsumer {
         self.line.remove(&(Reverse(priority), at));
     }
 
-    /// A consumer that attached holds messages of an earlier leader: it was the active one there, and is it here
-    /// where the one that came before it holds nothing.
-    pub(super) fn claim(&mut self, place: Place, key: ConsumerKey, active_holds: bool) {
-        if !active_holds {
-            self.active = Some((place, key));
-        }
+    /// A consumer in line was the active one of an earlier leader, and is it here. Gives the one before.
+    pub(super) fn claim(&mut self, place: Place, key: ConsumerKey) -> Option<ConsumerKey> {
+        self.active.replace((place, key)).map(|(_, before)| before)
     }
 
     /// Settles who is active; `holds`: the active one, attached or cancelled, has unacked messages.

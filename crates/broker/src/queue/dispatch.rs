@@ -446,17 +446,20 @@ impl Dispatch {
             }
         }
         self.refresh(key);
-        if let Some(single) = self.single.as_mut().filter(|single| has_own && single.active() != Some(key)) {
-            let (before, place) = (single.active(), self.attached[&key].in_line);
-            single.claim(place, key, active_holds);
-            if let Some(passed) = before.filter(|before| self.active() != Some(*before))
-                && let Some(attached) = self.attached.get_mut(&passed)
-            {
-                attached.waits = true;
-                self.refresh(passed);
-            }
-            self.choose_active();
+        if has_own && !active_holds {
+            self.claim_active(key);
         }
+    }
+
+    /// Has a consumer that holds something of an earlier leader be the single active one, as it was there.
+    fn claim_active(&mut self, key: ConsumerKey) {
+        let Some(single) = &mut self.single else { return };
+        let passed = single.claim(self.attached[&key].in_line, key).filter(|passed| *passed != key);
+        if let Some((passed, attached)) = passed.and_then(|passed| Some((passed, self.attached.get_mut(&passed)?))) {
+            attached.waits = true;
+            self.refresh(passed);
+        }
+        self.choose_active();
     }
 
     /// Whether the single active consumer, attached or not any more, has unacked messages.

@@ -1,8 +1,8 @@
 //! Regular expressions over names: what permissions and policies are made of.
 //!
-//! Invariant: a pattern that exists compiles, or was stored by an earlier version, and asking it never fails: where its search would
-//! take more steps than [`STEPS_MAX`] it matches nothing, which grants nothing. Two patterns are
-//! equal when their texts are.
+//! Invariant: a pattern that exists compiles, or was stored by an earlier version, and asking it
+//! never fails: where its search would take more steps than [`STEPS_MAX`] it matches nothing, which
+//! grants nothing. Two patterns are equal when their texts are.
 //!
 //! Without look-around and back references a search takes time in proportion to the name. With them
 //! it may have to try again, so it has a limit, and a pattern that reaches it is refused when it is

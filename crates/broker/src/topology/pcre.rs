@@ -486,6 +486,12 @@ impl Set {
 mod tests {
     use super::super::pattern::Pattern;
 
+    fn means(pattern: &str, found: &[&str], not_found: &[&str]) {
+        let compiled = Pattern::new(pattern).unwrap_or_else(|wrong| panic!("{pattern}: {wrong}"));
+        found.iter().for_each(|name| assert!(compiled.matches(name.as_bytes()), "{pattern} in {name:?}"));
+        not_found.iter().for_each(|name| assert!(!compiled.matches(name.as_bytes()), "{pattern} in {name:?}"));
+    }
+
     /// What PCRE says of these was asked of Erlang's `re`.
     #[test]
     fn classes_mean_what_pcre_means() {
@@ -513,9 +519,7 @@ mod tests {
             (r"(?x) ^ [a b] $", &["a", " "], &["c"]),
             (r"^[ä]+$", &["ä"], &["a"]),
         ] {
-            let compiled = Pattern::new(pattern).unwrap_or_else(|wrong| panic!("{pattern}: {wrong}"));
-            found.iter().for_each(|name| assert!(compiled.matches(name.as_bytes()), "{pattern} in {name}"));
-            not_found.iter().for_each(|name| assert!(!compiled.matches(name.as_bytes()), "{pattern} in {name}"));
+            means(pattern, found, not_found);
         }
     }
 
@@ -539,9 +543,7 @@ mod tests {
             (r"^a#b$", &["a#b"], &["a"]),
             (r"^(?i:a)b$", &["Ab"], &["AB"]),
         ] {
-            let compiled = Pattern::new(pattern).unwrap_or_else(|wrong| panic!("{pattern}: {wrong}"));
-            found.iter().for_each(|name| assert!(compiled.matches(name.as_bytes()), "{pattern} in {name:?}"));
-            not_found.iter().for_each(|name| assert!(!compiled.matches(name.as_bytes()), "{pattern} in {name:?}"));
+            means(pattern, found, not_found);
         }
     }
 
