@@ -370,8 +370,7 @@ impl Channel {
             // failed.
             State::Starting | State::Stopping | State::Cancelled | State::Get | State::Gone => {}
         }
-        // One that was cancelled holds messages, and was told the end already.
-        if !matches!(state, State::Stopping | State::Cancelled) {
+        if state != State::Stopping {
             self.stop(at, cx);
         }
     }
