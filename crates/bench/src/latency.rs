@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub const LATENCY_NS_MAX: u64 = 3_600 * crate::clock::SECOND;
 
 /// The percentiles that every table has.
-pub const TOLD: [f64; 7] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99];
+pub const TOLD: [&str; 7] = ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99"];
 
 /// A histogram of latencies.
 pub fn histogram() -> Histogram<u64> {

@@ -10,7 +10,7 @@ use std::io::Write;
 use hdrhistogram::Histogram;
 use page::figures::{count, three};
 
-use crate::latency::Figures;
+use crate::latency::{Figures, TOLD};
 use crate::options::Options;
 use crate::record::{Interval, Latency, Recorded, Run};
 use crate::run::Observer;
@@ -219,8 +219,6 @@ pub fn summary(run: &Run) -> String {
 
 fn percentiles(latency: &Latency) -> String {
     let f = &latency.figures;
-    let names = ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99"];
-    let told: Vec<String> =
-        names.iter().zip(f.told()).map(|(name, value)| format!("{name} {}", three(value))).collect();
+    let told: Vec<String> = TOLD.iter().zip(f.told()).map(|(name, value)| format!("{name} {}", three(value))).collect();
     format!("{} max {} ms", told.join(" "), three(f.max_ms))
 }

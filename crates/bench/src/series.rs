@@ -74,16 +74,7 @@ impl<'a> Series<'a> {
         self.context
     }
 
-    /// Makes a run from words; `broker` is one that was started for it.
-    pub fn run(&mut self, label: &str, words: &[String], broker: Option<&Broker>) -> Result<&mut Recorded, Error> {
-        let options = match parse(words)? {
-            Asked::Run(options) => *options,
-            other => return Err(Error::usage(format!("a run was expected, not {other:?}"))),
-        };
-        self.run_options(label, options, broker)
-    }
-
-    /// Makes a run from options.
+    /// Makes a run; `broker` is one that was started for it.
     pub fn run_options(
         &mut self,
         label: &str,

@@ -4,12 +4,15 @@
 //! Invariant: no value passes here that the arithmetic cannot take. Rates, prices and times are
 //! finite and not negative; counts are whole.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use serde::de::value::MapDeserializer;
 use serde_json::{Map, Value};
+use toml::de::{DeTable, DeValue};
 
 /// The largest file that is read at all; a campaign of years stays far below it.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -85,26 +88,74 @@ impl Document {
 
     /// Reads the text as TOML.
     pub fn toml<T: DeserializeOwned>(&self) -> Result<T, Mistake> {
-        toml::from_str(&self.text).map_err(|error| {
-            let span = error.span().unwrap_or(0..0);
-            let what = error.message().trim().replace('\n', "; ");
-            // serde names a missing field itself; else the key of the line is the field.
-            let field = match what.split_once("missing field `") {
-                Some((_, rest)) => rest.split('`').next().unwrap_or_default().to_owned(),
-                None => self.key_at(span.start),
-            };
-            self.mistake(&span, &field, what)
-        })
+        let table = DeTable::parse(&self.text).map_err(|error| self.of_toml(&error))?;
+        self.check_numbers("", &DeValue::Table(table.into_inner()), 0)?;
+        toml::from_str(&self.text).map_err(|error| self.of_toml(&error))
     }
 
-    /// A mistake at a place of the text.
-    pub fn mistake(&self, at: &Range<usize>, field: &str, what: impl Into<String>) -> Mistake {
-        Mistake { file: self.file.clone(), line: self.line_of(at.start), field: field.to_owned(), what: what.into() }
+    fn of_toml(&self, error: &toml::de::Error) -> Mistake {
+        let at = error.span().unwrap_or(0..0).start;
+        let what = error.message().trim().replace('\n', "; ");
+        // serde names a missing field itself; else the key of the line is the field.
+        let field = named(&what, "missing field").unwrap_or_else(|| self.key_at(at));
+        Mistake { file: self.file.clone(), line: self.line_of(at), field, what }
+    }
+
+    /// That no number of a value is negative or none at all: all of them are prices, rates, times and
+    /// counts. `field` is its key, `at` where it stands.
+    fn check_numbers(&self, field: &str, value: &DeValue<'_>, at: usize) -> Result<(), Mistake> {
+        let number = match value {
+            DeValue::Table(table) => {
+                let mut fields = table.iter();
+                return fields
+                    .try_for_each(|(key, of)| self.check_numbers(key.get_ref(), of.get_ref(), of.span().start));
+            }
+            DeValue::Array(values) => {
+                return values.iter().try_for_each(|of| self.check_numbers(field, of.get_ref(), of.span().start));
+            }
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().parse::<f64>(),
+            DeValue::Float(number) => number.as_str().parse::<f64>(),
+            _ => return Ok(()),
+        };
+        match number {
+            Ok(number) => not_negative(number).map_err(|what| self.mistake(&(at..at), field, what)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// A mistake in a field of the table at a place of the text.
+    pub fn mistake(&self, table: &Range<usize>, field: &str, what: impl Into<String>) -> Mistake {
+        let line = self.line_of(self.place(table.start, field));
+        Mistake { file: self.file.clone(), line, field: field.to_owned(), what: what.into() }
+    }
+
+    /// Accepts fields of a table that are divided by.
+    pub fn above_zero(&self, table: &Range<usize>, fields: &[(&str, Option<f64>)]) -> Result<(), Mistake> {
+        match fields.iter().find(|(_, number)| *number == Some(0.0)) {
+            Some((field, _)) => Err(self.mistake(table, field, "must be above zero")),
+            None => Ok(()),
+        }
     }
 
     /// The line of a byte, from 1.
     pub fn line_of(&self, byte: usize) -> usize {
         1 + self.text.bytes().take(byte).filter(|byte| *byte == b'\n').count()
+    }
+
+    /// Where a field is set in the table that begins at a byte; the table itself where it is not.
+    fn place(&self, table: usize, field: &str) -> usize {
+        let mut at = self.text[..table].rfind('\n').map_or(0, |end| end + 1);
+        for (number, line) in self.text[at..].split_inclusive('\n').enumerate() {
+            let rest = line.trim_start().strip_prefix(field);
+            if rest.is_some_and(|rest| rest.trim_start().starts_with('=')) {
+                return at;
+            }
+            if number > 0 && line.starts_with('[') {
+                break;
+            }
+            at += line.len();
+        }
+        table
     }
 
     /// The key of the line that holds `byte`, as far as one can be seen.
@@ -116,55 +167,82 @@ impl Document {
     }
 }
 
-/// A number of a TOML file, with its place.
+/// A part of a TOML file, with its place.
 pub type Placed<T> = toml::Spanned<T>;
 
-/// Accepts a number that may be a price, a rate or a time: finite and not negative.
-pub fn not_negative(document: &Document, field: &str, number: &Placed<f64>) -> Result<f64, Mistake> {
-    check_not_negative(*number.get_ref()).map_err(|what| document.mistake(&number.span(), field, what))
+fn not_negative(number: f64) -> Result<(), String> {
+    match number {
+        number if !number.is_finite() => Err(format!("must be a finite number, not {number}")),
+        number if number < 0.0 => Err(format!("must not be negative, and is {number}")),
+        _ => Ok(()),
+    }
 }
 
-/// Accepts a number that is divided by: finite and above zero.
-pub fn positive(document: &Document, field: &str, number: &Placed<f64>) -> Result<f64, Mistake> {
-    let value = not_negative(document, field, number)?;
-    if value > 0.0 {
-        return Ok(value);
-    }
-    Err(document.mistake(&number.span(), field, "must be above zero"))
-}
-
-fn check_not_negative(number: f64) -> Result<f64, String> {
-    if !number.is_finite() {
-        return Err(format!("must be a finite number, not {number}"));
-    }
-    if number < 0.0 {
-        return Err(format!("must not be negative, and is {number}"));
-    }
-    Ok(number)
-}
-
-/// The fields of one line of a results file; each is taken once, what is left at the end is
-/// unknown.
+/// One line of a results file: an object. What is null or empty text is not there.
 #[derive(Debug)]
-pub struct Fields<'a> {
+pub struct Line<'a> {
     file: &'a str,
     line: usize,
     map: Map<String, Value>,
 }
 
-impl<'a> Fields<'a> {
-    /// Reads a line as one JSON object.
-    pub fn read(file: &'a str, line: usize, text: &str) -> Result<Fields<'a>, Mistake> {
-        let wrong = |what: String| Mistake { file: file.to_owned(), line, field: String::new(), what };
-        match serde_json::from_str(text) {
-            Ok(Value::Object(map)) => Ok(Fields { file, line, map }),
-            Ok(_) => Err(wrong("each line is one JSON object, this is something else".to_owned())),
-            Err(error) if error.is_eof() => {
-                let field = last_field(text);
-                let what = "the line ends in the middle: half-written".to_owned();
-                Err(Mistake { file: file.to_owned(), line, field, what })
+impl<'a> Line<'a> {
+    /// Reads a line.
+    pub fn read(file: &'a str, line: usize, text: &str) -> Result<Line<'a>, Mistake> {
+        let wrong = |field: String, what: String| Mistake { file: file.to_owned(), line, field, what };
+        let map = match serde_json::from_str(text) {
+            Ok(Value::Object(map)) => map,
+            Ok(_) => {
+                return Err(wrong(String::new(), "each line is one JSON object, this is something else".to_owned()));
             }
-            Err(error) => Err(wrong(format!("not JSON at column {}: {}", error.column(), plain(&error)))),
+            Err(error) if error.is_eof() => {
+                return Err(wrong(last_field(text), "the line ends in the middle: half-written".to_owned()));
+            }
+            Err(error) => {
+                return Err(wrong(String::new(), format!("not JSON at column {}: {}", error.column(), plain(&error))));
+            }
+        };
+        let is_there = |(_, value): &(String, Value)| !value.is_null() && value.as_str() != Some("");
+        let read = Line { file, line, map: map.into_iter().filter(is_there).collect() };
+        let nested = read.map.values().filter_map(Value::as_object).flatten();
+        for (field, value) in read.map.iter().chain(nested) {
+            let number = value.as_f64().map_or(Ok(()), not_negative);
+            number.map_err(|what| read.mistake(field, what))?;
+        }
+        Ok(read)
+    }
+
+    /// Takes a word out of it.
+    pub fn take(&mut self, field: &str) -> Result<String, Mistake> {
+        match self.map.remove(field) {
+            Some(Value::String(text)) => Ok(text),
+            Some(other) => Err(self.mistake(field, format!("must be text, and is {other}"))),
+            None => Err(self.mistake(field, "is missing")),
+        }
+    }
+
+    /// Everything that is left of it. A field that is not known is a mistake, most often of spelling.
+    pub fn fields<T: DeserializeOwned>(&self) -> Result<T, Mistake> {
+        let last = Cell::new("");
+        let fields = self.map.iter().map(|(field, value)| {
+            last.set(field);
+            (field.as_str(), value)
+        });
+        T::deserialize(MapDeserializer::<_, serde_json::Error>::new(fields)).map_err(|error| {
+            let what = plain(&error);
+            match (named(&what, "missing field"), named(&what, "unknown field")) {
+                (Some(field), _) => self.mistake(&field, "is missing"),
+                (_, Some(field)) => self.mistake(&field, "is not a field of this kind of line"),
+                _ => self.mistake(last.get(), what),
+            }
+        })
+    }
+
+    /// Accepts fields that are divided by.
+    pub fn above_zero(&self, fields: &[(&str, f64)]) -> Result<(), Mistake> {
+        match fields.iter().find(|(_, number)| *number == 0.0) {
+            Some((field, _)) => Err(self.mistake(field, "must be above zero")),
+            None => Ok(()),
         }
     }
 
@@ -172,99 +250,12 @@ impl<'a> Fields<'a> {
     pub fn mistake(&self, field: &str, what: impl Into<String>) -> Mistake {
         Mistake { file: self.file.to_owned(), line: self.line, field: field.to_owned(), what: what.into() }
     }
+}
 
-    /// The line, from 1.
-    pub fn line(&self) -> usize {
-        self.line
-    }
-
-    fn take(&mut self, field: &str) -> Option<Value> {
-        self.map.remove(field).filter(|value| !value.is_null())
-    }
-
-    fn required<T>(&self, field: &str, value: Option<T>) -> Result<T, Mistake> {
-        value.ok_or_else(|| self.mistake(field, "is missing"))
-    }
-
-    /// Text that must be there and is not empty.
-    pub fn text(&mut self, field: &str) -> Result<String, Mistake> {
-        let text = self.maybe_text(field)?;
-        self.required(field, text.filter(|text| !text.is_empty()))
-    }
-
-    /// Text that may be absent.
-    pub fn maybe_text(&mut self, field: &str) -> Result<Option<String>, Mistake> {
-        match self.take(field) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(self.mistake(field, format!("must be text, and is {other}"))),
-        }
-    }
-
-    /// A finite number, not negative, that must be there.
-    pub fn number(&mut self, field: &str) -> Result<f64, Mistake> {
-        let number = self.maybe_number(field)?;
-        self.required(field, number)
-    }
-
-    /// A finite number, not negative, that may be absent.
-    pub fn maybe_number(&mut self, field: &str) -> Result<Option<f64>, Mistake> {
-        match self.take(field) {
-            None => Ok(None),
-            Some(Value::Number(number)) => {
-                let number = number.as_f64().expect("serde_json's numbers are f64 without arbitrary precision");
-                check_not_negative(number).map(Some).map_err(|what| self.mistake(field, what))
-            }
-            Some(other) => Err(self.mistake(field, format!("must be a number, and is {other}"))),
-        }
-    }
-
-    /// A count from `first` to `last` that must be there.
-    pub fn count(&mut self, field: &str, first: u64, last: u64) -> Result<u64, Mistake> {
-        let value = self.take(field);
-        let value = self.required(field, value)?;
-        match value.as_u64() {
-            Some(count) if (first..=last).contains(&count) => Ok(count),
-            _ => Err(self.mistake(field, format!("must be a whole number from {first} to {last}, and is {value}"))),
-        }
-    }
-
-    /// A count that may be absent.
-    pub fn maybe_count(&mut self, field: &str) -> Result<Option<u64>, Mistake> {
-        match self.map.contains_key(field) && !self.map[field].is_null() {
-            true => self.count(field, 0, u64::MAX).map(Some),
-            false => {
-                self.map.remove(field);
-                Ok(None)
-            }
-        }
-    }
-
-    /// True or false that may be absent.
-    pub fn maybe_flag(&mut self, field: &str) -> Result<Option<bool>, Mistake> {
-        match self.take(field) {
-            None => Ok(None),
-            Some(Value::Bool(flag)) => Ok(Some(flag)),
-            Some(other) => Err(self.mistake(field, format!("must be true or false, and is {other}"))),
-        }
-    }
-
-    /// An object of its own fields that may be absent.
-    pub fn maybe_object(&mut self, field: &str) -> Result<Option<Fields<'a>>, Mistake> {
-        match self.take(field) {
-            None => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(Fields { file: self.file, line: self.line, map })),
-            Some(other) => Err(self.mistake(field, format!("must be an object, and is {other}"))),
-        }
-    }
-
-    /// Ends the line: a field that nobody asked for is a mistake, most often of spelling.
-    pub fn end(self) -> Result<(), Mistake> {
-        match self.map.keys().next() {
-            None => Ok(()),
-            Some(field) => Err(self.mistake(field, "is not a field of this kind of line")),
-        }
-    }
+/// The field that serde names behind these words.
+fn named(what: &str, words: &str) -> Option<String> {
+    let (_, rest) = what.split_once(words)?;
+    rest.split('`').nth(1).map(str::to_owned)
 }
 
 /// The last field that a cut line had begun.
@@ -285,29 +276,44 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn fields(text: &str) -> Fields<'static> {
-        Fields::read("r.jsonl", 7, text).unwrap()
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Written {
+        rate: f64,
+        nodes: u64,
+        note: Option<String>,
+    }
+
+    fn said(line: &str) -> String {
+        Line::read("r.jsonl", 7, line).and_then(|line| line.fields::<Written>()).unwrap_err().to_string()
     }
 
     #[test]
     fn a_wrong_field_is_named_with_file_and_line() {
-        let said = |error: Mistake| error.to_string();
-        let mut line = fields(r#"{"rate": -5, "name": 3, "nodes": 2.5, "extra": 1}"#);
-        assert_eq!(said(line.number("rate").unwrap_err()), "r.jsonl:7: rate: must not be negative, and is -5");
-        assert_eq!(said(line.text("name").unwrap_err()), "r.jsonl:7: name: must be text, and is 3");
-        assert_eq!(
-            said(line.count("nodes", 1, 9).unwrap_err()),
-            "r.jsonl:7: nodes: must be a whole number from 1 to 9, and is 2.5"
+        assert_eq!(said(r#"{"rate": -5, "nodes": 1}"#), "r.jsonl:7: rate: must not be negative, and is -5");
+        assert!(
+            said(r#"{"rate": 5, "nodes": 1, "note": 3}"#).starts_with("r.jsonl:7: note: invalid type: integer `3`")
         );
-        assert_eq!(said(line.number("p99_ms").unwrap_err()), "r.jsonl:7: p99_ms: is missing");
-        assert_eq!(said(line.end().unwrap_err()), "r.jsonl:7: extra: is not a field of this kind of line");
+        assert!(
+            said(r#"{"rate": 5, "nodes": 2.5}"#).starts_with("r.jsonl:7: nodes: invalid type: floating point `2.5`")
+        );
+        assert_eq!(said(r#"{"rate": null, "nodes": 1}"#), "r.jsonl:7: rate: is missing");
+        assert_eq!(
+            said(r#"{"rate": 5, "nodes": 1, "extra": 1}"#),
+            "r.jsonl:7: extra: is not a field of this kind of line"
+        );
+        let whole = Line::read("r.jsonl", 7, r#"{"rate": 0, "nodes": 1, "note": ""}"#).unwrap();
+        assert_eq!(whole.fields::<Written>().unwrap().note, None, "empty text is none");
+        let zero = whole.above_zero(&[("rate", 0.0)]).unwrap_err();
+        assert_eq!(zero.to_string(), "r.jsonl:7: rate: must be above zero");
     }
 
     #[test]
     fn a_half_written_line_names_the_field_it_ends_in() {
-        let error = Fields::read("r.jsonl", 3, r#"{"kind":"step","cluster":"a","p99_ms":1"#).unwrap_err();
+        let error = Line::read("r.jsonl", 3, r#"{"kind":"step","cluster":"a","p99_ms":1"#).unwrap_err();
         assert_eq!(error.to_string(), "r.jsonl:3: p99_ms: the line ends in the middle: half-written");
-        let error = Fields::read("r.jsonl", 3, r#"{"kind":"step" "cluster""#).unwrap_err();
+        let error = Line::read("r.jsonl", 3, r#"{"kind":"step" "cluster""#).unwrap_err();
         assert!(error.to_string().starts_with("r.jsonl:3: not JSON at column 1"), "{error}");
     }
 
@@ -317,15 +323,17 @@ mod tests {
         #[serde(deny_unknown_fields)]
         #[allow(dead_code)]
         struct Price {
-            month: Placed<f64>,
+            month: f64,
         }
         let said = |text: &str| Document::new("p.toml", text).toml::<Price>().unwrap_err().to_string();
         assert!(said("\nmonth = \"x\"").starts_with("p.toml:2: month: invalid type"), "{}", said("\nmonth = \"x\""));
         assert!(said("month = 1.0\nmoth = 2").starts_with("p.toml:2: moth: unknown field"));
         assert_eq!(said(""), "p.toml:1: month: missing field `month`");
-        let document = Document::new("p.toml", "\nmonth = -2.0");
-        let price: Price = document.toml().unwrap();
-        let error = not_negative(&document, "month", &price.month).unwrap_err();
-        assert_eq!(error.to_string(), "p.toml:2: month: must not be negative, and is -2");
+        assert_eq!(said("\nmonth = -2.0"), "p.toml:2: month: must not be negative, and is -2");
+        assert_eq!(said("month = inf"), "p.toml:1: month: must be a finite number, not inf");
+        let lines = Document::new("p.toml", "[[a]]\nx = 1\n[[a]]\ny = 0\nx = 0\n[[a]]\nz = 0");
+        let second = lines.above_zero(&(12..17), &[("y", None), ("x", Some(0.0))]).unwrap_err();
+        assert_eq!(second.to_string(), "p.toml:5: x: must be above zero");
+        assert_eq!(lines.mistake(&(12..17), "z", "is of the next one").line, 3);
     }
 }

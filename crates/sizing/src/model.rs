@@ -29,9 +29,6 @@ pub const VOLUMES_MAX: usize = 8;
 /// this part of the predicted one.
 const TIME_PART_MIN: f64 = 0.05;
 
-/// The share of measurements that the band is made to hold.
-pub const BAND: f64 = 0.9;
-
 /// A cluster as the model sees it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shape {
@@ -89,7 +86,6 @@ pub struct Model {
     /// Inverse of the normal matrix over the terms that are not zero, with their places.
     inverse: Vec<Vec<f64>>,
     active: Vec<usize>,
-    points: usize,
 }
 
 impl Model {
@@ -118,7 +114,7 @@ impl Model {
         let normal = normal_matrix(&rows, &active);
         let inverse = invert(normal).ok_or("the configurations are too alike to tell the terms of the model apart")?;
         let sigma = (sum / freedom as f64).sqrt();
-        Ok(Model { volumes, times, sigma, factor: student(freedom), inverse, active, points: points.len() })
+        Ok(Model { volumes, times, sigma, factor: student(freedom), inverse, active })
     }
 
     /// The terms with their times.
@@ -134,11 +130,6 @@ impl Model {
     /// Kinds of volumes that were fitted.
     pub fn volumes(&self) -> &[String] {
         &self.volumes
-    }
-
-    /// Points that were fitted.
-    pub fn points(&self) -> usize {
-        self.points
     }
 
     /// Standard deviation of the relative error over the fitted points.
@@ -311,7 +302,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Student's t for a band of [`BAND`], by degrees of freedom.
+/// Student's t for a band that holds nine of ten, by degrees of freedom.
 pub(crate) fn student(freedom: usize) -> f64 {
     const TABLE: [f64; 10] = [6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81];
     match freedom {

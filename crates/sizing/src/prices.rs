@@ -4,9 +4,12 @@
 //! `Corrected` takes nodes times the price of one where those totals cannot be right. Where both
 //! exist and disagree, the disagreement is a finding and never averaged away.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Range;
 
-use crate::input::{Document, Mistake, Placed, not_negative, positive};
+use serde::Deserialize;
+
+use crate::input::{Document, Mistake, Placed};
 use crate::results::Configuration;
 
 /// Nodes of one cluster, at most: far above what one Raft group's coordination stands.
@@ -22,50 +25,20 @@ struct PriceFile {
     #[serde(default = "dollar")]
     currency: String,
     #[serde(default)]
-    machine: Vec<MachineRow>,
+    machine: Vec<Placed<Machine>>,
     #[serde(default)]
-    volume: Vec<VolumeRow>,
+    volume: Vec<Placed<Volume>>,
     #[serde(default)]
-    cluster: Vec<ClusterRow>,
+    cluster: Vec<Placed<Cluster>>,
 }
 
 fn dollar() -> String {
     "$".to_owned()
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MachineRow {
-    name: Placed<String>,
-    vcpus: Placed<f64>,
-    memory_gb: Option<Placed<f64>>,
-    network_mbit: Option<Placed<f64>>,
-    month: Option<Placed<f64>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct VolumeRow {
-    name: Placed<String>,
-    month: Option<Placed<f64>>,
-    gb: Option<Placed<f64>>,
-    iops: Option<Placed<f64>>,
-    mib_s: Option<Placed<f64>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ClusterRow {
-    name: Placed<String>,
-    nodes: Placed<u64>,
-    machine: Placed<String>,
-    machines_month: Option<Placed<f64>>,
-    #[serde(default)]
-    volumes_month: std::collections::BTreeMap<String, Placed<f64>>,
-}
-
 /// A kind of machine.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Machine {
     /// Its name, as clusters say it.
     pub name: String,
@@ -80,7 +53,8 @@ pub struct Machine {
 }
 
 /// A kind of volume; each node has one.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Volume {
     /// Its name, as configurations say it.
     pub name: String,
@@ -95,7 +69,8 @@ pub struct Volume {
 }
 
 /// A cluster with its stated totals.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Cluster {
     /// Its name.
     pub name: String,
@@ -106,15 +81,12 @@ pub struct Cluster {
     /// A month of all machines, where stated.
     pub machines_month: Option<f64>,
     /// A month of all volumes by kind, where stated.
-    pub volumes_month: Vec<(String, f64)>,
-    /// The line in the price file.
-    #[serde(skip)]
-    pub line: usize,
+    #[serde(default)]
+    pub volumes_month: BTreeMap<String, f64>,
 }
 
 /// Which of two prices counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
     /// Totals of a cluster as the file states them, else nodes times one.
     AsGiven,
@@ -123,7 +95,7 @@ pub enum Basis {
 }
 
 /// A total that does not agree with the price of one.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PriceFinding {
     /// The cluster.
     pub cluster: String,
@@ -140,10 +112,9 @@ pub struct PriceFinding {
 }
 
 /// Everything a price file says.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PriceList {
     /// The file, for messages.
-    #[serde(skip)]
     pub file: String,
     /// Sign of the currency.
     pub currency: String,
@@ -159,57 +130,35 @@ impl PriceList {
     /// Reads a price file.
     pub fn read(document: &Document) -> Result<PriceList, Mistake> {
         let file: PriceFile = document.toml()?;
-        let optional = |field: &str, number: &Option<Placed<f64>>| {
-            number.as_ref().map(|number| not_negative(document, field, number)).transpose()
-        };
-        let mut machines: Vec<Machine> = Vec::new();
-        for row in &file.machine {
-            let name = fresh(document, &row.name, machines.iter().map(|machine| machine.name.as_str()))?;
-            machines.push(Machine {
-                name,
-                vcpus: positive(document, "vcpus", &row.vcpus)?,
-                memory_gb: optional("memory_gb", &row.memory_gb)?,
-                network_mbit: optional("network_mbit", &row.network_mbit)?,
-                month: optional("month", &row.month)?,
-            });
+        let machines = distinct(document, file.machine, |machine| &machine.name)?;
+        let volumes = distinct(document, file.volume, |volume| &volume.name)?;
+        let clusters = distinct(document, file.cluster, |cluster| &cluster.name)?;
+        for (at, machine) in &machines {
+            document.above_zero(at, &[("vcpus", Some(machine.vcpus))])?;
         }
-        let mut volumes: Vec<Volume> = Vec::new();
-        for row in &file.volume {
-            let name = fresh(document, &row.name, volumes.iter().map(|volume| volume.name.as_str()))?;
-            volumes.push(Volume {
-                name,
-                month: optional("month", &row.month)?,
-                gb: optional("gb", &row.gb)?,
-                iops: optional("iops", &row.iops)?,
-                mib_s: optional("mib_s", &row.mib_s)?,
-            });
+        for (at, cluster) in &clusters {
+            let unknown = |field: &str, kind: &str, name: &str| {
+                Err(document.mistake(at, field, format!("there is no [[{kind}]] named {name:?}")))
+            };
+            if !machines.iter().any(|(_, known)| known.name == cluster.machine) {
+                return unknown("machine", "machine", &cluster.machine);
+            }
+            let is_known = |volume: &&String| volumes.iter().any(|(_, known)| known.name == **volume);
+            if let Some(volume) = cluster.volumes_month.keys().find(|volume| !is_known(volume)) {
+                return unknown("volumes_month", "volume", volume);
+            }
+            if !(1..=NODES_MAX).contains(&cluster.nodes) {
+                let what = format!("must be from 1 to {NODES_MAX}, and is {}", cluster.nodes);
+                return Err(document.mistake(at, "nodes", what));
+            }
         }
-        let mut clusters: Vec<Cluster> = Vec::new();
-        for row in &file.cluster {
-            let name = fresh(document, &row.name, clusters.iter().map(|cluster| cluster.name.as_str()))?;
-            let machine = row.machine.get_ref().clone();
-            if !machines.iter().any(|known| known.name == machine) {
-                let what = format!("there is no [[machine]] named {machine:?}");
-                return Err(document.mistake(&row.machine.span(), "machine", what));
-            }
-            let nodes = *row.nodes.get_ref();
-            if !(1..=NODES_MAX).contains(&nodes) {
-                let what = format!("must be from 1 to {NODES_MAX}, and is {nodes}");
-                return Err(document.mistake(&row.nodes.span(), "nodes", what));
-            }
-            let mut volumes_month = Vec::new();
-            for (volume, month) in &row.volumes_month {
-                if !volumes.iter().any(|known| known.name == *volume) {
-                    let what = format!("there is no [[volume]] named {volume:?}");
-                    return Err(document.mistake(&month.span(), "volumes_month", what));
-                }
-                volumes_month.push((volume.clone(), not_negative(document, "volumes_month", month)?));
-            }
-            let line = document.line_of(row.name.span().start);
-            let machines_month = optional("machines_month", &row.machines_month)?;
-            clusters.push(Cluster { name, nodes, machine, machines_month, volumes_month, line });
-        }
-        Ok(PriceList { file: document.file.clone(), currency: file.currency, machines, volumes, clusters })
+        Ok(PriceList {
+            file: document.file.clone(),
+            currency: file.currency,
+            machines: rows(machines),
+            volumes: rows(volumes),
+            clusters: rows(clusters),
+        })
     }
 
     /// The machine of a name.
@@ -299,7 +248,7 @@ impl PriceList {
 
 impl Cluster {
     fn volumes_total(&self, volume: &str) -> Option<f64> {
-        self.volumes_month.iter().find(|(name, _)| name == volume).map(|(_, total)| *total)
+        self.volumes_month.get(volume).copied()
     }
 }
 
@@ -316,17 +265,23 @@ fn agreed(mut prices: Vec<f64>) -> Option<f64> {
     Some(prices[middle].round())
 }
 
-fn fresh<'a>(
-    document: &Document,
-    name: &Placed<String>,
-    mut taken: impl Iterator<Item = &'a str>,
-) -> Result<String, Mistake> {
-    let text = name.get_ref();
-    if text.is_empty() {
-        return Err(document.mistake(&name.span(), "name", "must not be empty"));
+/// A row of the file, with its place.
+type Row<T> = (Range<usize>, T);
+
+/// Rows whose names are there, and each only once.
+fn distinct<T>(document: &Document, placed: Vec<Placed<T>>, name: fn(&T) -> &String) -> Result<Vec<Row<T>>, Mistake> {
+    let rows: Vec<Row<T>> = placed.into_iter().map(|row| (row.span(), row.into_inner())).collect();
+    for (number, (at, row)) in rows.iter().enumerate() {
+        if name(row).is_empty() {
+            return Err(document.mistake(at, "name", "must not be empty"));
+        }
+        if rows[..number].iter().any(|(_, other)| name(other) == name(row)) {
+            return Err(document.mistake(at, "name", format!("{:?} is there twice", name(row))));
+        }
     }
-    if taken.any(|other| other == text) {
-        return Err(document.mistake(&name.span(), "name", format!("{text:?} is there twice")));
-    }
-    Ok(text.clone())
+    Ok(rows)
+}
+
+fn rows<T>(placed: Vec<Row<T>>) -> Vec<T> {
+    placed.into_iter().map(|(_, row)| row).collect()
 }

@@ -5,17 +5,17 @@
 use serde::{Deserialize, Serialize};
 
 use crate::board::Kind;
-use crate::input::{Document, Mistake, Placed, not_negative, positive};
+use crate::input::{Document, Mistake, Placed};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishedFile {
     source: String,
-    target: Placed<f64>,
+    target: f64,
     #[serde(default)]
     board: Vec<BoardRow>,
     #[serde(default)]
-    claim: Vec<ClaimRow>,
+    claim: Vec<Placed<ClaimRow>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -23,23 +23,14 @@ struct PublishedFile {
 struct BoardRow {
     kind: Kind,
     volume: Option<String>,
-    rows: Vec<CellRow>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CellRow {
-    cluster: Placed<String>,
-    volume: Option<String>,
-    rate: Option<Placed<f64>>,
-    cost: Option<Placed<f64>>,
+    rows: Vec<Placed<Cell>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClaimRow {
     text: String,
-    rule: Placed<String>,
+    rule: String,
     volume: Option<String>,
     #[serde(default)]
     than: Vec<String>,
@@ -50,23 +41,22 @@ struct ClaimRow {
 }
 
 /// A published place on a board.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Cell {
     /// Cluster.
     pub cluster: String,
-    /// Volume.
+    /// Volume; the board's where the cell names none.
+    #[serde(default)]
     pub volume: String,
     /// Rate, where one is printed.
     pub rate: Option<f64>,
     /// Cost, where one is printed.
     pub cost: Option<f64>,
-    /// Line of the file.
-    #[serde(skip)]
-    pub line: usize,
 }
 
 /// A published leaderboard.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PublishedBoard {
     /// What it orders by.
     pub kind: Kind,
@@ -77,8 +67,7 @@ pub struct PublishedBoard {
 }
 
 /// A sentence as a rule on top rates and costs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "rule", rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Rule {
     /// Top rates of `volume` are below those of every volume in `than`, but for clusters in
     /// `except`.
@@ -107,20 +96,18 @@ pub enum Rule {
 }
 
 /// A sentence with its rule.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
     /// In words.
     pub text: String,
     /// As a rule.
-    #[serde(flatten)]
     pub rule: Rule,
 }
 
 /// Everything that was published.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Published {
     /// The file, for messages.
-    #[serde(skip)]
     pub file: String,
     /// Where.
     pub source: String,
@@ -136,43 +123,43 @@ impl Published {
     /// Reads a file of published boards.
     pub fn read(document: &Document) -> Result<Published, Mistake> {
         let file: PublishedFile = document.toml()?;
-        let target = positive(document, "target", &file.target)?;
-        let boards = file.board.iter().map(|row| read_board(document, row)).collect::<Result<_, _>>()?;
-        let claims = file.claim.iter().map(|row| read_claim(document, row)).collect::<Result<_, _>>()?;
-        Ok(Published { file: document.file.clone(), source: file.source, target, boards, claims })
+        document.above_zero(&(0..0), &[("target", Some(file.target))])?;
+        let boards = file.board.into_iter().map(|row| read_board(document, row)).collect::<Result<_, _>>()?;
+        let claims = file.claim.into_iter().map(|row| read_claim(document, row)).collect::<Result<_, _>>()?;
+        Ok(Published { file: document.file.clone(), source: file.source, target: file.target, boards, claims })
     }
 }
 
-fn read_board(document: &Document, row: &BoardRow) -> Result<PublishedBoard, Mistake> {
+fn read_board(document: &Document, row: BoardRow) -> Result<PublishedBoard, Mistake> {
     let mut cells = Vec::new();
-    for cell in &row.rows {
-        let at = cell.cluster.span();
-        let volume = cell.volume.as_ref().or(row.volume.as_ref());
-        let volume = volume.ok_or_else(|| document.mistake(&at, "volume", "is missing on a board over all volumes"))?;
-        let needed = if row.kind.is_cost() { ("cost", cell.cost.is_some()) } else { ("rate", cell.rate.is_some()) };
-        if !needed.1 {
+    for cell in row.rows {
+        let (at, mut cell) = (cell.span(), cell.into_inner());
+        if cell.volume.is_empty() {
+            let missing = || document.mistake(&at, "volume", "is missing on a board over all volumes");
+            cell.volume = row.volume.clone().ok_or_else(missing)?;
+        }
+        let needed = if row.kind.is_cost() { ("cost", cell.cost) } else { ("rate", cell.rate) };
+        if needed.1.is_none() {
             return Err(document.mistake(&at, needed.0, "is missing on this kind of board"));
         }
-        let rate = cell.rate.as_ref().map(|rate| positive(document, "rate", rate)).transpose()?;
-        let cost = cell.cost.as_ref().map(|cost| not_negative(document, "cost", cost)).transpose()?;
-        let line = document.line_of(at.start);
-        cells.push(Cell { cluster: cell.cluster.get_ref().clone(), volume: volume.clone(), rate, cost, line });
+        document.above_zero(&at, &[("rate", cell.rate)])?;
+        cells.push(cell);
     }
-    Ok(PublishedBoard { kind: row.kind, volume: row.volume.clone(), cells })
+    Ok(PublishedBoard { kind: row.kind, volume: row.volume, cells })
 }
 
-fn read_claim(document: &Document, row: &ClaimRow) -> Result<Claim, Mistake> {
-    let at = row.rule.span();
-    let volume = || row.volume.clone().ok_or_else(|| document.mistake(&at, "volume", "is missing for this rule"));
-    let (than, except) = (row.than.clone(), row.except.clone());
-    let rule = match row.rule.get_ref().as_str() {
-        "lower" => Rule::Lower { volume: volume()?, than, except },
-        "no-better" => Rule::NoBetter { volume: volume()?, than, except },
-        "never-best" => Rule::NeverBest { clusters: row.clusters.clone() },
+fn read_claim(document: &Document, row: Placed<ClaimRow>) -> Result<Claim, Mistake> {
+    let at = row.span();
+    let ClaimRow { text, rule, volume, than, except, clusters } = row.into_inner();
+    let volume = volume.ok_or_else(|| document.mistake(&at, "volume", "is missing for this rule"));
+    let rule = match rule.as_str() {
+        "lower" => Rule::Lower { volume: volume?, than, except },
+        "no-better" => Rule::NoBetter { volume: volume?, than, except },
+        "never-best" => Rule::NeverBest { clusters },
         other => {
             let what = format!("{other:?} is no rule; there are lower, no-better, never-best");
             return Err(document.mistake(&at, "rule", what));
         }
     };
-    Ok(Claim { text: row.text.clone(), rule })
+    Ok(Claim { text, rule })
 }

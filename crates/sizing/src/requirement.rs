@@ -2,21 +2,27 @@
 //!
 //! Invariant: what was not asked for is never counted against a cluster.
 
-use serde::Serialize;
-
-use crate::input::{Fields, Mistake};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A stated requirement. Rates are messages a second in all.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Requirement {
     /// The rate to hold, publishers and consumers alike.
     pub rate: f64,
     /// End-to-end latency at that rate, 99th percentile, in milliseconds.
     pub p99_ms: f64,
     /// Hold both while one node is lost.
+    #[serde(default)]
     pub lose_node: bool,
     /// Let a backlog form at this rate and work it off, without publishers feeling it.
+    #[serde(default, deserialize_with = "asked")]
     pub backlog_rate: Option<f64>,
+}
+
+/// Zero asks for none.
+fn asked<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    Ok(Option::deserialize(from)?.filter(|rate: &f64| *rate > 0.0))
 }
 
 /// What the person wrote on the command line; each counts before what the results file says.
@@ -33,22 +39,6 @@ pub struct Wish {
 }
 
 impl Requirement {
-    /// Reads the object of a header line.
-    pub(crate) fn read(mut fields: Fields<'_>) -> Result<Requirement, Mistake> {
-        let rate = fields.number("rate")?;
-        if rate == 0.0 {
-            return Err(fields.mistake("rate", "must be above zero"));
-        }
-        let requirement = Requirement {
-            rate,
-            p99_ms: fields.number("p99_ms")?,
-            lose_node: fields.maybe_flag("lose_node")?.unwrap_or(false),
-            backlog_rate: fields.maybe_number("backlog_rate")?.filter(|rate| *rate > 0.0),
-        };
-        fields.end()?;
-        Ok(requirement)
-    }
-
     /// The requirement of a report: the wish first, then what the results file states. The error
     /// says what is missing.
     pub fn stated(wish: &Wish, in_file: Option<Requirement>) -> Result<Requirement, String> {

@@ -15,9 +15,9 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::input::{Document, Fields, Mistake};
+use crate::input::{Document, Line, Mistake};
 use crate::prices::NODES_MAX;
 use crate::requirement::Requirement;
 
@@ -28,7 +28,7 @@ pub const FORMAT: &str = "leveret-sizing/1";
 pub const CONFIGURATIONS_MAX: usize = 1000;
 
 /// What was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
     /// Constant rates, each higher than the one before.
@@ -54,10 +54,6 @@ impl Test {
             Test::PublisherPeak => "publisher-peak",
         }
     }
-
-    fn named(word: &str) -> Option<Test> {
-        Test::ALL.into_iter().find(|test| test.word() == word)
-    }
 }
 
 impl fmt::Display for Test {
@@ -67,7 +63,8 @@ impl fmt::Display for Test {
 }
 
 /// What was tested: a cluster with a kind of volume.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Configuration {
     /// Name of the cluster.
     pub cluster: String,
@@ -107,7 +104,8 @@ impl Configuration {
 
 /// One measurement. Rates are messages a second in all, latencies end to end in milliseconds,
 /// machine figures the mean of the nodes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Step {
     /// Name of the cluster.
     pub cluster: String,
@@ -118,6 +116,7 @@ pub struct Step {
     /// The intended rate; of `publisher-peak` the base rate.
     pub target: f64,
     /// The intended rate, averaged over the test; the target itself where it is constant.
+    #[serde(default)]
     pub intended: f64,
     /// How long it was measured.
     pub seconds: f64,
@@ -171,13 +170,11 @@ pub struct Step {
     /// Work of the consumers themselves; 100 is all of them all the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumers_busy_percent: Option<f64>,
-    /// Line of the results file.
-    #[serde(skip)]
-    pub line: usize,
 }
 
 /// What a study kept of a rising test.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Summary {
     /// Name of the cluster.
     pub cluster: String,
@@ -191,13 +188,11 @@ pub struct Summary {
     pub short_of: Option<f64>,
     /// A bound of the 99th percentile at the requirement's rate.
     pub p99_below_ms: Option<f64>,
-    /// Line of the results file.
-    #[serde(skip)]
-    pub line: usize,
 }
 
 /// What a study kept of an adverse test.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Adverse {
     /// Name of the cluster.
     pub cluster: String,
@@ -212,7 +207,8 @@ pub struct Adverse {
 }
 
 /// A measurement that was planned and could not be made.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Skipped {
     /// Name of the cluster.
     pub cluster: String,
@@ -227,7 +223,8 @@ pub struct Skipped {
 }
 
 /// The first line.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Header {
     /// Where the figures come from.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -319,9 +316,9 @@ impl Results {
             if !line.ends_with('\n') {
                 // The newline is written with the line: without it the writer was stopped inside of
                 // the write.
-                let cut = match Fields::read(&document.file, lines, line) {
+                let cut = match Line::read(&document.file, lines, line) {
                     Err(mistake) => mistake,
-                    Ok(fields) => fields.mistake("", "the line has no newline: half-written"),
+                    Ok(line) => line.mistake("", "the line has no newline: half-written"),
                 };
                 if tolerance == Tolerance::Whole {
                     return Err(with_way_out(cut));
@@ -433,141 +430,82 @@ impl Record {
         text
     }
 
-    fn read(file: &str, line: usize, text: &str) -> Result<Record, Mistake> {
-        let mut fields = Fields::read(file, line, text)?;
-        let kind = fields.text("kind")?;
-        let record = match kind.as_str() {
-            "header" => Record::read_header(&mut fields)?,
-            "cluster" => Record::Cluster(Configuration {
-                cluster: fields.text("cluster")?,
-                nodes: fields.count("nodes", 1, NODES_MAX)?,
-                machine: fields.text("machine")?,
-                vcpus: above_zero(&mut fields, "vcpus")?,
-                volume: fields.text("volume")?,
-                iops: fields.maybe_number("iops")?,
-                mib_s: fields.maybe_number("mib_s")?,
-                note: fields.maybe_text("note")?,
-                line,
-            }),
-            "step" => Record::Step(Record::read_step(&mut fields)?),
+    fn read(file: &str, number: usize, text: &str) -> Result<Record, Mistake> {
+        let mut line = Line::read(file, number, text)?;
+        Ok(match line.take("kind")?.as_str() {
+            "header" => {
+                let format = line.take("format")?;
+                if format != FORMAT {
+                    let what = format!("{format:?} cannot be read; this program reads {FORMAT:?}");
+                    return Err(line.mistake("format", what));
+                }
+                let header: Header = line.fields()?;
+                header.requirement.map_or(Ok(()), |asked| line.above_zero(&[("rate", asked.rate)]))?;
+                Record::Header { format, header }
+            }
+            "cluster" => {
+                let cluster = Configuration { line: number, ..line.fields()? };
+                if !(1..=NODES_MAX).contains(&cluster.nodes) {
+                    let what = format!("must be a whole number from 1 to {NODES_MAX}, and is {}", cluster.nodes);
+                    return Err(line.mistake("nodes", what));
+                }
+                line.above_zero(&[("vcpus", cluster.vcpus)])?;
+                Record::Cluster(cluster)
+            }
+            "step" => {
+                let mut step: Step = line.fields()?;
+                line.above_zero(&[
+                    ("target", step.target),
+                    ("seconds", step.seconds),
+                    ("consumers", step.consumers as f64),
+                ])?;
+                if step.intended == 0.0 {
+                    step.intended = step.target;
+                }
+                rising(&line, &step)?;
+                Record::Step(step)
+            }
             "summary" => {
-                let summary = Summary {
-                    cluster: fields.text("cluster")?,
-                    volume: fields.text("volume")?,
-                    top_rate: above_zero(&mut fields, "top_rate")?,
-                    held: fields.maybe_number("held")?,
-                    short_of: fields.maybe_number("short_of")?,
-                    p99_below_ms: fields.maybe_number("p99_below_ms")?,
-                    line,
-                };
-                ordered(&fields, summary.held, summary.short_of)?;
+                let summary: Summary = line.fields()?;
+                line.above_zero(&[("top_rate", summary.top_rate)])?;
+                ordered(&line, summary.held, summary.short_of)?;
                 Record::Summary(summary)
             }
             "adverse" => {
-                let adverse = Adverse {
-                    cluster: fields.text("cluster")?,
-                    volume: fields.maybe_text("volume")?,
-                    test: test(&mut fields)?,
-                    held: fields.maybe_number("held")?,
-                    short_of: fields.maybe_number("short_of")?,
-                };
-                ordered(&fields, adverse.held, adverse.short_of)?;
+                let adverse: Adverse = line.fields()?;
+                ordered(&line, adverse.held, adverse.short_of)?;
                 Record::Adverse(adverse)
             }
-            "skipped" => Record::Skipped(Skipped {
-                cluster: fields.text("cluster")?,
-                volume: fields.text("volume")?,
-                test: test(&mut fields)?,
-                target: fields.number("target")?,
-                why: fields.text("why")?,
-            }),
+            "skipped" => Record::Skipped(line.fields()?),
             "end" => Record::End,
-            other => return Err(fields.mistake("kind", format!("{other:?} is no kind of line"))),
-        };
-        fields.end()?;
-        Ok(record)
+            other => return Err(line.mistake("kind", format!("{other:?} is no kind of line"))),
+        })
     }
+}
 
-    fn read_header(fields: &mut Fields<'_>) -> Result<Record, Mistake> {
-        let format = fields.text("format")?;
-        if format != FORMAT {
-            return Err(fields.mistake("format", format!("{format:?} cannot be read; this program reads {FORMAT:?}")));
+/// A higher percentile is no shorter than a lower one.
+fn rising(line: &Line<'_>, step: &Step) -> Result<(), Mistake> {
+    let latencies = [
+        ("p50_ms", step.p50_ms),
+        ("p75_ms", step.p75_ms),
+        ("p95_ms", step.p95_ms),
+        ("p99_ms", step.p99_ms),
+        ("p999_ms", step.p999_ms),
+    ];
+    let known: Vec<_> = latencies.into_iter().filter_map(|(name, ms)| Some((name, ms?))).collect();
+    match known.windows(2).find(|pair| pair[1].1 < pair[0].1) {
+        Some(pair) => {
+            let what = format!("{} ms is less than {} with {} ms", pair[1].1, pair[0].0, pair[0].1);
+            Err(line.mistake(pair[1].0, what))
         }
-        let header = Header {
-            source: fields.maybe_text("source")?,
-            plan: fields.maybe_text("plan")?,
-            requirement: fields.maybe_object("requirement")?.map(Requirement::read).transpose()?,
-            note: fields.maybe_text("note")?,
-        };
-        Ok(Record::Header { format, header })
-    }
-
-    fn read_step(fields: &mut Fields<'_>) -> Result<Step, Mistake> {
-        let target = above_zero(fields, "target")?;
-        let step = Step {
-            cluster: fields.text("cluster")?,
-            volume: fields.text("volume")?,
-            test: test(fields)?,
-            target,
-            intended: fields.maybe_number("intended")?.unwrap_or(target),
-            seconds: above_zero(fields, "seconds")?,
-            consumers: fields.count("consumers", 1, u64::MAX)?,
-            published: fields.number("published")?,
-            consumed: fields.number("consumed")?,
-            p50_ms: fields.maybe_number("p50_ms")?,
-            p75_ms: fields.maybe_number("p75_ms")?,
-            p95_ms: fields.maybe_number("p95_ms")?,
-            p99_ms: fields.maybe_number("p99_ms")?,
-            p999_ms: fields.maybe_number("p999_ms")?,
-            confirm_p99_ms: fields.maybe_number("confirm_p99_ms")?,
-            backlog_end: fields.maybe_count("backlog_end")?,
-            backlog_max: fields.maybe_count("backlog_max")?,
-            lost: fields.maybe_count("lost")?,
-            duplicated: fields.maybe_count("duplicated")?,
-            cpu_percent: fields.maybe_number("cpu_percent")?,
-            memory_mib: fields.maybe_number("memory_mib")?,
-            network_mbit: fields.maybe_number("network_mbit")?,
-            disk_mib_s: fields.maybe_number("disk_mib_s")?,
-            disk_iops: fields.maybe_number("disk_iops")?,
-            machine_cpu_percent: fields.maybe_number("machine_cpu_percent")?,
-            disk_busy_percent: fields.maybe_number("disk_busy_percent")?,
-            throttled_percent: fields.maybe_number("throttled_percent")?,
-            consumers_busy_percent: fields.maybe_number("consumers_busy_percent")?,
-            line: fields.line(),
-        };
-        let latencies = [
-            ("p50_ms", step.p50_ms),
-            ("p75_ms", step.p75_ms),
-            ("p95_ms", step.p95_ms),
-            ("p99_ms", step.p99_ms),
-            ("p999_ms", step.p999_ms),
-        ];
-        let known: Vec<_> = latencies.into_iter().filter_map(|(name, ms)| Some((name, ms?))).collect();
-        for pair in known.windows(2) {
-            if pair[1].1 < pair[0].1 {
-                let what = format!("{} ms is less than {} with {} ms", pair[1].1, pair[0].0, pair[0].1);
-                return Err(fields.mistake(pair[1].0, what));
-            }
-        }
-        Ok(step)
+        None => Ok(()),
     }
 }
 
-fn above_zero(fields: &mut Fields<'_>, field: &str) -> Result<f64, Mistake> {
-    let number = fields.number(field)?;
-    if number > 0.0 { Ok(number) } else { Err(fields.mistake(field, "must be above zero")) }
-}
-
-fn test(fields: &mut Fields<'_>) -> Result<Test, Mistake> {
-    let word = fields.text("test")?;
-    let known = Test::ALL.map(Test::word).join(", ");
-    Test::named(&word).ok_or_else(|| fields.mistake("test", format!("{word:?} is no test; there are {known}")))
-}
-
-fn ordered(fields: &Fields<'_>, held: Option<f64>, short_of: Option<f64>) -> Result<(), Mistake> {
+fn ordered(line: &Line<'_>, held: Option<f64>, short_of: Option<f64>) -> Result<(), Mistake> {
     match (held, short_of) {
         (Some(held), Some(short)) if short <= held => {
-            Err(fields.mistake("short_of", format!("{short} is not above held, which is {held}")))
+            Err(line.mistake("short_of", format!("{short} is not above held, which is {held}")))
         }
         _ => Ok(()),
     }

@@ -50,11 +50,6 @@ impl Table {
         }
     }
 
-    /// True without rows.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     /// The table as text, each line after `indent`.
     pub fn text(&self, indent: &str) -> String {
         let width = |at: usize| {

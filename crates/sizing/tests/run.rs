@@ -249,7 +249,7 @@ fn mistakes_of_a_plan_are_named_with_line_and_field() {
     );
     assert_eq!(
         mistake("consumers = [2, 3]", "consumers = [2]"),
-        "plan.toml:24: consumers: must be 2 counts, one for each rate"
+        "plan.toml:25: consumers: must be 2 counts, one for each rate"
     );
     assert_eq!(mistake("queues = 10", "queues = 0"), "plan.toml:9: queues: must be at least 1");
     assert!(mistake("queues = 10", "quues = 10").starts_with("plan.toml:9: quues: unknown field"));
@@ -259,6 +259,15 @@ fn mistakes_of_a_plan_are_named_with_line_and_field() {
     assert!(
         mistake("uris = [\"amqp://a\", \"amqp://b\", \"amqp://c\"]\nlose_command = [\"true\"]", local)
             .contains("join_command: is missing: without it, or {peers} in `command`")
+    );
+    // What would be without effect is refused.
+    assert_eq!(
+        mistake("rates = [1000, 2000]\n", ""),
+        "plan.toml:24: consumers: needs `rates`: there is one count for each"
+    );
+    let local = "lose_command = [\"true\"]\n[cluster.local]\nport = 5700";
+    assert!(
+        mistake("uris = [\"amqp://d\"]", local).starts_with("plan.toml:42: lose_command: is for clusters given by")
     );
 }
 

@@ -165,11 +165,6 @@ impl Client {
         self.blocked.as_ref()
     }
 
-    /// What was negotiated.
-    pub fn limits(&self) -> Limits {
-        self.limits
-    }
-
     /// Who the broker says that it is.
     pub fn identity(&self) -> &Identity {
         &self.identity

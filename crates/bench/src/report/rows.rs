@@ -6,7 +6,7 @@ use page::figures::{count, three};
 use page::table::{self, Better, best, to_first};
 
 use super::answer::{latency, rate};
-use crate::latency::Figures;
+use crate::latency::{Figures, TOLD};
 use crate::record::{Recorded, Run, Verdict};
 
 /// One row.
@@ -107,7 +107,7 @@ pub fn rows(runs: &[Recorded]) -> Vec<Row> {
             continue;
         }
         rows.group(group);
-        for (at, name) in ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99"].into_iter().enumerate() {
+        for (at, name) in TOLD.into_iter().enumerate() {
             rows.measured(name, lower, |run| of(run).map(|figures| figures.told()[at]));
         }
         rows.measured("max", lower, |run| of(run).map(|figures| figures.max_ms));

@@ -295,6 +295,5 @@ fn step(known: &Configuration, trial: &Trial, measured: &Measured, used: Option<
         consumers_busy_percent: trial
             .work()
             .map(|work| tidy(100.0 * measured.consumed * work / 1e6 / trial.consumers as f64)),
-        line: 0,
     }
 }

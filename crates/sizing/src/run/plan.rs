@@ -3,9 +3,11 @@
 //! Invariant: a plan that was read can be carried out as far as the machine allows. Rates rise,
 //! counts fit their lists, names are distinct, and every cluster says where it is.
 
+use std::ops::Range;
+
 use serde::Deserialize;
 
-use crate::input::{Document, Mistake, Placed, not_negative, positive};
+use crate::input::{Document, Mistake, Placed};
 use crate::prices::NODES_MAX;
 use crate::requirement::Requirement;
 use crate::results::{Configuration, Test};
@@ -21,94 +23,68 @@ const PORT_MAX: u64 = 65_535 - 2 * NODES_MAX;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlanFile {
-    time_scale: Option<Placed<f64>>,
-    requirement: RequirementRow,
+    #[serde(default = "whole")]
+    time_scale: f64,
+    requirement: Placed<Requirement>,
+    workload: Option<Placed<Workload>>,
+    rising: Option<Placed<RisingRow>>,
+    lose_broker: Option<Placed<LossRow>>,
+    slow_consumers: Option<Placed<AdverseRow>>,
+    publisher_peak: Option<Placed<AdverseRow>>,
     #[serde(default)]
-    workload: WorkloadRow,
-    rising: Option<RisingRow>,
-    lose_broker: Option<LossRow>,
-    slow_consumers: Option<AdverseRow>,
-    publisher_peak: Option<AdverseRow>,
-    #[serde(default)]
-    cluster: Vec<ClusterRow>,
+    cluster: Vec<Placed<ClusterRow>>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RequirementRow {
-    rate: Placed<f64>,
-    p99_ms: Placed<f64>,
-    #[serde(default)]
-    lose_node: bool,
-    backlog_rate: Option<Placed<f64>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WorkloadRow {
-    queues: Option<Placed<u64>>,
-    publishers: Option<Placed<u64>>,
-    consumers: Option<Placed<u64>>,
-    message_bytes: Option<Placed<u64>>,
-    work_us: Option<Placed<u64>>,
-    confirm: Option<Placed<u64>>,
-    prefetch: Option<Placed<u64>>,
-    queue_args: Option<String>,
+fn whole() -> f64 {
+    1.0
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RisingRow {
-    rates: Option<Placed<Vec<f64>>>,
-    seconds: Option<Placed<f64>>,
+    rates: Option<Vec<f64>>,
+    seconds: Option<f64>,
     stop_after_short: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LossRow {
-    rates: Option<Placed<Vec<f64>>>,
-    seconds: Option<Placed<f64>>,
-    lose_after: Option<Placed<f64>>,
+    rates: Option<Vec<f64>>,
+    seconds: Option<f64>,
+    #[serde(default = "third")]
+    lose_after: f64,
+}
+
+fn third() -> f64 {
+    0.3
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AdverseRow {
-    rates: Option<Placed<Vec<f64>>>,
-    consumers: Option<Placed<Vec<u64>>>,
+    rates: Option<Vec<f64>>,
+    consumers: Option<Vec<u64>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClusterRow {
-    name: Placed<String>,
-    nodes: Placed<u64>,
+    name: String,
+    nodes: u64,
     machine: String,
-    vcpus: Placed<f64>,
+    vcpus: f64,
     volume: String,
-    uris: Option<Placed<Vec<String>>>,
+    #[serde(default)]
+    uris: Vec<String>,
     lose_command: Option<Vec<String>>,
     restore_command: Option<Vec<String>>,
-    local: Option<Placed<LocalRow>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LocalRow {
-    port: Placed<u64>,
-    command: Option<Vec<String>>,
-    join_command: Option<Vec<String>>,
-    folder: Option<String>,
-    cpu: Option<Placed<f64>>,
-    memory_mib: Option<Placed<f64>>,
-    iops: Option<Placed<f64>>,
-    mib_s: Option<Placed<f64>>,
-    start_seconds: Option<Placed<f64>>,
+    local: Option<Placed<Local>>,
 }
 
 /// What publishers and consumers do in every test.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Workload {
     /// Queues.
     pub queues: u64,
@@ -126,6 +102,22 @@ pub struct Workload {
     pub prefetch: u64,
     /// Arguments of queues, as the load generator reads them.
     pub queue_args: String,
+}
+
+impl Default for Workload {
+    /// The study's.
+    fn default() -> Workload {
+        Workload {
+            queues: 100,
+            publishers: 200,
+            consumers: 200,
+            message_bytes: 1024,
+            work_us: 10_000,
+            confirm: 1000,
+            prefetch: 1000,
+            queue_args: "x-queue-type=quorum".to_owned(),
+        }
+    }
 }
 
 /// The rates of one test, and what else belongs to it.
@@ -162,7 +154,8 @@ pub enum Place {
 }
 
 /// A cluster on this machine.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Local {
     /// AMQP port of the first node; the others follow.
     pub port: u16,
@@ -182,7 +175,12 @@ pub struct Local {
     /// Disk throughput of a node.
     pub mib_s: Option<f64>,
     /// How long a node may take to answer.
+    #[serde(default = "minute")]
     pub start_seconds: f64,
+}
+
+fn minute() -> f64 {
+    60.0
 }
 
 impl Local {
@@ -243,56 +241,44 @@ impl Plan {
     /// Reads a plan.
     pub fn read(document: &Document) -> Result<Plan, Mistake> {
         let file: PlanFile = document.toml()?;
-        let time_scale = file.time_scale.as_ref().map_or(Ok(1.0), |scale| positive(document, "time_scale", scale))?;
-        let asked = &file.requirement;
-        let backlog_rate =
-            asked.backlog_rate.as_ref().map(|rate| not_negative(document, "backlog_rate", rate)).transpose()?;
-        let requirement = Requirement {
-            rate: positive(document, "rate", &asked.rate)?,
-            p99_ms: positive(document, "p99_ms", &asked.p99_ms)?,
-            lose_node: asked.lose_node,
-            backlog_rate: backlog_rate.filter(|rate| *rate > 0.0),
-        };
-        let workload = read_workload(document, file.workload)?;
+        let (top, asked, time_scale) = (0..0, file.requirement.span(), file.time_scale);
+        let requirement = file.requirement.into_inner();
+        document.above_zero(&top, &[("time_scale", Some(time_scale))])?;
+        document.above_zero(&asked, &[("rate", Some(requirement.rate)), ("p99_ms", Some(requirement.p99_ms))])?;
+        let workload = file.workload.map_or(Ok(Workload::default()), |row| read_workload(document, row))?;
         let mut series = Vec::new();
-        if let Some(row) = &file.rising {
-            let (rates, seconds) = steady(document, row.rates.as_ref(), row.seconds.as_ref(), time_scale)?;
-            let stop_after_short = row.stop_after_short;
-            series.push(Series {
-                test: Test::Rising,
-                rates,
-                consumers: vec![],
-                seconds,
-                lose_after: 1.0,
-                stop_after_short,
-            });
+        let of = |test, rates| Series {
+            test,
+            rates,
+            consumers: vec![],
+            seconds: 0.0,
+            lose_after: 1.0,
+            stop_after_short: None,
+        };
+        if let Some(row) = file.rising {
+            let (at, row) = (row.span(), row.into_inner());
+            let (rates, seconds) = steady(document, &at, row.rates, row.seconds, time_scale)?;
+            series.push(Series { seconds, stop_after_short: row.stop_after_short, ..of(Test::Rising, rates) });
         }
-        if let Some(row) = &file.lose_broker {
-            let (rates, seconds) = steady(document, row.rates.as_ref(), row.seconds.as_ref(), time_scale)?;
-            let lose_after = row.lose_after.as_ref().map_or(Ok(0.3), |part| positive(document, "lose_after", part))?;
-            if lose_after >= 1.0 {
-                let at = row.lose_after.as_ref().map_or(0..0, Placed::span);
+        if let Some(row) = file.lose_broker {
+            let (at, row) = (row.span(), row.into_inner());
+            let (rates, seconds) = steady(document, &at, row.rates, row.seconds, time_scale)?;
+            document.above_zero(&at, &[("lose_after", Some(row.lose_after))])?;
+            if row.lose_after >= 1.0 {
                 return Err(document.mistake(&at, "lose_after", "is a part of the step: below 1"));
             }
-            series.push(Series {
-                test: Test::LoseBroker,
-                rates,
-                consumers: vec![],
-                seconds,
-                lose_after,
-                stop_after_short: None,
-            });
+            series.push(Series { seconds, lose_after: row.lose_after, ..of(Test::LoseBroker, rates) });
         }
-        for (test, row) in [(Test::SlowConsumers, &file.slow_consumers), (Test::PublisherPeak, &file.publisher_peak)] {
+        for (test, row) in [(Test::SlowConsumers, file.slow_consumers), (Test::PublisherPeak, file.publisher_peak)] {
             let Some(row) = row else { continue };
             if test == Test::SlowConsumers && workload.work_us == 0 {
                 let what = "must be above zero for [slow_consumers]: three times no work is no slower";
                 return Err(Mistake { field: "work_us".to_owned(), ..Mistake::of_file(&document.file, what) });
             }
-            let (rates, consumers) = adverse(document, row)?;
-            series.push(Series { test, rates, consumers, seconds: 0.0, lose_after: 1.0, stop_after_short: None });
+            let (rates, consumers) = adverse(document, &row.span(), row.into_inner())?;
+            series.push(Series { consumers, ..of(test, rates) });
         }
-        let candidates = read_candidates(document, &file.cluster)?;
+        let candidates = read_candidates(document, file.cluster)?;
         if series.is_empty() {
             let what = "there is no test: write [rising], [lose_broker], [slow_consumers] or [publisher_peak]";
             return Err(Mistake::of_file(&document.file, what));
@@ -316,73 +302,70 @@ impl Plan {
     }
 }
 
-fn read_workload(document: &Document, row: WorkloadRow) -> Result<Workload, Mistake> {
-    let count = |field: &str, value: Option<Placed<u64>>, default: u64, first: u64| match value {
-        None => Ok(default),
-        Some(value) if *value.get_ref() >= first => Ok(*value.get_ref()),
-        Some(value) => Err(document.mistake(&value.span(), field, format!("must be at least {first}"))),
-    };
-    Ok(Workload {
-        queues: count("queues", row.queues, 100, 1)?,
-        publishers: count("publishers", row.publishers, 200, 1)?,
-        consumers: count("consumers", row.consumers, 200, 1)?,
-        message_bytes: count("message_bytes", row.message_bytes, 1024, 1)?,
-        work_us: count("work_us", row.work_us, 10_000, 0)?,
-        confirm: count("confirm", row.confirm, 1000, 1)?,
-        prefetch: count("prefetch", row.prefetch, 1000, 1)?,
-        queue_args: row.queue_args.unwrap_or_else(|| "x-queue-type=quorum".to_owned()),
-    })
+fn read_workload(document: &Document, row: Placed<Workload>) -> Result<Workload, Mistake> {
+    let (at, row) = (row.span(), row.into_inner());
+    let counts = [
+        ("queues", row.queues),
+        ("publishers", row.publishers),
+        ("consumers", row.consumers),
+        ("message_bytes", row.message_bytes),
+        ("confirm", row.confirm),
+        ("prefetch", row.prefetch),
+    ];
+    match counts.iter().find(|(_, count)| *count == 0) {
+        Some((field, _)) => Err(document.mistake(&at, field, "must be at least 1")),
+        None => Ok(row),
+    }
 }
 
 fn steady(
     document: &Document,
-    rates: Option<&Placed<Vec<f64>>>,
-    seconds: Option<&Placed<f64>>,
+    at: &Range<usize>,
+    rates: Option<Vec<f64>>,
+    seconds: Option<f64>,
     time_scale: f64,
 ) -> Result<(Vec<f64>, f64), Mistake> {
-    let rates = rates.map_or_else(|| Ok(study_rates()), |rates| rising(document, rates))?;
-    // What a person wrote is what they want to wait; the scale is for the study's own lengths.
-    let written = seconds.map(|seconds| positive(document, "seconds", seconds)).transpose()?;
-    // Whole seconds, as the schedules of adverse tests are: the load generator's --time knows no
-    // others.
-    Ok((rates, written.unwrap_or(STEP_SECONDS * time_scale).round().max(1.0)))
+    let rates = rates.map_or_else(|| Ok(study_rates()), |rates| rising(document, at, rates))?;
+    document.above_zero(at, &[("seconds", seconds)])?;
+    // What a person wrote is what they want to wait; the scale is for the study's own lengths. Whole
+    // seconds, as the schedules of adverse tests are: the load generator's --time knows no others.
+    Ok((rates, seconds.unwrap_or(STEP_SECONDS * time_scale).round().max(1.0)))
 }
 
-fn adverse(document: &Document, row: &AdverseRow) -> Result<(Vec<f64>, Vec<u64>), Mistake> {
-    let Some(rates) = &row.rates else { return Ok((ADVERSE_RATES.to_vec(), ADVERSE_CONSUMERS.to_vec())) };
-    let (at, rates) = (rates.span(), rising(document, rates)?);
-    match &row.consumers {
+fn adverse(document: &Document, at: &Range<usize>, row: AdverseRow) -> Result<(Vec<f64>, Vec<u64>), Mistake> {
+    let rates = match (row.rates, &row.consumers) {
+        (Some(rates), _) => rates,
+        (None, None) => return Ok((ADVERSE_RATES.to_vec(), ADVERSE_CONSUMERS.to_vec())),
+        (None, Some(_)) => return Err(document.mistake(at, "consumers", "needs `rates`: there is one count for each")),
+    };
+    let rates = rising(document, at, rates)?;
+    match row.consumers {
         None => Ok((rates, Vec::new())),
-        Some(consumers) if consumers.get_ref().len() == rates.len() && !consumers.get_ref().contains(&0) => {
-            Ok((rates, consumers.get_ref().clone()))
-        }
-        Some(_) => {
-            Err(document.mistake(&at, "consumers", format!("must be {} counts, one for each rate", rates.len())))
-        }
+        Some(consumers) if consumers.len() == rates.len() && !consumers.contains(&0) => Ok((rates, consumers)),
+        Some(_) => Err(document.mistake(at, "consumers", format!("must be {} counts, one for each rate", rates.len()))),
     }
 }
 
-fn rising(document: &Document, rates: &Placed<Vec<f64>>) -> Result<Vec<f64>, Mistake> {
-    let wrong = |what: String| Err(document.mistake(&rates.span(), "rates", what));
-    let list = rates.get_ref();
-    if list.is_empty() || list.len() > RATES_MAX {
+fn rising(document: &Document, at: &Range<usize>, rates: Vec<f64>) -> Result<Vec<f64>, Mistake> {
+    let wrong = |what: String| Err(document.mistake(at, "rates", what));
+    if rates.is_empty() || rates.len() > RATES_MAX {
         return wrong(format!("must be 1 to {RATES_MAX} rates"));
     }
-    if let Some(bad) = list.iter().find(|rate| !(rate.is_finite() && **rate > 0.0)) {
-        return wrong(format!("must be above zero, and one is {bad}"));
+    if rates.contains(&0.0) {
+        return wrong("must be above zero, and one is 0".to_owned());
     }
-    if let Some(pair) = list.windows(2).find(|pair| pair[1] <= pair[0]) {
+    if let Some(pair) = rates.windows(2).find(|pair| pair[1] <= pair[0]) {
         return wrong(format!("must rise, and {} comes after {}", pair[1], pair[0]));
     }
-    Ok(list.clone())
+    Ok(rates)
 }
 
-fn read_candidates(document: &Document, rows: &[ClusterRow]) -> Result<Vec<Candidate>, Mistake> {
+fn read_candidates(document: &Document, rows: Vec<Placed<ClusterRow>>) -> Result<Vec<Candidate>, Mistake> {
     let mut candidates: Vec<Candidate> = Vec::new();
     for row in rows {
-        let at = row.name.span();
+        let (at, row) = (row.span(), row.into_inner());
         let wrong = |field: &str, what: String| Err(document.mistake(&at, field, what));
-        let name = row.name.get_ref();
+        let (name, nodes, vcpus) = (&row.name, row.nodes, row.vcpus);
         let is_same =
             |known: &Candidate| known.configuration.cluster == *name && known.configuration.volume == row.volume;
         if name.is_empty() || candidates.iter().any(is_same) {
@@ -391,39 +374,43 @@ fn read_candidates(document: &Document, rows: &[ClusterRow]) -> Result<Vec<Candi
         if candidates.len() == CLUSTERS_MAX {
             return wrong("cluster", format!("at most {CLUSTERS_MAX} in one plan"));
         }
-        let nodes = *row.nodes.get_ref();
         if !(1..=NODES_MAX).contains(&nodes) {
-            return Err(document.mistake(&row.nodes.span(), "nodes", format!("must be from 1 to {NODES_MAX}")));
+            return wrong("nodes", format!("must be from 1 to {NODES_MAX}"));
         }
-        let place = match (&row.uris, &row.local) {
-            (Some(uris), None) if !uris.get_ref().is_empty() => Place::Addresses {
-                uris: uris.get_ref().clone(),
-                lose_command: row.lose_command.clone(),
-                restore_command: row.restore_command.clone(),
-            },
-            (None, Some(local)) => Place::Local(read_local(document, local, nodes)?),
+        document.above_zero(&at, &[("vcpus", Some(vcpus))])?;
+        for (field, command) in [("lose_command", &row.lose_command), ("restore_command", &row.restore_command)] {
+            if command.is_some() && row.local.is_some() {
+                return wrong(
+                    field,
+                    "is for clusters given by `uris`: a node that is started here is killed here".to_owned(),
+                );
+            }
+        }
+        let place = match (row.uris, row.local) {
+            (uris, None) if !uris.is_empty() => {
+                Place::Addresses { uris, lose_command: row.lose_command, restore_command: row.restore_command }
+            }
+            (uris, Some(local)) if uris.is_empty() => Place::Local(read_local(document, local, nodes)?),
             _ => return wrong("uris", "give either `uris` of running nodes or `local`, how to start them".to_owned()),
         };
-        let vcpus = positive(document, "vcpus", &row.vcpus)?;
         if let Place::Local(Local { cpu: Some(cpu), .. }) = &place
             && *cpu != vcpus
         {
-            let what =
-                format!("{vcpus} contradicts cpu = {cpu} of this cluster's [cluster.local], which is what a node gets");
-            return Err(document.mistake(&row.vcpus.span(), "vcpus", what));
+            let why = format!("contradicts cpu = {cpu} of this cluster's [cluster.local], which is what a node gets");
+            return wrong("vcpus", format!("{vcpus} {why}"));
         }
         let of_machine = candidates.iter().map(|known| &known.configuration).find(|known| known.machine == row.machine);
         if let Some(known) = of_machine.filter(|known| known.vcpus != vcpus) {
             let (machine, other, before) = (&row.machine, &known.cluster, known.vcpus);
-            let what = format!("{vcpus} contradicts cluster {other:?}, where machine {machine:?} has vcpus = {before}");
-            return Err(document.mistake(&row.vcpus.span(), "vcpus", what));
+            let why = format!("contradicts cluster {other:?}, where machine {machine:?} has vcpus = {before}");
+            return wrong("vcpus", format!("{vcpus} {why}"));
         }
         let configuration = Configuration {
-            cluster: name.clone(),
+            cluster: row.name,
             nodes,
-            machine: row.machine.clone(),
+            machine: row.machine,
             vcpus,
-            volume: row.volume.clone(),
+            volume: row.volume,
             iops: None,
             mib_s: None,
             note: None,
@@ -434,31 +421,26 @@ fn read_candidates(document: &Document, rows: &[ClusterRow]) -> Result<Vec<Candi
     Ok(candidates)
 }
 
-fn read_local(document: &Document, placed: &Placed<LocalRow>, nodes: u64) -> Result<Local, Mistake> {
-    let row = placed.get_ref();
-    let port = *row.port.get_ref();
-    if !(1..=PORT_MAX).contains(&port) {
-        return Err(document.mistake(&row.port.span(), "port", format!("must be from 1 to {PORT_MAX}")));
+fn read_local(document: &Document, placed: Placed<Local>, nodes: u64) -> Result<Local, Mistake> {
+    let (at, local) = (placed.span(), placed.into_inner());
+    if !(1..=PORT_MAX).contains(&u64::from(local.port)) {
+        return Err(document.mistake(&at, "port", format!("must be from 1 to {PORT_MAX}")));
     }
-    if row.command.as_ref().is_some_and(Vec::is_empty) || row.join_command.as_ref().is_some_and(Vec::is_empty) {
-        return Err(document.mistake(&placed.span(), "command", "must name a program"));
+    if local.command.as_ref().is_some_and(Vec::is_empty) || local.join_command.as_ref().is_some_and(Vec::is_empty) {
+        return Err(document.mistake(&at, "command", "must name a program"));
     }
-    let is_told_of_peers = row.command.as_ref().is_none_or(|words| words.iter().any(|word| word.contains("{peers}")));
-    if nodes > 1 && !is_told_of_peers && row.join_command.is_none() {
+    let is_told_of_peers = local.command.as_ref().is_none_or(|words| words.iter().any(|word| word.contains("{peers}")));
+    if nodes > 1 && !is_told_of_peers && local.join_command.is_none() {
         let what = "is missing: without it, or {peers} in `command`, the nodes would be brokers of their own";
-        return Err(document.mistake(&placed.span(), "join_command", what));
+        return Err(document.mistake(&at, "join_command", what));
     }
-    let limit =
-        |field: &str, value: &Option<Placed<f64>>| value.as_ref().map(|v| positive(document, field, v)).transpose();
-    Ok(Local {
-        port: u16::try_from(port).expect("it is at most PORT_MAX"),
-        command: row.command.clone(),
-        join_command: row.join_command.clone(),
-        folder: row.folder.clone(),
-        cpu: limit("cpu", &row.cpu)?,
-        memory_mib: limit("memory_mib", &row.memory_mib)?,
-        iops: limit("iops", &row.iops)?,
-        mib_s: limit("mib_s", &row.mib_s)?,
-        start_seconds: limit("start_seconds", &row.start_seconds)?.unwrap_or(60.0),
-    })
+    let limits = [
+        ("cpu", local.cpu),
+        ("memory_mib", local.memory_mib),
+        ("iops", local.iops),
+        ("mib_s", local.mib_s),
+        ("start_seconds", Some(local.start_seconds)),
+    ];
+    document.above_zero(&at, &limits)?;
+    Ok(local)
 }
