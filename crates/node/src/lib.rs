@@ -72,7 +72,7 @@ pub use standing::{Follower, MemberStanding};
 pub use steward::MembersView;
 pub use sync_times::{SyncClock, SyncTimes};
 pub use topology_member::{Proposer, TopologyMember, Wish};
-pub use upkeep::{Task, Upkeep, UpkeepFailed};
+pub use upkeep::{RoomLeft, Task, Upkeep, UpkeepFailed};
 pub use vacant_member::{Beginning, KnownQueue, VacantMember};
 pub use waits::{Intake, Waiting, Waits};
 

@@ -15,7 +15,7 @@ use broker::QueueId;
 use broker::queue::SeqRanges;
 use bytes::Bytes;
 use std::sync::Arc;
-use storage::extent::SalvagedExtent;
+use storage::extent::{SalvagedExtent, extent_name};
 use storage::{Disk, Extent, ExtentId, ExtentWriter, FileNo, Location, StorageError, WalReader};
 
 /// A hole longer than this between two live messages begins a new run: its bitmap would cost more
@@ -48,6 +48,19 @@ pub fn copy_runs<D: Disk>(
     id: ExtentId,
     runs: &[CopyRun],
 ) -> Result<Copied, StorageError> {
+    copy_runs_within((disk, u64::MAX), folder_id, wal, id, runs)
+}
+
+/// [`copy_runs`], into an extent of so many bytes at most.
+///
+/// - Errors: [`StorageError::Full`] also where not even the first run that can be read fits.
+pub fn copy_runs_within<D: Disk>(
+    (disk, bytes_max): (&Arc<D>, u64),
+    folder_id: u128,
+    wal: &WalReader<D>,
+    id: ExtentId,
+    runs: &[CopyRun],
+) -> Result<Copied, StorageError> {
     let mut extent = NewExtent::create(disk, folder_id, id)?;
     let (mut copied, mut damaged, mut follows_damage) = (Vec::new(), Vec::new(), false);
     let mut window = Window::default();
@@ -62,6 +75,12 @@ pub fn copy_runs<D: Disk>(
         };
         let bytes: usize = bodies.iter().map(|(_, body)| body.len()).sum();
         if !extent.has_room(bytes, bodies.len()) {
+            break;
+        }
+        if extent.bytes_with(bytes, bodies.len()) > bytes_max {
+            if copied.is_empty() && damaged.is_empty() {
+                return Err(StorageError::Full { file: extent_name(id), free_bytes: bytes_max });
+            }
             break;
         }
         // A new run must not reach over one that stays where it is.
@@ -111,6 +130,11 @@ impl<D: Disk> NewExtent<D> {
     /// Whether `messages` more of together `bytes` fit.
     pub fn has_room(&self, bytes: usize, messages: usize) -> bool {
         self.writer.has_room(bytes + messages * MESSAGE_OVERHEAD_BYTES)
+    }
+
+    /// How long it is with `messages` more of together `bytes`, at most.
+    fn bytes_with(&self, bytes: usize, messages: usize) -> u64 {
+        u64::from(self.writer.bytes()) + (bytes + messages * MESSAGE_OVERHEAD_BYTES) as u64
     }
 
     /// Messages in it.

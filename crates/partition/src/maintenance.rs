@@ -90,6 +90,8 @@ pub struct Maintenance {
     current_file: u32,
     kept: VecDeque<Kept>,
     is_copying: bool,
+    /// Nothing came of the last copy.
+    is_given_up: bool,
     /// Runs that went from the log to extents since the last checkpoint was begun.
     moved_runs: u64,
     /// Runs that could not be copied, and when they are tried again.
@@ -218,20 +220,10 @@ impl QueuePartition {
         self.maintenance.put_off.retain(|_, at| *at > cx.now_ms);
         let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
         if !self.maintenance.is_copying && !self.repairs.is_writing() {
-            // An idle partition gives up old files even if nothing presses: what little lives there
-            // moves.
-            let retire =
-                if idle { wal.retire_through.max(wal.current_file.saturating_sub(1)) } else { wal.retire_through };
-            let mut runs = self.runs_in_files(retire, COPY_RUNS_MAX);
-            if runs.is_empty() {
-                runs = self.runs_over_budget(self.index_bytes_kept(wal, idle), wal.current_file);
-            }
-            if runs.is_empty() {
-                runs = self.runs_in_sparse_extents();
-            }
+            let (runs, is_pressing) = self.runs_to_copy(wal, idle);
             if !runs.is_empty() {
                 self.maintenance.is_copying = true;
-                cx.out.jobs.push(Job::WriteExtent { partition: self.id(), runs });
+                cx.out.jobs.push(Job::WriteExtent { partition: self.id(), runs, is_pressing });
             }
         }
         if self.maintenance.saving.is_none() && self.wants_checkpoint(wal, idle) {
@@ -239,6 +231,33 @@ impl QueuePartition {
         }
         let m = &mut self.maintenance;
         m.is_quiet = idle && !m.members_changed && m.saving.is_none() && !m.is_copying && m.put_off.is_empty();
+    }
+
+    /// What is to be copied next, and whether it is so in any case and not only where there is room.
+    fn runs_to_copy(&self, wal: WalState, idle: bool) -> (Vec<CopyRun>, bool) {
+        let mut pressing = self.runs_in_files(wal.retire_through, COPY_RUNS_MAX);
+        if pressing.is_empty() {
+            // Publishers are held back for this without being told why.
+            pressing = self.runs_over_budget(wal.index_bytes_kept, wal.current_file);
+        }
+        if !pressing.is_empty() {
+            return (pressing, true);
+        }
+        // What can wait for room must not hold up what makes some.
+        let sparse = if self.maintenance.is_given_up { self.runs_in_sparse_extents() } else { Vec::new() };
+        if !sparse.is_empty() {
+            return (sparse, true);
+        }
+        // An idle partition gives up old files even if nothing presses: what little lives there
+        // moves.
+        let mut calm = Vec::new();
+        if idle {
+            calm = self.runs_in_files(wal.current_file.saturating_sub(1), COPY_RUNS_MAX);
+            if calm.is_empty() {
+                calm = self.runs_over_budget(self.index_bytes_kept(wal, idle), wal.current_file);
+            }
+        }
+        if calm.is_empty() { (self.runs_in_sparse_extents(), true) } else { (calm, false) }
     }
 
     /// Whether [`QueuePartition::maintain`] wants to be called again in a while though no file was
@@ -341,15 +360,17 @@ impl QueuePartition {
     /// The extent under way is on the disk: its runs take the place of those that were copied.
     pub fn extent_ready(&mut self, ready: &ExtentReady) {
         assert!(std::mem::take(&mut self.maintenance.is_copying), "an extent was under way");
+        self.maintenance.is_given_up = false;
         let of_log = ready.copied.iter().filter(|(_, place, _)| matches!(place, Place::Wal { .. }));
         self.maintenance.moved_runs += of_log.count() as u64;
         take_over(&mut self.queues, ready);
         self.note_used_up();
     }
 
-    /// The copy was given up (nothing of it was live any more when it was read).
+    /// The copy was given up: nothing of it could be read, or the disk has no room for it.
     pub fn extent_abandoned(&mut self) {
         self.maintenance.is_copying = false;
+        self.maintenance.is_given_up = true;
     }
 
     fn note_used_up(&mut self) {

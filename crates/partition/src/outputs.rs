@@ -283,6 +283,9 @@ pub enum Job {
         partition: PartitionId,
         /// In the order of queues and numbers.
         runs: Vec<CopyRun>,
+        /// The log or its index is too large, or other extents can go for it. Otherwise the partition
+        /// is idle and could give up its old files: that can wait where the disk has little room.
+        is_pressing: bool,
     },
     /// Make this the partition's newest checkpoint; answered by `checkpoint_saved`.
     SaveCheckpoint {

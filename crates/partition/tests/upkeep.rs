@@ -67,3 +67,26 @@ fn a_checkpoint_begun_before_an_extent_was_used_up_still_names_it() {
         assert_eq!(saved(&mut rig), dropped, "the older of the two must be without it as well");
     }
 }
+
+#[test]
+fn what_an_idle_partition_gives_up_can_wait_for_room_and_what_the_log_has_too_much_of_cannot() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish_synced(1, "m");
+    rig.run();
+    let copies = |rig: &mut Rig, wal: WalState| -> Vec<bool> {
+        rig.with(|p, cx| p.maintain(wal, cx));
+        let is_pressing = |job: Job| match job {
+            Job::WriteExtent { is_pressing, .. } => Some(is_pressing),
+            _ => None,
+        };
+        let copies = rig.out.jobs.drain(..).filter_map(is_pressing).collect();
+        rig.with(|p, _| p.extent_abandoned());
+        copies
+    };
+    let calm = WalState { current_file: 3, checkpoint_lag_files: 0, ..WalState::CALM };
+    assert_eq!(copies(&mut rig, WalState { retire_through: 1, ..calm }), [true]);
+    assert_eq!(copies(&mut rig, WalState { index_bytes_kept: 0, ..calm }), [true]);
+    assert_eq!(copies(&mut rig, calm), []);
+    rig.now += 3_000;
+    assert_eq!(copies(&mut rig, calm), [false], "it is idle");
+}

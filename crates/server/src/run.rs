@@ -15,6 +15,7 @@ use amqp::{ConnectionConfig, Table, Value};
 use session::LoginLimits;
 use session::Stamps;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -26,7 +27,7 @@ const NOT_ALONE: &str = "the data folder is that of a node of a cluster: start i
                          and cluster_secret_file as before";
 /// How long the answer to who has the node leave its cluster may take to go out before the end begins.
 const LEAVE_ANSWER_FIRST: Duration = Duration::from_millis(300);
-/// How often free space is looked at.
+/// How often free space is looked at, beside at each new file of the log.
 const DISK_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// And with less than [`DISK_NEAR_LIMITS`] times the limit left: a quick disk takes a gigabyte in a
 /// second, and what is below the limit is for acknowledgements.
@@ -159,6 +160,7 @@ pub fn run(
             wal_index_bytes: config.wal_index_bytes,
             wal_sync_delay_ms: config.wal_sync_delay_ms,
             checkpoint_interval_bytes: config.checkpoint_interval_bytes,
+            disk_free_min_bytes: config.disk_free_min_bytes,
             on_quiet,
         },
     )
@@ -371,6 +373,8 @@ impl Room {
         if is_low != self.is_low {
             self.is_low = is_low;
             if is_low {
+                // A checkpoint may need it before it is over.
+                self.is_reserved = false;
                 tracing::warn!(free_bytes = free, limit_bytes = config.disk_free_min_bytes, "the disk is low");
             }
             node.set_alarm(Alarm::Disk, is_low);
@@ -380,6 +384,12 @@ impl Room {
         }
         free
     }
+}
+
+/// What the watch wakes for before its time.
+enum Wake {
+    End,
+    Look,
 }
 
 /// Until `shutdown` is ready: looks after the disk, and does what its operator asks for. Errors: the node
@@ -400,21 +410,26 @@ fn watch(
             let runtime = tokio::runtime::Builder::new_current_thread().build();
             match runtime {
                 Ok(runtime) => runtime.block_on(async {
-                    tokio::select! {
-                        () = shutdown => {}
-                        () = over.notified() => {}
+                    let mut shutdown = pin!(shutdown);
+                    loop {
+                        tokio::select! {
+                            () = &mut shutdown => return,
+                            () = over.notified() => return,
+                            () = engine.log_has_grown() => {}
+                        }
+                        let _ = sender.send(Wake::Look);
                     }
                 }),
                 Err(error) => tracing::error!(%error, "no runtime to wait for a signal with: ending"),
             }
             // The receiver waits for this.
-            let _ = sender.send(());
+            let _ = sender.send(Wake::End);
         });
         let mut pause = DISK_LOOK_CLOSELY_EVERY;
         loop {
             match receiver.recv_timeout(pause) {
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(Wake::Look) | Err(RecvTimeoutError::Timeout) => {}
             }
             if peers.is_some_and(Member::is_forgotten) {
                 over.notify_one();

@@ -570,13 +570,13 @@ fn settings_that_contradict_each_other_are_an_error_that_names_both() {
     );
     assert_eq!(
         said().variable("LEVERET_DISK_FREE_MIN_BYTES", "50MB").error(),
-        "LEVERET_DISK_FREE_MIN_BYTES = 50000000 is not allowed; with wal_file_bytes = 64 MiB it must be at least 128 MiB"
+        "LEVERET_DISK_FREE_MIN_BYTES = 50000000 is not allowed; with wal_file_bytes = 64 MiB it must be at least 256 MiB"
     );
     assert_eq!(
         said().flag(Key::wal_file_bytes, "256MiB").error(),
-        "--wal-file-bytes = 256 MiB is not allowed; with disk_free_min_bytes = 256 MiB it may be at most 128 MiB"
+        "--wal-file-bytes = 256 MiB is not allowed; with disk_free_min_bytes = 256 MiB it may be at most 64 MiB"
     );
-    said().flag(Key::wal_file_bytes, "256MiB").flag(Key::disk_free_min_bytes, "512MiB").config();
+    said().flag(Key::wal_file_bytes, "256MiB").flag(Key::disk_free_min_bytes, "1GiB").config();
 }
 
 #[test]

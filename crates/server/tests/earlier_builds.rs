@@ -42,6 +42,7 @@ fn opened(folder: &Path) -> Opened {
         partitions: 2,
         shards: 1,
         wal_file_bytes: 4 << 20,
+        disk_free_min_bytes: 16 << 20,
         wal_retained_bytes: 8 << 20,
         cache_bytes: 1 << 20,
         read_ahead_bytes: 1 << 20,

@@ -35,7 +35,7 @@ pub use cluster::{ClusterRecord, Founder};
 pub use node::{NODE_FILE, NodeRecord, NodeState};
 pub(crate) use node::{decode as decode_node, read as read_node};
 pub use repair::{RepairedIdentity, repair_identity};
-pub use reserve::{RESERVE_BYTES, keep_reserve};
+pub use reserve::{RESERVE_BYTES, give_back, keep_reserve};
 
 /// Version of the folder as a whole. Later ones are refused. Version 1 has no file `node`, and
 /// becomes version 2 when it is opened.

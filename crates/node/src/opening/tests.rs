@@ -164,7 +164,7 @@ impl Lab {
                     let out = self.with(partition.0, |p, cx| p.checkpoint_saved(cx))?;
                     self.carry_out(out.jobs)?;
                 }
-                Job::WriteExtent { partition, runs } => {
+                Job::WriteExtent { partition, runs, .. } => {
                     let id = ExtentId(u64::from(self.all.next_extent));
                     self.all.next_extent += 1;
                     let copied = copy_runs(&self.disk, FOLDER, &self.all.wal.reader(), id, &runs)?;

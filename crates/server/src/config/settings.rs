@@ -50,8 +50,9 @@ const _: () = assert!(
 /// A record never spans two WAL files, and an entry is a body with some properties; half a file
 /// leaves room for both.
 const BODIES_PER_WAL_FILE_MIN: u64 = 2;
-/// A full disk is survived with two spare WAL files (docs: what settles need to free space again).
-const SPARE_WAL_FILES: u64 = 2;
+/// What `disk_free_min_bytes` holds, in WAL files: one that is begun while publishers are told, one for what
+/// they had sent by then, one for acknowledgements, and one for checkpoints and copies that make room.
+const SPARE_WAL_FILES: u64 = 4;
 
 macro_rules! settings {
     ($($name:ident: $field:ty {
@@ -529,8 +530,9 @@ settings! {
     }
     disk_free_min_bytes: u64 {
         Storage, Kind::bytes(8 * MIB, 16 * TIB), Fixed("268435456"),
-        "With less free space than this, publishers are blocked and nothing durable is declared, while consumers go on. It must hold two \
-         files of the log, which acknowledgements need in order to free space again.",
+        "With less free space than this, publishers are blocked and nothing durable is declared, while consumers go on. It must hold four \
+         files of the log, which acknowledgements and what was on its way need until there is room again. Messages that can stay in the log \
+         are not copied out of it into this room.",
         elsewhere ["disk_free_limit", "disk_free_limit.absolute", "disk_free_limit.relative", "free_disk_min"]
     }
 

@@ -28,7 +28,7 @@ use broker::topology::{DEDICATED_PARTITIONS_MAX, POOL_PARTITIONS_OF_ALL};
 use metadata::{MetadataLog, Proposals};
 use node::{
     Brought, Completion, Completions, Listener, LogGauges, LogWriter, Member, NodeId, OpenExtents, QuarantinedMember,
-    QueueMember, Reader, Share, ShareLimits, Started, TOPOLOGY, Task, TopologyMember, Upkeep, VacantMember,
+    QueueMember, Reader, RoomLeft, Share, ShareLimits, Started, TOPOLOGY, Task, TopologyMember, Upkeep, VacantMember,
 };
 use partition::Tail;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +38,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use storage::{DataFolder, Disk, NodeRecord, RealDisk, StorageError, WalOptions};
 use switch::Parcel;
+use tokio::sync::Notify;
 
 pub(crate) use metadata::Decided;
 pub use node::{
@@ -70,6 +71,8 @@ pub struct EngineConfig {
     pub wal_sync_delay_ms: u64,
     /// A partition's replay reaches back over about this much log.
     pub checkpoint_interval_bytes: u64,
+    /// With less free on the disk, publishers are blocked, and what is not needed is not written.
+    pub disk_free_min_bytes: u64,
     /// Other nodes have members of the groups, too.
     pub has_peers: bool,
     /// Called on the log's thread when traffic ends.
@@ -216,13 +219,19 @@ impl Opened {
         };
         let (reader, spares, epoch) = (wal.reader(), wal.spare_preparer(), Instant::now());
         let (disk, open) = ((folder.disk().clone(), folder.identity().folder_id), OpenExtents::default());
-        let upkeep = Upkeep::new(disk, reader.clone(), spares, checkpoints, open.clone(), next_extent);
+        let upkeep =
+            Upkeep::new(disk, reader.clone(), spares, checkpoints, open.clone(), next_extent).leaving(RoomLeft {
+                free_min_bytes: config.disk_free_min_bytes,
+                log_file_bytes: u64::from(config.wal_file_bytes),
+            });
         let upkeep = upkeep_thread::UpkeepThread { upkeep, epoch, on_quiet: config.on_quiet, routes: routes() };
         let (tasks, run_upkeep) = upkeep.prepare();
         let (reads, run_reads) = reader_thread::prepare(Reader::new(folder.disk().clone(), reader, open), routes());
+        let grown = Arc::new(Notify::new());
         let prepare = {
-            let tasks = Mutex::new(tasks.clone());
+            let (tasks, grown) = (Mutex::new(tasks.clone()), grown.clone());
             Box::new(move || {
+                grown.notify_one();
                 let tasks = tasks.lock().unwrap_or_else(PoisonError::into_inner);
                 // Without the thread there are no spares; the log makes its files itself then.
                 let _ = tasks.send(Task::PrepareSpares);
@@ -299,7 +308,8 @@ impl Opened {
             members.sort_by_key(|(id, _)| *id);
             ShardParts { members, share, disk }
         });
-        let gauges = EngineGauges { wal, at_risk: at_risk_of_all, disk: folder.disk().clone(), set_aside };
+        let disk = folder.disk().clone();
+        let gauges = EngineGauges { wal, at_risk: at_risk_of_all, disk, set_aside, grown };
         Ok((Engine { gauges, threads, folder }, log, make))
     }
 }
@@ -311,6 +321,7 @@ pub struct EngineGauges {
     at_risk: Arc<[Arc<AtomicU64>]>,
     disk: Arc<RealDisk>,
     set_aside: Arc<AtomicU64>,
+    grown: Arc<Notify>,
 }
 
 impl EngineGauges {
@@ -324,6 +335,12 @@ impl EngineGauges {
     /// Bytes free on the disk of the data folder.
     pub fn free_bytes(&self) -> Option<u64> {
         self.disk.free_bytes().ok()
+    }
+
+    /// Ready when the log has begun a file since it was asked last, or given some up: it takes its room
+    /// on the disk by whole files.
+    pub(crate) async fn log_has_grown(&self) {
+        self.grown.notified().await;
     }
 
     /// The sum over all selective queues of what was confirmed, or is about to be, and is not

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
 use node::{
     Batch, Begin, Brought, Completions, EndingMember, Groups, LogGauges, LogQueue, LogWriter, Member, OpenError,
-    OpenExtents, Quarantined, QuarantinedMember, QueueMember, Reader, Shard, Share, ShareLimits, TopologyMember,
-    Upkeep, VacantMember, Waits, drop_orphans,
+    OpenExtents, Quarantined, QuarantinedMember, QueueMember, Reader, RoomLeft, Shard, Share, ShareLimits,
+    TopologyMember, Upkeep, VacantMember, Waits, drop_orphans,
 };
 use partition::machine::{FIRST_MACHINE_VERSION, MACHINE_VERSION};
 use partition::place::file_u32;
@@ -286,6 +286,8 @@ impl Node {
         let ids: Vec<u32> = self.group_ids();
         let (disk, gauges) = (self.disk.clone(), Arc::new(LogGauges::default()));
         let (reader, spares, open) = (wal.reader(), wal.spare_preparer(), OpenExtents::default());
+        let log_file_bytes = u64::from(self.settings.file_bytes);
+        let room_left = RoomLeft { free_min_bytes: 4 * log_file_bytes, log_file_bytes };
         let lists: BTreeMap<PartitionId, Completions> =
             ids.iter().map(|id| (PartitionId(*id), Completions::default())).collect();
         let count = self.settings.partitions.len();
@@ -360,7 +362,7 @@ impl Node {
             told: files::Told::default(),
             sync_takes: if self.random.chance(50) { (200, 3_000) } else { (50, 600) },
             reader: Reader::new(disk.clone(), reader.clone(), open.clone()),
-            upkeep: Upkeep::new((disk, folder_id), reader, spares, checkpoints, open, next_extent),
+            upkeep: Upkeep::new((disk, folder_id), reader, spares, checkpoints, open, next_extent).leaving(room_left),
             tasks: VecDeque::new(),
             is_upkeep_due: false,
             threads,

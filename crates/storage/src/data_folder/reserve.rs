@@ -4,7 +4,8 @@
 //! A start writes small files, and may have to end what the process before it had begun. Where the
 //! disk has no free byte it could not, and what is in the node's queues could not be consumed, which
 //! is what makes room. So a start that finds less than [`RESERVE_BYTES`] free gives the file back to
-//! the disk, and a node that runs makes it again once there is room.
+//! the disk, and a node that runs makes it again once there is room. A node that runs gives it back
+//! too where a checkpoint finds no room: without checkpoints neither files of the log nor extents can go.
 //!
 //! Invariant: only who has the folder's lock gives it back. A folder without it is as good as any;
 //! its node may fail to start over a full disk.
@@ -12,7 +13,7 @@
 use std::io;
 
 use crate::disk::{Disk, DiskFile, OpenMode};
-use crate::error::{StorageError, at};
+use crate::error::{StorageError, at, syncing};
 
 /// The file.
 pub(super) const RESERVE_NAME: &str = "reserve";
@@ -20,12 +21,12 @@ pub(super) const RESERVE_NAME: &str = "reserve";
 pub const RESERVE_BYTES: u64 = 1 << 20;
 
 /// Gives the room back if the disk has less; whether it did.
-pub(super) fn give_back<D: Disk>(disk: &D) -> Result<bool, StorageError> {
+pub fn give_back<D: Disk>(disk: &D) -> Result<bool, StorageError> {
     if disk.free_bytes().map_err(at("measure", RESERVE_NAME))? >= RESERVE_BYTES {
         return Ok(false);
     }
     match disk.remove(RESERVE_NAME) {
-        Ok(()) => disk.sync_folder("").map(|()| true).map_err(at("sync", RESERVE_NAME)),
+        Ok(()) => disk.sync_folder("").map(|()| true).map_err(syncing(RESERVE_NAME)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(at("remove", RESERVE_NAME)(error)),
     }

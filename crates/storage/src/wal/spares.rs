@@ -110,6 +110,13 @@ impl<D: Disk> Spares<D> {
         self.state().wanted = true;
     }
 
+    /// A file that waits to be written again is to be deleted, unless it is the last one.
+    fn shed(&self) {
+        let mut state = self.state();
+        let shed = if state.ready.len() > 1 { state.ready.pop() } else { None };
+        state.surplus.extend(shed);
+    }
+
     fn create(&self, disk: &D) -> Result<Slot<D::File>, StorageError> {
         let bytes = self.options.file_bytes;
         let begun = self.state().begun.take();
@@ -168,6 +175,12 @@ pub struct SparePreparer<D: Disk> {
 impl<D: Disk> SparePreparer<D> {
     pub(super) fn new(disk: Arc<D>, spares: Arc<Spares<D>>) -> SparePreparer<D> {
         SparePreparer { disk, spares, filling: None }
+    }
+
+    /// The disk has little room: the next [`SparePreparer::step`] deletes a file that waits to be
+    /// written again, unless it is the last one.
+    pub fn shed(&mut self) {
+        self.spares.shed();
     }
 
     /// Does one slice: deletes one file, or writes up to 1 MiB of zeroes, or finishes a spare with
