@@ -172,6 +172,6 @@ Examples:
 
 Exit codes: 0 everything required was met, 1 it was not (messages lost, duplicated, reordered or corrupt; rate or latency missed),
 2 the command line is wrong, 3 the run could not be made (no broker, refused, a file that cannot be written),
-4 nothing is wrong but that the backlog grew: more was sent than received, 130 it was interrupted before its end (a run that has none, without
+4 nothing is wrong but that the backlog grew: more was sent than received, or was due than sent, 130 it was interrupted before its end (a run that has none, without
 --time or numbers of messages, is judged instead).
 Rates may have k or M behind them (10k), sizes kB, MB (thousands), KiB, MiB, or k and M for those, as RabbitMQ's configuration has them.";

@@ -45,6 +45,9 @@ pub struct Interval {
     /// routes cannot be followed.
     #[serde(default)]
     pub backlog: Option<u64>,
+    /// Messages that were due and not sent by its end; absent where nothing says what is due by when.
+    #[serde(default)]
+    pub unsent: Option<u64>,
     /// From the due time to the confirm.
     pub confirm: Option<Figures>,
     /// From the due time to the consumer.

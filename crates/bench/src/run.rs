@@ -115,15 +115,16 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     run.correctness.nacked = merge.nacked;
     run.required = verdict::required(options, &run);
     run.missed = verdict::missed(&run, failure);
-    let backlogs: Vec<(f64, u64)> = merge
-        .intervals
-        .iter()
-        .filter(|interval| interval.phase != "drain")
-        .filter_map(|interval| Some((interval.at_s, interval.backlog?)))
-        .collect();
-    let grown = verdict::grown(options, &run, &backlogs, found.backlog);
-    run.backlog_grew = grown.is_some();
-    run.missed.extend(grown);
+    let over_time = |value: fn(&Interval) -> Option<u64>| -> Vec<(f64, u64)> {
+        let load = merge.intervals.iter().filter(|interval| interval.phase != "drain");
+        load.filter_map(|interval| Some((interval.at_s, value(interval)?))).collect()
+    };
+    let unsent = verdict::unsent(options, &run, &over_time(|interval| interval.unsent));
+    let grown = verdict::grown(options, &run, &over_time(|interval| interval.backlog), found.backlog);
+    let behind: Vec<String> = unsent.into_iter().chain(grown).collect();
+    run.backlog_grew = !behind.is_empty();
+    // One of what was missed, however many sides fell behind.
+    run.missed.extend(run.backlog_grew.then(|| behind.join(", and ")));
     run.was_interrupted = going.interrupted.is_some();
     run.missed.extend(going.interrupted.take());
     if going.ran_until_told {

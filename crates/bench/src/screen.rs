@@ -15,6 +15,7 @@ use crate::options::Options;
 use crate::record::{Interval, Latency, Recorded, Run};
 use crate::run::Observer;
 use crate::setup::Found;
+use crate::verdict::BACKLOG_SECONDS;
 
 /// A line for each interval, on standard output.
 #[derive(Debug, Default)]
@@ -89,6 +90,10 @@ pub fn line(i: &Interval) -> String {
         if count > 0 {
             odd.push_str(&format!(" | {count} {text}"));
         }
+    }
+    let late = i.unsent.filter(|unsent| *unsent as f64 > i.target_per_s.unwrap_or(f64::MAX) * BACKLOG_SECONDS);
+    if let Some(unsent) = late {
+        odd.push_str(&format!(" | {} due and not sent", count(unsent)));
     }
     if let Some(held_back) = i.held_back_text() {
         odd.push_str(&format!(" | {held_back}"));

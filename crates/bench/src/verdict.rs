@@ -138,23 +138,28 @@ pub(crate) const BACKLOG_SECONDS: f64 = 0.5;
 /// counts as growing.
 pub(crate) const GROWTH_SHARE: f64 = 0.02;
 
-/// Whether consumers fell behind, in words. `backlogs` are times and what was sent and not received
-/// by then, over the time of load; `before` is what lay in the queues at the start. Numbers of
-/// messages are no load that goes on: they are sent and then drained.
+/// What waited at the end of the load, and how much more that was than in the middle of it. `waits` are
+/// times and what waited then, over the time of load.
+fn growth(waits: &[(f64, u64)]) -> Option<(f64, u64, f64)> {
+    let (ended_s, waited) = waits.last().copied()?;
+    let at_half = waits.iter().rev().find(|(at_s, _)| *at_s <= ended_s / 2.0).map_or(0, |(_, count)| *count);
+    Some((ended_s, waited, waited.saturating_sub(at_half) as f64))
+}
+
+/// Whether consumers fell behind, in words. `backlogs` is what was sent and not received over the time of
+/// load; `before` is what lay in the queues at the start. Numbers of messages are no load that goes on:
+/// they are sent and then drained.
 pub fn grown(options: &Options, run: &Run, backlogs: &[(f64, u64)], before: u64) -> Option<String> {
     let received = run.received_per_s?;
     let (producing, consuming) = (&options.producing, &options.consuming);
     if producing.count == 0 || producing.messages > 0 || consuming.messages > 0 {
         return None;
     }
-    let (ended_s, waited) = backlogs.last().copied()?;
+    let (ended_s, waited, grew) = growth(backlogs)?;
     let sent = run.published_per_s;
-    let at_half = backlogs.iter().rev().find(|(at_s, _)| *at_s <= ended_s / 2.0).map_or(0, |(_, count)| *count);
-    let grew = waited.saturating_sub(at_half) as f64;
     // Where the load or the work changes on purpose a backlog comes and goes: what is left of it
     // after the time to drain it counts.
-    let is_stepped = producing.rate.as_ref().is_some_and(Steps::is_stepped) || consuming.work_us.is_stepped();
-    let is_growing = !is_stepped && grew > GROWTH_SHARE * sent * ended_s / 2.0;
+    let is_growing = !is_stepped(options) && grew > GROWTH_SHARE * sent * ended_s / 2.0;
     let left = run.correctness.left_in_queues.map(|left| left.saturating_sub(before));
     let is_left = left.is_some_and(|left| left as f64 > sent * BACKLOG_SECONDS);
     if waited as f64 <= sent * BACKLOG_SECONDS || !(is_growing || is_left) {
@@ -172,13 +177,33 @@ pub fn grown(options: &Options, run: &Run, backlogs: &[(f64, u64)], before: u64)
     ))
 }
 
+/// Whether publishers fell behind the rate that was asked for, in words: what waits to be sent is a
+/// backlog too, though the broker has seen nothing of it. `waits` is what was due and not sent over the
+/// time of load. A figure of durability looks for the rate that is held by itself.
+pub fn unsent(options: &Options, run: &Run, waits: &[(f64, u64)]) -> Option<String> {
+    let asked = run.target_per_s.filter(|_| options.stages.is_empty())?;
+    let (ended_s, waited, grew) = growth(waits)?;
+    let is_growing = is_stepped(options) || grew > GROWTH_SHARE * asked * ended_s / 2.0;
+    (is_growing && waited as f64 > asked * BACKLOG_SECONDS).then(|| {
+        format!(
+            "{} of {} messages a second that were asked for were sent, {} waited to be sent at the end of the load",
+            three(run.published_per_s),
+            three(asked),
+            count(waited)
+        )
+    })
+}
+
+fn is_stepped(options: &Options) -> bool {
+    options.producing.rate.as_ref().is_some_and(Steps::is_stepped) || options.consuming.work_us.is_stepped()
+}
+
 /// The messages a second that consumers take at most because of `--consumer-rate` or
 /// `--consumer-latency`, where more than that was sent: what waits then waits for them, whatever
 /// the broker does. `None` where they do, or may come to, keep up.
 pub fn own_pace(options: &Options, sent_per_s: f64) -> Option<f64> {
     let (producing, consuming) = (&options.producing, &options.consuming);
-    let is_stepped = producing.rate.as_ref().is_some_and(Steps::is_stepped) || consuming.work_us.is_stepped();
-    if is_stepped || producing.count == 0 || producing.messages > 0 || consuming.messages > 0 {
+    if is_stepped(options) || producing.count == 0 || producing.messages > 0 || consuming.messages > 0 {
         return None;
     }
     let each_s = (consuming.work_us.max() / 1e6).max(consuming.rate.map_or(0.0, |rate| 1.0 / rate));
@@ -284,6 +309,21 @@ mod tests {
         assert_eq!(of("--rate 4000", &run, &stands), None, "late by the same all the time");
         assert_eq!(of("-vr 4000:10 -vr 1000:10", &run, &grows), None, "a rate that changes is judged by what is left");
         assert_eq!(grown(&options("--rate 4000"), &run, &[(1.0, 90), (2.0, 180)], 0), None, "on its way");
+    }
+
+    #[test]
+    fn a_rate_that_was_asked_for_and_not_sent_is_a_backlog_too() {
+        let run = Run { published_per_s: 48_400.0, target_per_s: Some(120_000.0), ..Run::default() };
+        let waits = |each: u64| (1..=8).map(|second| (second as f64, second * each)).collect::<Vec<_>>();
+        let of = |line: &str, waits: &[(f64, u64)]| unsent(&options(line), &run, waits);
+        let told = "48,400 of 120,000 messages a second that were asked for were sent, 572,800 waited to be sent at the end of the load";
+        assert_eq!(of("--rate 120k", &waits(71_600)).as_deref(), Some(told));
+        let stands: Vec<(f64, u64)> = (1..=8).map(|second| (f64::from(second), 90_000)).collect();
+        assert_eq!(of("--rate 120k", &stands), None, "late by the same all the time");
+        assert!(of("-vr 120k:4 -vr 110k:4", &stands).is_some(), "of a rate that changes, what is left");
+        assert_eq!(of("--rate 120k", &waits(7_000)), None, "on its way");
+        let tries = Options { stages: vec!["synced".to_owned()], ..options("--rate 120k") };
+        assert_eq!(unsent(&tries, &run, &waits(71_600)), None, "it goes on with a lower rate");
     }
 
     #[test]

@@ -14,6 +14,10 @@ use page::figures::{exact, three};
 /// Those that held the rate and fail something else, and are named.
 const NAMED_MAX: usize = 3;
 
+/// What to do where a run was interrupted.
+const INTERRUPTED: &str =
+    "Measure next: the rest of the plan. The run was interrupted, and the same `leveret sizing run` goes on.";
+
 /// How far the measurements go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -51,6 +55,8 @@ pub struct Answer {
 
 /// What the answer is made from. `recommendation` is there where prices are.
 pub(crate) struct Question<'a> {
+    /// Everything of the plan was measured.
+    pub(crate) is_whole: bool,
     pub(crate) all: &'a [Outcome],
     pub(crate) requirement: &'a Requirement,
     pub(crate) recommendation: Option<&'a Recommendation>,
@@ -66,9 +72,11 @@ impl Question<'_> {
                 self.best(|outcome| outcome.holds_rate == Shown::Yes && outcome.verdict(self.requirement) != Shown::No)
             }
         };
-        match chosen {
-            Some(outcome) => self.about(outcome),
-            None => self.nothing(),
+        let answer = chosen.map_or_else(|| self.nothing(), |outcome| self.about(outcome));
+        // What is left of the plan may change all of it.
+        match self.is_whole {
+            true => answer,
+            false => Answer { next: Some(INTERRUPTED.to_owned()), ..answer },
         }
     }
 

@@ -5,6 +5,7 @@
 use page::figures::{exact, three};
 
 use crate::outcome::is_matched;
+use crate::reason::MACHINE_FULL;
 use crate::results::{Configuration, Results, Step, Test};
 
 /// A p99 that is lower than one at a lower rate by more than this part did not rise with the load.
@@ -28,12 +29,53 @@ pub(crate) fn doubts(results: &Results) -> Vec<String> {
             let mut steps: Vec<&Step> =
                 results.steps.iter().filter(|step| step.test == test && known.is_of(step)).collect();
             steps.sort_by(|a, b| a.target.total_cmp(&b.target));
+            doubts.extend(missed_below(known, test, &steps));
             doubts.extend(falling(known, test, &steps));
             doubts.extend(idle(known, test, &steps));
         }
     }
     doubts.extend(smaller_ones(results));
+    doubts.extend(full_machine(results));
     doubts
+}
+
+/// What holds more holds less: a rate that was missed below one that was held was missed by chance.
+fn missed_below(known: &Configuration, test: Test, steps: &[&Step]) -> Option<String> {
+    let held = steps.iter().rev().find(|step| is_matched(step))?;
+    let missed: Vec<&&Step> = steps.iter().filter(|step| !is_matched(step) && step.target < held.target).collect();
+    let told: Vec<String> = missed
+        .iter()
+        .map(|step| format!("{} msg/s ({} came through)", exact(step.target), three(step.published.min(step.consumed))))
+        .collect();
+    (!told.is_empty()).then(|| {
+        format!(
+            "{}, {test}: {} fell short, and {} was held. What holds more holds less: something else was in the way for a \
+             moment. Nothing above the lowest miss counts as held; measure again, in longer steps.",
+            known.name(),
+            told.join(" and "),
+            exact(held.target)
+        )
+    })
+}
+
+/// Rates that were missed while the whole machine was busy and the node was not: what was short is this
+/// machine.
+fn full_machine(results: &Results) -> Option<String> {
+    let is_short = |known: &Configuration| {
+        let own = results.steps.iter().filter(|step| known.is_of(step) && !is_matched(step));
+        let is_full = |step: &Step| step.machine_cpu_percent.is_some_and(|percent| percent >= 100.0 * MACHINE_FULL);
+        let is_free = |step: &Step| step.cpu_percent.is_some_and(|cpu| cpu < CPU_FREE * known.vcpus);
+        own.into_iter().any(|step| is_full(step) && is_free(step))
+    };
+    let short: Vec<String> =
+        results.configurations.iter().filter(|known| is_short(known)).map(Configuration::name).collect();
+    (!short.is_empty()).then(|| {
+        format!(
+            "{} fell short while all cores of the machine were in use, and not by the nodes: the load and other programs share it. \
+             Where the load has a machine of its own, they may hold more.",
+            short.join(", ")
+        )
+    })
 }
 
 /// More load makes nothing faster.
@@ -126,14 +168,16 @@ mod tests {
     use crate::input::Document;
     use crate::results::Tolerance;
 
+    const CLUSTERS: &str = concat!(
+        "{\"kind\":\"header\",\"format\":\"leveret-sizing/1\"}\n",
+        "{\"kind\":\"cluster\",\"cluster\":\"x-1\",\"nodes\":1,\"machine\":\"m\",\"vcpus\":1,\"volume\":\"v\"}\n",
+        "{\"kind\":\"cluster\",\"cluster\":\"x-half\",\"nodes\":1,\"machine\":\"m\",\"vcpus\":0.5,\"volume\":\"v\"}\n",
+        "{\"kind\":\"cluster\",\"cluster\":\"y-half\",\"nodes\":1,\"machine\":\"m\",\"vcpus\":0.5,\"volume\":\"v\"}\n"
+    );
+
     /// `steps` are cluster, rate, p99 and CPU.
     fn of(steps: &[(&str, f64, f64, f64)], seconds: u64) -> Vec<String> {
-        let mut text = "{\"kind\":\"header\",\"format\":\"leveret-sizing/1\"}\n".to_owned();
-        for (name, vcpus) in [("x-1", 1.0), ("x-half", 0.5), ("y-half", 0.5)] {
-            text.push_str(&format!(
-                "{{\"kind\":\"cluster\",\"cluster\":\"{name}\",\"nodes\":1,\"machine\":\"m\",\"vcpus\":{vcpus},\"volume\":\"v\"}}\n"
-            ));
-        }
+        let mut text = CLUSTERS.to_owned();
         for (name, rate, p99, cpu) in steps {
             text.push_str(&format!(
                 "{{\"kind\":\"step\",\"cluster\":\"{name}\",\"volume\":\"v\",\"test\":\"rising\",\"target\":{rate},\"seconds\":{seconds},\
@@ -141,6 +185,31 @@ mod tests {
             ));
         }
         doubts(&Results::read(&Document::new("r", &text), Tolerance::Partial).expect("lawful lines"))
+    }
+
+    #[test]
+    fn a_rate_that_was_missed_below_one_that_was_held_is_doubted_and_so_is_a_machine_that_was_full() {
+        let of = |lines: &[(f64, f64, &str)]| {
+            let steps = lines.iter().map(|(rate, consumed, more)| {
+                format!(
+                    "{{\"kind\":\"step\",\"cluster\":\"x-1\",\"volume\":\"v\",\"test\":\"rising\",\"target\":{rate},\
+                     \"seconds\":5,\"consumers\":2,\"published\":{rate},\"consumed\":{consumed},\"cpu_percent\":{}{more}}}\n",
+                    rate / 500.0
+                )
+            });
+            let text = CLUSTERS.to_owned() + &steps.collect::<String>();
+            doubts(&Results::read(&Document::new("r", &text), Tolerance::Partial).expect("lawful lines"))
+        };
+        let told = of(&[(2000.0, 2000.0, ""), (5000.0, 4930.0, ""), (8000.0, 8000.0, "")]);
+        assert!(
+            told.len() == 1 && told[0].contains("rising: 5,000 msg/s (4,930 came through) fell short, and 8,000"),
+            "{told:?}"
+        );
+        assert!(of(&[(2000.0, 2000.0, ""), (5000.0, 4930.0, "")]).is_empty(), "nothing higher was held");
+        let full = ",\"machine_cpu_percent\":99.5";
+        let told = of(&[(2000.0, 2000.0, full), (5000.0, 4930.0, full)]);
+        assert!(told.len() == 1 && told[0].starts_with("x-1/v fell short while all cores"), "{told:?}");
+        assert!(of(&[(2000.0, 2000.0, full)]).is_empty(), "nothing was missed");
     }
 
     #[test]

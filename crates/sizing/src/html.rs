@@ -69,6 +69,16 @@ pub(crate) fn dots(title: &str, x: &str, y: &str, groups: &[Dots]) -> Chart {
     chart
 }
 
+/// Lines with their heading; nothing where there are none.
+pub(crate) fn list(heading: &str, lines: &[String]) -> String {
+    if lines.is_empty() { String::new() } else { format!("<h2>{heading}</h2>\n{}", items(lines)) }
+}
+
+fn items(lines: &[String]) -> String {
+    let items: String = lines.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
+    format!("<ul>\n{items}</ul>\n")
+}
+
 /// Adds a point to the group of this name.
 pub(crate) fn add_point(groups: &mut Vec<Dots>, name: &str, point: (f64, f64, String)) {
     match groups.iter_mut().find(|(known, _)| known == name) {
@@ -138,14 +148,12 @@ impl Report {
         body.push_str(&self.adverse_bars());
         body.push_str(&format!("<h2>Configurations</h2>\n{}", self.overview().html()));
         if let Some(recommendation) = &self.recommendation {
-            let list = |title: &str, lines: Vec<String>, body: &mut String| {
+            let (open, out) = (self.open_lines(recommendation), self.rejected_lines(recommendation));
+            for (title, lines) in [("Cheaper, and not shown", open), ("Out", out)] {
                 if !lines.is_empty() {
-                    let items: String = lines.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
-                    body.push_str(&folded(&format!("{title}: {}", lines.len()), &format!("<ul>{items}</ul>\n"), false));
+                    body.push_str(&folded(&format!("{title}: {}", lines.len()), &items(&lines), false));
                 }
-            };
-            list("Cheaper, and not shown", self.open_lines(recommendation), &mut body);
-            list("Out", self.rejected_lines(recommendation), &mut body);
+            }
         }
         let mut boards = String::from("<div class=\"columns\">\n");
         for board in self.boards.iter().filter(|board| !board.rows.is_empty()) {
@@ -172,22 +180,9 @@ impl Report {
                 body.push_str(&folded(&title, &self.three_roads(made, &check.findings).html(), false));
             }
         }
-        if !self.doubts.is_empty() {
-            let items: String = self.doubts.iter().map(|doubt| format!("<li>{}</li>\n", escape(doubt))).collect();
-            body.push_str(&format!("<h2>To be read with care</h2>\n<ul>\n{items}</ul>\n"));
-        }
-        let skipped = self
-            .skipped
-            .iter()
-            .map(|s| format!("{}/{} {} at {}: {}", s.cluster, s.volume, s.test, exact(s.target), s.why));
-        let notes: Vec<String> = skipped.chain(self.notes.iter().cloned()).collect();
-        if !notes.is_empty() {
-            body.push_str("<h2>Notes</h2>\n<ul>\n");
-            for note in notes {
-                body.push_str(&format!("<li>{}</li>\n", escape(&note)));
-            }
-            body.push_str("</ul>\n");
-        }
+        body.push_str(&list("To be read with care", &self.doubts));
+        let notes = [self.not_measured(), self.notes.clone()].concat();
+        body.push_str(&list("Notes", &notes));
         page::page(self.source.as_deref().unwrap_or("Cluster sizing"), &body)
     }
 

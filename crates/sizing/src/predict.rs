@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use page::figures::{counted, three};
 
+use crate::doubt::doubts;
 use crate::latency::Curve;
 use crate::model::{COPIES, Estimate, Model, Parameter, Point, Shape, Validation, student, validate};
 use crate::outcome::{Outcome, Shown, outcomes};
@@ -130,6 +131,8 @@ pub struct Prediction {
     pub measured: Vec<Known>,
     /// Likely cheapest first where priced.
     pub predicted: Vec<Predicted>,
+    /// Measurements that look odd: a prediction from them is no better.
+    pub doubts: Vec<String>,
     /// Everything taken for granted.
     pub assumptions: Vec<String>,
 }
@@ -199,6 +202,7 @@ pub fn predict(results: &Results, prices: Option<&PriceList>, question: &Questio
         latency,
         measured: all.iter().map(|outcome| known(outcome, prices, &question.requirement)).collect(),
         predicted,
+        doubts: doubts(results),
         assumptions,
     })
 }

@@ -12,7 +12,7 @@ use crate::results::{Configuration, Step};
 const CPU_FULL: f64 = 0.85;
 
 /// From this part of its cores on a machine has none to spare, whoever uses them.
-const MACHINE_FULL: f64 = 0.9;
+pub(crate) const MACHINE_FULL: f64 = 0.9;
 
 /// From this part of the time on, consumers are what messages wait for.
 const CONSUMERS_FULL: f64 = 0.9;

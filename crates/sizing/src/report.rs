@@ -120,7 +120,9 @@ pub fn report(
     let currency = prices.map_or("$", |prices| &prices.currency).to_owned();
     let recommendation = prices.map(|prices| recommend(results, prices, requirement)).transpose()?;
     let money = |amount: f64| money(&currency, amount);
-    let question = Question { all: &all, requirement, recommendation: recommendation.as_ref(), money: &money };
+    let is_whole = results.is_complete || results.header.plan.is_none();
+    let question =
+        Question { is_whole, all: &all, requirement, recommendation: recommendation.as_ref(), money: &money };
     Ok(Report {
         answer: question.answer(),
         source: results.header.source.clone(),
@@ -135,6 +137,13 @@ pub fn report(
         doubts: crate::doubt::doubts(results),
         notes,
     })
+}
+
+/// A part of the text with its heading; nothing where there are no lines.
+pub(crate) fn section(text: &mut String, heading: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        write!(text, "\n{heading}\n  {}\n", lines.join("\n  ")).expect(WRITES);
+    }
 }
 
 impl Report {
@@ -154,7 +163,14 @@ impl Report {
             writeln!(text, "{next}").expect(WRITES);
         }
         writeln!(text, "\n{source}\nRequirement: {}\n", self.asked()).expect(WRITES);
-        text.push_str(&self.overview().text(""));
+        let mut overview = self.overview();
+        // Sentences are no column of a terminal.
+        overview.leave_out("why p99");
+        text.push_str(&overview.text(""));
+        let reasons = self.configurations.iter().filter_map(|line| {
+            Some(format!("{}: {}", line.outcome.configuration.name(), line.outcome.latency_reason.as_ref()?))
+        });
+        section(&mut text, "Why p99", &reasons.collect::<Vec<_>>());
         for board in &self.boards {
             // The check below shows the same board, corrected, beside the published one.
             let is_below = |made: &BoardCheck| made.kind == board.kind && made.volume == board.volume;
@@ -168,29 +184,20 @@ impl Report {
             self.check_text(check, &mut text);
         }
         if let Some(recommendation) = &self.recommendation {
-            text.push_str("\nRecommendation\n");
-            for line in self.recommendation_lines(recommendation) {
-                writeln!(text, "  {line}").expect(WRITES);
-            }
+            section(&mut text, "Recommendation", &self.recommendation_lines(recommendation));
         }
-        if !self.doubts.is_empty() {
-            text.push_str("\nTo be read with care\n");
-            self.doubts.iter().for_each(|doubt| writeln!(text, "  {doubt}").expect(WRITES));
-        }
-        if !self.skipped.is_empty() {
-            text.push_str("\nNot measured\n");
-            for skipped in &self.skipped {
-                let Skipped { cluster, volume, test, target, why } = skipped;
-                writeln!(text, "  {cluster}/{volume} {test} at {}: {why}", exact(*target)).expect(WRITES);
-            }
-        }
-        if !self.notes.is_empty() {
-            text.push_str("\nNotes\n");
-            for note in &self.notes {
-                writeln!(text, "  {note}").expect(WRITES);
-            }
-        }
+        section(&mut text, "To be read with care", &self.doubts);
+        section(&mut text, "Not measured", &self.not_measured());
+        section(&mut text, "Notes", &self.notes);
         text
+    }
+
+    /// What was planned and could not be measured.
+    pub(crate) fn not_measured(&self) -> Vec<String> {
+        let told = |Skipped { cluster, volume, test, target, why }: &Skipped| {
+            format!("{cluster}/{volume} {test} at {}: {why}", exact(*target))
+        };
+        self.skipped.iter().map(told).collect()
     }
 
     /// The requirement in words.
@@ -259,7 +266,7 @@ impl Report {
                 shown(self.requirement.backlog_rate.is_some(), outcome.holds_backlog),
             ]);
         }
-        table.leave_out_if_unknown("why p99");
+        table.leave_out_unknown();
         table
     }
 
@@ -415,14 +422,12 @@ impl Report {
         table
     }
 
-    /// The recommendation as sentences.
-    pub(crate) fn recommendation_lines(&self, recommendation: &Recommendation) -> Vec<String> {
+    /// What stands behind the answer, as sentences.
+    fn recommendation_lines(&self, recommendation: &Recommendation) -> Vec<String> {
         let mut lines = Vec::new();
-        lines.push(self.answer.line.clone());
-        if self.answer.extent != Extent::Nothing {
-            lines.push("It is the cheapest that held the rate and fails nothing asked for.".to_owned());
+        if let Some(name) = self.answer.configuration.as_ref().filter(|_| self.answer.extent != Extent::Nothing) {
+            lines.push(format!("{name} is the cheapest that held the rate and fails nothing asked for."));
         }
-        lines.extend(self.answer.next.clone());
         if !recommendation.open.is_empty() {
             lines.push("Cheaper, and not shown:".to_owned());
         }

@@ -41,13 +41,19 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Takes a column out of which no cell is known.
-    pub fn leave_out_if_unknown(&mut self, name: &str) {
+    /// Takes a column out.
+    pub fn leave_out(&mut self, name: &str) {
         let Some(at) = self.columns.iter().position(|(column, _)| column == name) else { return };
-        if self.rows.iter().all(|row| row[at] == UNKNOWN) {
-            self.columns.remove(at);
-            self.rows.iter_mut().for_each(|row| drop(row.remove(at)));
-        }
+        self.columns.remove(at);
+        self.rows.iter_mut().for_each(|row| drop(row.remove(at)));
+    }
+
+    /// Takes all columns out of which no cell is known.
+    pub fn leave_out_unknown(&mut self) {
+        let is_unknown = |at: &usize| self.rows.iter().all(|row| row[*at] == UNKNOWN);
+        let unknown: Vec<String> =
+            (0..self.columns.len()).filter(is_unknown).map(|at| self.columns[at].0.clone()).collect();
+        unknown.iter().for_each(|name| self.leave_out(name));
     }
 
     /// The table as text, each line after `indent`.
@@ -117,8 +123,7 @@ mod tests {
         table.row(vec!["long one".to_owned(), "3,000".to_owned()]);
         table.columns.push(("why".to_owned(), Align::Left));
         table.rows.iter_mut().for_each(|row| row.push("-".to_owned()));
-        table.leave_out_if_unknown("rate");
-        table.leave_out_if_unknown("why");
+        table.leave_out_unknown();
         assert_eq!(table.text(""), "who         rate\n--------  ------\na         65,000\nlong one   3,000\n");
     }
 }

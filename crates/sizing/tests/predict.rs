@@ -146,6 +146,32 @@ const SMALL: &str = concat!(
 );
 
 #[test]
+fn what_was_interrupted_is_gone_on_with_first_and_its_tables_have_no_column_of_nothing() {
+    let text = SMALL
+        .replace("\"leveret-sizing/1\"", "\"leveret-sizing/1\",\"plan\":\"f\"")
+        .replace("{\"kind\":\"end\"}\n", "");
+    let text = text.replacen("\"p50_ms\"", "\"cpu_percent\":20,\"p50_ms\"", 3);
+    let results = Results::read(&Document::new("small.jsonl", &text), Tolerance::Partial).unwrap();
+    let asked = question(&[], &[]).requirement;
+    let told = sizing::report::report(&results, None, None, &asked).unwrap();
+    assert!(told.answer.next.as_ref().unwrap().starts_with("Measure next: the rest of the plan."), "{:?}", told.answer);
+    let text = told.text();
+    let heads = text.lines().find(|line| line.starts_with("configuration")).unwrap();
+    assert!(heads.contains("held, msg/s") && !heads.contains("a month") && !heads.contains("why p99"), "{heads}");
+    assert!(text.contains("\nWhy p99\n  1x2/nvme: 20.0 ms at 10 % CPU: "), "{text}");
+    assert!(told.html().contains("<th class=\"words\">why p99</th>"), "a page has room for it");
+}
+
+#[test]
+fn odd_measurements_are_named_beside_what_is_predicted_from_them() {
+    let text = SMALL.replace("\"published\":20000,\"consumed\":20000", "\"published\":20000,\"consumed\":19000");
+    let results = Results::read(&Document::new("small.jsonl", &text), Tolerance::Whole).unwrap();
+    let prediction = predict(&results, Some(&study::prices().unwrap()), &question(&["7x16/gp2"], &[])).unwrap();
+    let odd = "1x2/nvme, rising: 20,000 msg/s (19,000 came through) fell short, and 30,000 was held.";
+    assert!(prediction.text().contains(odd) && prediction.html().contains(odd), "{}", prediction.text());
+}
+
+#[test]
 fn one_small_machine_borrows_the_form_and_says_what_it_assumes() {
     let results = Results::read(&Document::new("small.jsonl", SMALL), Tolerance::Whole).unwrap();
     let prices = study::prices().unwrap();

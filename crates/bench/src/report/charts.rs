@@ -179,8 +179,14 @@ impl Drawn<'_> {
     fn backlog(&self) -> Chart {
         let mut chart = self.over_time("Backlog: sent and not received", "messages", Scale::Linear);
         for (run, hue) in self.each() {
-            let points = points(run, |i| i.backlog.map(|count| count as f64));
-            chart.push(Series::new(self.named(run, "backlog"), self.hue(hue, Hue::SENT), points));
+            let of = |value: fn(&Interval) -> Option<u64>| points(run, |i| value(i).map(|count| count as f64));
+            chart.push(Series::new(self.named(run, "backlog"), self.hue(hue, Hue::SENT), of(|i| i.backlog)));
+            // A broker that is fast enough has none.
+            if run.intervals.iter().any(|i| i.unsent.is_some_and(|unsent| unsent > 0)) && run.run.backlog_grew {
+                let unsent =
+                    Series::new(self.named(run, "due and not sent"), self.hue(hue, Hue::ASKED), of(|i| i.unsent));
+                chart.push(unsent.stroke(Stroke::Dashed));
+            }
         }
         chart
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use page::figures::count;
 use testbed::used::{Ledger, Usage};
 
 use super::{COST_SPAN_NS, Going, Observer};
@@ -20,6 +21,9 @@ use crate::record::{Cost, HeldBack, Interval, Latency, Run, add_reason};
 use crate::setup::Found;
 use crate::uri::without_passwords;
 use crate::verdict;
+
+/// From this part of its cores on the publishing side is what holds a rate back.
+const BUSY: f64 = 0.9;
 
 /// Samples of all threads, put together.
 pub(super) struct Merge {
@@ -58,6 +62,8 @@ pub(super) struct Merge {
     /// Copies that were sent and not received in the intervals so far; below zero where older ones
     /// were received.
     waiting: i64,
+    /// Messages that were sent in the intervals so far, where it is known how many were due.
+    sent: Option<u64>,
     cpu_ns: BTreeMap<usize, (Side, u64)>,
     /// The broker's processes, those too that were killed meanwhile.
     ledger: Ledger,
@@ -143,6 +149,7 @@ impl Merge {
             all_received: 0,
             copies,
             waiting: 0,
+            sent: owes(options).then_some(0),
             cpu_ns: BTreeMap::new(),
             ledger,
             usage,
@@ -255,6 +262,12 @@ impl Merge {
             let taken = part.published.saturating_sub(part.nacked + part.returned) * copies;
             self.waiting += taken as i64 - part.received as i64;
         }
+        self.sent = self.sent.map(|sent| sent + part.published);
+        let unsent = self.sent.zip(self.rate.as_ref()).filter(|_| begin < running_end).map(|(sent, rate)| {
+            let until = (begin + length).min(running_end);
+            let due = rate.mean(until) * self.publishers * until as f64 / SECOND as f64;
+            (due - sent as f64).max(0.0) as u64
+        });
         self.nacked += part.nacked;
         self.blocked_ns += part.blocked_ns;
         self.lost_connections += part.connections_lost;
@@ -282,6 +295,7 @@ impl Merge {
             held_back_s: part.held_back_ns as f64 / SECOND as f64,
             held_back_why: part.held_back_why,
             backlog: self.copies.map(|_| self.waiting.max(0) as u64),
+            unsent,
             confirm: figures(&confirm),
             end_to_end: figures(&end_to_end),
             broker,
@@ -444,14 +458,26 @@ impl Merge {
     }
 }
 
-/// How far a rate was missed. A number of messages that is shorter than the run was never due for
-/// all of it.
+/// Whether messages that were due are sent later, and how many are due is known: a closed loop owes
+/// nothing, a number of messages is owed as a whole, and who starts at a random time owes from then on.
+fn owes(options: &Options) -> bool {
+    let producing = &options.producing;
+    let is_paced = producing.rate.is_some() && !options.closed_loop;
+    is_paced && producing.messages == 0 && producing.random_start_delay_secs == 0
+}
+
+/// How far a rate was missed, and what kept it back.
 fn held_back(options: &Options, run: &Run, seconds: f64) -> Option<String> {
     let target = run.target_per_s.filter(|target| run.published_per_s < target * 0.99)?;
     let behind = (target - run.published_per_s) * seconds;
-    (options.producing.messages == 0).then(|| {
-        format!("{behind:.0} messages were due in the time of load and not sent: the broker held the rest back")
-    })
+    let cores = run.cost.publishing_us_per_message.unwrap_or(0.0) * run.published_per_s / 1e6;
+    let threads = options.threads.min(options.producing.count as usize) as f64;
+    let why = match cores >= threads * BUSY {
+        true => format!("this load's own threads were busy ({cores:.2} of {threads} cores; --threads gives it more)"),
+        false => "the broker held the rest back".to_owned(),
+    };
+    (options.producing.messages == 0)
+        .then(|| format!("{} messages were due in the time of load and not sent: {why}", count(behind as u64)))
 }
 
 /// What runs there, beside what it says of itself: a broker may call itself by another's name, so
@@ -479,15 +505,22 @@ mod tests {
 
     #[test]
     fn who_asked_for_a_number_of_messages_is_not_told_of_more_that_were_due() {
-        let run = Run { target_per_s: Some(1000.0), published_per_s: 2.0, ..Run::default() };
-        let told = |line: &str| {
+        let mut run = Run { target_per_s: Some(1000.0), published_per_s: 2.0, ..Run::default() };
+        let told = |run: &Run, line: &str| {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             match parse(&words).expect("a line") {
-                Asked::Run(options) => held_back(&options, &run, 1.5),
+                Asked::Run(options) => held_back(&options, run, 1.5),
                 _ => panic!("a run was expected"),
             }
         };
-        assert_eq!(told("--rate 1k -C 3"), None);
-        assert!(told("--rate 1k --time 2").expect("a note").starts_with("1497 messages were due"));
+        assert_eq!(told(&run, "--rate 1k -C 3"), None);
+        let note = told(&run, "--rate 1k --time 2").expect("a note");
+        assert_eq!(note, "1,497 messages were due in the time of load and not sent: the broker held the rest back");
+        run.cost.publishing_us_per_message = Some(480_000.0);
+        let note = told(&run, "--rate 1k --time 2").expect("a note");
+        assert!(
+            note.ends_with("this load's own threads were busy (0.96 of 1 cores; --threads gives it more)"),
+            "{note}"
+        );
     }
 }

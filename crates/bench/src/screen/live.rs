@@ -58,8 +58,9 @@ pub struct View {
     sent: VecDeque<f64>,
     taken: VecDeque<f64>,
     tails: VecDeque<f64>,
-    /// The last moments and what waited then, where that is known.
+    /// The last moments and what waited to be received then, and to be sent, where that is known.
     backlogs: VecDeque<(f64, u64)>,
+    unsents: VecDeque<(f64, u64)>,
 }
 
 impl View {
@@ -74,9 +75,11 @@ impl View {
                 ring.pop_front();
             }
         }
-        self.backlogs.extend(interval.backlog.map(|count| (interval.at_s, count)));
-        if self.backlogs.len() > TREND {
-            self.backlogs.pop_front();
+        for (ring, waits) in [(&mut self.backlogs, interval.backlog), (&mut self.unsents, interval.unsent)] {
+            ring.extend(waits.map(|count| (interval.at_s, count)));
+            if ring.len() > TREND {
+                ring.pop_front();
+            }
         }
         if let Some((_, went)) = &mut self.messages {
             *went += interval.published_per_s.max(interval.received_per_s) * (interval.at_s - self.last.at_s).max(0.0);
@@ -96,34 +99,41 @@ impl View {
         interval.end_to_end.is_none() && interval.received_per_s == 0.0 && interval.confirmed_per_s > 0.0
     }
 
-    /// Messages a second by which the backlog grows (or falls, below zero), as far as there is
-    /// something to tell it from.
-    fn trend(&self) -> Option<f64> {
-        let ((from, first), (to, last)) = (self.backlogs.front()?, self.backlogs.back()?);
-        (to > from).then(|| (*last as f64 - *first as f64) / (to - from))
+    /// Whether consumers fall behind what is sent.
+    fn are_consumers_behind(&self) -> bool {
+        is_behind(&self.backlogs, self.last.published_per_s)
     }
 
-    /// Whether consumers fall behind, by the measure of the verdict: what waits is more than is on
-    /// its way, and it grows.
-    fn is_behind(&self) -> bool {
-        let sent = self.last.published_per_s;
-        let waits = self.last.backlog.is_some_and(|count| count as f64 > sent * BACKLOG_SECONDS);
-        waits && self.trend().is_some_and(|trend| trend > sent * GROWTH_SHARE)
+    /// Whether publishers fall behind what is due.
+    fn are_publishers_behind(&self) -> bool {
+        self.last.target_per_s.is_some_and(|target| is_behind(&self.unsents, target))
     }
 
     fn backlog_line(&self, width: usize) -> Line<'static> {
-        let Some(backlog) = self.last.backlog else { return Line::from("backlog    -") };
+        let Some(backlog) = self.last.backlog.or(self.last.unsent.map(|_| 0)) else {
+            return Line::from("backlog    -");
+        };
+        let grows = |ring| match trend(ring)? {
+            trend if trend.abs() < 1.0 => Some("steady".to_owned()),
+            trend if trend > 0.0 => Some(format!("grows by {} a second", three(trend))),
+            trend => Some(format!("falls by {} a second", three(-trend))),
+        };
+        let (consumers, publishers) = (self.are_consumers_behind(), self.are_publishers_behind());
         let mut parts = vec![(0, format!("{} messages", count(backlog)))];
-        parts.extend(self.trend().map(|trend| match trend {
-            trend if trend.abs() < 1.0 => (1, "steady".to_owned()),
-            trend if trend > 0.0 => (1, format!("grows by {} a second", three(trend))),
-            trend => (1, format!("falls by {} a second", three(-trend))),
-        }));
-        if self.is_behind() {
+        if publishers {
+            // The broker has seen nothing of these: its own backlog is the window at most.
+            parts[0].0 = 3;
+            parts.push((0, format!("{} not sent", count(self.last.unsent.unwrap_or(0)))));
+            parts.extend(grows(&self.unsents).map(|grows| (1, grows)));
+            parts.push((2, "publishers fall behind".to_owned()));
+        } else {
+            parts.extend(grows(&self.backlogs).map(|grows| (1, grows)));
+        }
+        if consumers {
             parts.push((2, "consumers fall behind".to_owned()));
         }
         let line = line_of("backlog    ", parts, width);
-        if self.is_behind() { line.red() } else { line }
+        if consumers || publishers { line.red() } else { line }
     }
 
     /// What the load still takes, as far as it ends by itself.
@@ -164,14 +174,17 @@ impl View {
             Some((0, format!("received {}", three(i.received_per_s)))),
         ];
         let mut rates = line_of("msg/s      ", rates.into_iter().flatten().collect(), width);
-        if self.is_behind() {
-            let received = rates.spans.iter_mut().filter(|span| span.content.starts_with("received"));
-            received.for_each(|span| span.style = span.style.fg(Color::Red));
+        let (consumers, publishers) = (self.are_consumers_behind(), self.are_publishers_behind());
+        for (name, _) in [("received", consumers), ("sent", publishers)].into_iter().filter(|(_, is_behind)| *is_behind)
+        {
+            let behind = rates.spans.iter_mut().filter(|span| span.content.starts_with(name));
+            behind.for_each(|span| span.style = span.style.fg(Color::Red));
         }
         frame.render_widget(rates, rows[2]);
         let taken = if self.is_of_confirms(i) { "confirmed  " } else { "received   " };
-        sparkline(frame, rows[3], "sent       ", &self.sent, "", Color::Blue);
-        sparkline(frame, rows[4], taken, &self.taken, "", if self.is_behind() { Color::Red } else { Color::Green });
+        let colour = |is_behind, usual| if is_behind { Color::Red } else { usual };
+        sparkline(frame, rows[3], "sent       ", &self.sent, "", colour(publishers, Color::Blue));
+        sparkline(frame, rows[4], taken, &self.taken, "", colour(consumers, Color::Green));
         frame.render_widget(self.backlog_line(width), rows[5]);
         frame.render_widget(latency_line("confirm    ", &i.confirm, width), rows[6]);
         frame.render_widget(latency_line("end to end ", &i.end_to_end, width), rows[7]);
@@ -202,6 +215,20 @@ impl View {
         let odd = line_of("", odd, width);
         frame.render_widget(if is_calm { odd.dim() } else { odd.red() }, rows[11]);
     }
+}
+
+/// Messages a second by which what waits grows (or falls, below zero), as far as there is something to
+/// tell it from.
+fn trend(waits: &VecDeque<(f64, u64)>) -> Option<f64> {
+    let ((from, first), (to, last)) = (waits.front()?, waits.back()?);
+    (to > from).then(|| (*last as f64 - *first as f64) / (to - from))
+}
+
+/// Whether somebody falls behind this rate, by the measure of the verdict: what waits is more than is
+/// on its way, and it grows.
+fn is_behind(waits: &VecDeque<(f64, u64)>, rate: f64) -> bool {
+    let waited = waits.back().map_or(0, |(_, count)| *count);
+    waited as f64 > rate * BACKLOG_SECONDS && trend(waits).is_some_and(|trend| trend > rate * GROWTH_SHARE)
 }
 
 /// A line for each part of the view, from the top; where there are too few, the least important
@@ -405,6 +432,37 @@ mod tests {
         }
         let (drawn, is_red) = draw(4000.0, 0);
         assert!(!is_red && drawn.contains("40 messages  steady") && !drawn.contains("behind"), "{drawn}");
+    }
+
+    #[test]
+    fn publishers_that_fall_behind_what_is_due_are_red_though_the_broker_has_no_backlog() {
+        let mut view = View { time_secs: Some(60), ..View::default() };
+        for second in 1..=8u32 {
+            view.push(&Interval {
+                at_s: f64::from(second),
+                target_per_s: Some(120_000.0),
+                published_per_s: 48_400.0,
+                received_per_s: 48_400.0,
+                backlog: Some(5000),
+                unsent: Some(71_600 * u64::from(second)),
+                ..Interval::default()
+            });
+        }
+        let draw = |columns: u16| {
+            let mut terminal = Terminal::new(TestBackend::new(columns, HEIGHT)).unwrap();
+            terminal.draw(|frame| view.draw(frame)).unwrap();
+            terminal
+        };
+        let (wide, narrow) = (draw(100).backend().to_string(), draw(46).backend().to_string());
+        let told = "backlog    5,000 messages  572,800 not sent  grows by 71,600 a second  publishers fall behind";
+        assert!(wide.contains(told), "{wide}");
+        assert!(narrow.contains("backlog    572,800 not sent"), "{narrow}");
+        let buffer = draw(100).backend().buffer().clone();
+        let colour_of = |name: &str| {
+            let line = (0..100).map(|x| buffer[(x, 2)].symbol().to_owned()).collect::<String>();
+            buffer[(line.find(name).unwrap() as u16, 2)].fg
+        };
+        assert_eq!((colour_of("sent"), colour_of("received")), (Color::Red, Color::Reset));
     }
 
     #[test]

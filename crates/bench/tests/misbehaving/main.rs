@@ -197,6 +197,26 @@ fn a_broker_that_drowns_is_not_called_passed_also_when_it_is_drained_in_the_end(
 }
 
 #[test]
+fn a_rate_that_the_window_of_confirms_keeps_from_being_sent_is_not_called_passed() {
+    let line = "--rate 5M -s 100 -z 3";
+    let recorded = recorded(Mischief::None, line);
+    let run = &recorded.run;
+    assert_eq!(run.verdict(), Verdict::BacklogGrew, "{:?}", run.missed);
+    assert!(
+        run.missed[0].contains(" of 5,000,000 messages a second that were asked for were sent, "),
+        "{:?}",
+        run.missed
+    );
+    let unsent: Vec<u64> = recorded.intervals.iter().filter_map(|i| i.unsent).collect();
+    assert!(unsent.len() >= 3 && unsent.is_sorted() && unsent[0] > 1_000_000, "{unsent:?}");
+    assert!(run.correctness.lost == Some(0) && run.notes.iter().any(|note| note.contains("due in the time of load")));
+    // A closed loop owes nothing, and a rate that is held leaves nothing unsent.
+    let closed = run_against(Mischief::None, &format!("{line} --closed-loop"));
+    assert_eq!(closed.verdict(), Verdict::Passed, "{:?}", closed.missed);
+    assert_eq!(run_against(Mischief::None, "--rate 500 -s 100 -z 2").verdict(), Verdict::Passed);
+}
+
+#[test]
 fn consumers_that_hold_themselves_back_are_not_waited_for() {
     // All messages are handed over at once, and 200 a second are worked on: the rest would take a
     // minute and more.

@@ -10,10 +10,10 @@ use page::figures::{counted, exact, three};
 use page::tile::Tone;
 
 use super::{Form, Known, Limit, Predicted, Prediction};
-use crate::html::{add_point, card, dots};
+use crate::html::{add_point, card, dots, list};
 use crate::model::Validation;
 use crate::outcome::Shown;
-use crate::report::money;
+use crate::report::{money, section};
 use crate::requirement::Requirement;
 use crate::table::{Align, Table};
 
@@ -51,10 +51,8 @@ impl Prediction {
         }
         text.push_str("\nPredicted\n");
         text.push_str(&self.predicted_table().text("  "));
-        text.push_str("\nAssumed\n");
-        for assumption in &self.assumptions {
-            writeln!(text, "  {assumption}").expect(WRITES);
-        }
+        section(&mut text, "To be read with care", &self.doubts);
+        section(&mut text, "Assumed", &self.assumptions);
         text
     }
 
@@ -79,11 +77,8 @@ impl Prediction {
             }
             writeln!(body, "{}", validation_table(validation).html()).expect(WRITES);
         }
-        body.push_str("<h2>Assumed</h2>\n<ul>\n");
-        for assumption in &self.assumptions {
-            writeln!(body, "<li>{}</li>", escape(assumption)).expect(WRITES);
-        }
-        body.push_str("</ul>\n");
+        body.push_str(&list("To be read with care", &self.doubts));
+        body.push_str(&list("Assumed", &self.assumptions));
         page::page("Predicted capacity", &body)
     }
 
