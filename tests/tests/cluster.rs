@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const REPLY_TO: &str = "amq.rabbitmq.reply-to";
+const PRIORITY_BIT: u32 = 11;
 const REPLY_TO_BIT: u32 = 9;
 const SECRET: &str = "a secret of three nodes\n";
 
@@ -201,8 +202,13 @@ fn what_a_consumer_holds_and_its_place_as_the_active_one_outlive_the_leader() {
         let arguments = vec![("x-single-active-consumer", is_single.into())];
         declarer.declare(channel, &QueueDeclare { arguments, ..durable(&name) }).unwrap();
         first.consume(one, &name, &name).unwrap();
-        for _ in 0..if is_single { 20 } else { 10 } {
-            declarer.put(channel, &name, b"m");
+        for place in 0..if is_single { 20 } else { 10 } {
+            // Some queues have messages of two priorities.
+            let properties = match number % 3 == 0 && place % 2 == 0 {
+                true => Properties::only(PRIORITY_BIT, vec![9]),
+                false => Properties::default(),
+            };
+            declarer.publish(channel, &Publish { key: &name, body: b"m", properties, ..Publish::default() });
             numbers += 1;
         }
         expected += if is_single { 10 } else { 0 };
@@ -226,6 +232,41 @@ fn what_a_consumer_holds_and_its_place_as_the_active_one_outlive_the_leader() {
     }
     let came = second.event_within(two, Duration::from_millis(500));
     assert!(came.is_none(), "what was acked is not there any more: {came:?}");
+}
+
+#[test]
+fn an_exclusive_consumer_stays_alone_when_its_queue_has_another_leader() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = &mut Nodes::up();
+    let (mut first, one) = nodes.connect(0);
+    let names: Vec<String> = (0..12).map(|number| format!("q{number}")).collect();
+    for name in &names {
+        first.declare(one, &durable(name)).unwrap();
+        // Tag, then: no local, no ack, exclusive.
+        first.consume_with(one, name, name, [false, false, true], &[]).unwrap();
+    }
+    let others: Vec<_> = names.iter().map(|_| nodes.connect(1)).collect();
+    nodes.brokers[2].kill();
+    // Whichever comes first to a new leader: who was there is there.
+    std::thread::scope(|scope| {
+        for ((number, name), (mut other, channel)) in names.iter().enumerate().zip(others) {
+            scope.spawn(move || {
+                let refused = other.consume_with(channel, name, name, [false, false, number % 2 == 0], &[]);
+                assert_eq!(refused.err().map(|error| error.code), Some(403), "{name} has two");
+            });
+        }
+    });
+    first.confirm_select(one).unwrap();
+    names.iter().for_each(|name| first.put(one, name, b"m"));
+    let mut came = BTreeSet::new();
+    while came.len() < names.len() {
+        if let Event::Delivery(delivery) = first.event(one) {
+            came.insert(delivery.consumer_tag.clone());
+            first.ack(one, delivery.tag, false);
+        }
+    }
 }
 
 #[test]

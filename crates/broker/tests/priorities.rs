@@ -17,6 +17,8 @@ enum Step {
     Deliver(u8),
     Ack(u8),
     Return(u8),
+    /// Its consumer says that it has one of an earlier leader, wherever it stands.
+    Hold(u8),
     /// One is taken out for good, wherever it stands.
     Drop(u8),
     /// The same, if it came back.
@@ -36,6 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (1u8..9).prop_map(Step::Deliver),
         4 => any::<u8>().prop_map(Step::Ack),
         3 => any::<u8>().prop_map(Step::Return),
+        3 => any::<u8>().prop_map(Step::Hold),
         2 => any::<u8>().prop_map(Step::Drop),
         2 => any::<u8>().prop_map(Step::DropReturned),
         1 => Just(Step::Restart),
@@ -173,6 +176,13 @@ impl Queue {
                 self.ready(seq, true);
             }
             Step::Ack(_) | Step::Return(_) => {}
+            Step::Hold(which) => {
+                let Some(seq) = self.live(which).filter(|seq| !self.held.contains(seq)) else { return };
+                let next_live = |from| self.state.runs().next_live(from).map(|n| n.0);
+                self.dispatch.hold(KEY, seq, 1, self.state.levels(), next_live);
+                self.forget(seq);
+                self.held.push(seq);
+            }
             Step::Drop(which) => {
                 let Some(seq) = self.live(which) else { return };
                 let was_ready = self.dispatch.drop_ready(seq, self.state.levels());

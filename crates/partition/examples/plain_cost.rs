@@ -49,7 +49,7 @@ fn publish(seq: u64) -> Command {
 fn consume() -> Command {
     let consumer =
         Consumer { key: CONSUMER, prefetch: 0, no_ack: false, exclusive: false, priority: 0, granted_only: false };
-    Command::Consume { queue: QUEUE, consumer, request: RequestId(1) }
+    Command::Consume { queue: QUEUE, consumer, again: false, request: RequestId(1) }
 }
 
 fn settle(first: u64, count: u64) -> Command {

@@ -111,7 +111,7 @@ impl Rig {
         rig.with(|p, cx| p.command(Command::Configure { queue: QUEUE, rules: rules.into() }, cx));
         let consumer =
             Consumer { key: CONSUMER, prefetch: 0, no_ack: false, exclusive: false, priority: 0, granted_only: false };
-        let consume = Command::Consume { queue: QUEUE, consumer, request: RequestId(1) };
+        let consume = Command::Consume { queue: QUEUE, consumer, again: false, request: RequestId(1) };
         rig.with(|p, cx| p.command(consume, cx));
         rig.settle_down();
         rig

@@ -112,6 +112,9 @@ pub enum Command {
         queue: QueueId,
         /// The consumer, its credit and its flags.
         consumer: Consumer,
+        /// It was attached to an earlier leader, or takes the place of one that is attached. Others wait while
+        /// consumers of the leader before are expected, so that an exclusive one stays alone.
+        again: bool,
         /// Comes back in the reply.
         request: RequestId,
     },

@@ -238,6 +238,7 @@ impl QueuePartition {
             self.publish(publish, cx);
             return self.propose_if_full(cx);
         }
+        let Some(command) = self.has_to_wait(command, cx) else { return };
         match command {
             Command::Configure { .. } | Command::Publish(_) => unreachable!("handled above"),
             Command::DeadLetterAnswered { queue, seq, is_safe } => {
@@ -246,7 +247,7 @@ impl QueuePartition {
             Command::Settle { queue, holder, first, count, outcome } => {
                 self.settle(queue, holder, first, count, outcome, cx.now_ms)
             }
-            Command::Consume { queue, consumer, request } => {
+            Command::Consume { queue, consumer, request, .. } => {
                 self.consume(queue, consumer, request, cx);
             }
             Command::Hold { queue, consumer, first, count } => self.hold(queue, consumer, first, count),
@@ -292,6 +293,28 @@ impl QueuePartition {
                     leader.barriers.push_back((ticket, channel, request));
                 }
             }
+        }
+    }
+
+    /// Keeps a new consumer while those of an earlier leader are expected, and what is said of it; gives back anything
+    /// else.
+    fn has_to_wait(&mut self, command: Command, cx: &mut Context<'_>) -> Option<Command> {
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        if leader.awaits_holders && matches!(command, Command::Consume { again: false, .. }) {
+            leader.latecomers.push(command);
+            return None;
+        }
+        match leader.latecomers.is_empty() {
+            true => Some(command),
+            false => leader.latecomers.take_in(command, &mut cx.out.effects),
+        }
+    }
+
+    /// Everybody who may have something of an earlier leader had time to come: new consumers have their turn.
+    pub(crate) fn admit_latecomers(&mut self, cx: &mut Context<'_>) {
+        let Some(leader) = self.leader.as_deref_mut() else { return };
+        for command in leader.latecomers.take() {
+            self.carry_out(command, cx);
         }
     }
 
@@ -677,7 +700,7 @@ impl QueuePartition {
         if !lq.limits_bytes() {
             let spoilt = lq.sink.spoilt.as_deref();
             let next_live = |from| state.and_then(|state| next_sound(state, spoilt, from));
-            lq.dispatch.claim(first, count, next_live, taken);
+            lq.dispatch.claim(first, count, self.queues.levels(id), next_live, taken);
         }
     }
 
@@ -719,7 +742,7 @@ impl QueuePartition {
         let spoilt = lq.sink.spoilt.as_deref();
         // What waits for its time, or is on its way to a dead-letter exchange, is live and not ready.
         let next_live = |from| state.and_then(|state| next_sound(state, spoilt, from));
-        lq.dispatch.hold(consumer, first, count, next_live);
+        lq.dispatch.hold(consumer, first, count, self.queues.levels(queue), next_live);
     }
 
     /// A channel has ended: nothing of it is remembered.
@@ -737,6 +760,7 @@ impl QueuePartition {
     /// Nothing is given to a channel any more, and what it holds comes back.
     fn part(&mut self, channel: ChannelKey, cx: &mut Context<'_>) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        leader.latecomers.forget(channel);
         for id in leader.channels.remove(&channel).unwrap_or_default() {
             let Some(lq) = leader.queues.get_mut(&id) else { continue };
             let detach = |dispatch: &mut Dispatch, _: &_| dispatch.detach(channel, self.queues.levels(id));
@@ -777,7 +801,7 @@ impl QueuePartition {
     /// look for themselves.
     fn answers_late(&self, command: &Command, cx: &mut Context<'_>) -> bool {
         let (queue, channel, request) = match command {
-            Command::Consume { queue, consumer, request } => (queue, consumer.key.channel, request),
+            Command::Consume { queue, consumer, request, .. } => (queue, consumer.key.channel, request),
             Command::Cancel { queue, consumer, request } => (queue, consumer.channel, request),
             Command::Get { queue, channel, request, .. }
             | Command::Purge { queue, channel, request }

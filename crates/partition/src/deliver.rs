@@ -111,7 +111,7 @@ impl QueuePartition {
     }
 
     /// Another tick of this leader's office went by.
-    pub(crate) fn tick_office(&mut self) {
+    pub(crate) fn tick_office(&mut self, cx: &mut Context<'_>) {
         let Some(leader) = self.leader.as_deref_mut() else { return };
         leader.ticks += 1;
         if leader.awaits_holders && leader.ticks >= HOLDERS_TICKS {
@@ -121,6 +121,7 @@ impl QueuePartition {
             for id in ids {
                 self.touched(id);
             }
+            self.admit_latecomers(cx);
         }
         self.forget_idle_publishers();
     }

@@ -7,8 +7,10 @@
 //! sync, and never passes the cap.
 
 use crate::command::{Command, DeadLetter, Effect, Level, Reply, RequestId, Selective};
+use crate::commands::refuse;
 use crate::damage::Spoilt;
 use crate::entry::{BatchPlace, EntryBuilder};
+use crate::latecomers::Latecomers;
 use crate::life::{Life, Timers};
 use crate::log_life::{DueMessage, LogLife};
 use crate::machine::{FixedMap, Queues};
@@ -339,6 +341,8 @@ pub(crate) struct Leader {
     /// Consumers on other nodes may still come and say what they hold of an earlier leader: what that may have
     /// given out waits for them.
     pub(crate) awaits_holders: bool,
+    /// New consumers, which wait as long.
+    pub(crate) latecomers: Latecomers,
     pub(crate) idle: FixedMap<ChannelKey, u64>,
     /// Repeats that queues with deduplication dropped since this leader began; only those that did.
     pub(crate) repeats: FixedMap<QueueId, u64>,
@@ -390,6 +394,7 @@ impl Leader {
             last_publisher: (ChannelKey::NOBODY, Seen::default()),
             ticks: 0,
             awaits_holders: false,
+            latecomers: Latecomers::default(),
             idle: FixedMap::default(),
             barriers: VecDeque::new(),
             held: VecDeque::new(),
@@ -427,6 +432,7 @@ impl Leader {
                 term,
             }));
         }
+        self.latecomers.take().into_iter().for_each(|command| refuse(command, Reply::NotLeader, effects));
         for (_, channel, request) in self.barriers.drain(..) {
             effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
         }

@@ -35,6 +35,7 @@ pub mod ending;
 pub mod entry;
 pub mod extent_copy;
 mod known;
+mod latecomers;
 mod leader;
 mod life;
 pub mod log_index;

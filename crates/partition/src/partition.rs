@@ -210,7 +210,7 @@ impl QueuePartition {
     /// A tick went by (150 ms): heartbeats, elections.
     pub fn tick(&mut self, cx: &mut Context<'_>) {
         self.replica.tick();
-        self.tick_office();
+        self.tick_office(cx);
         // A handing over of leadership that came to nothing is given up here, and with it the
         // reason to hold entries back.
         self.propose_held(false);

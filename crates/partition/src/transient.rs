@@ -357,7 +357,7 @@ impl TransientQueues {
     fn handle(&mut self, command: &Command, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
         match command {
             Command::Publish(_) => unreachable!("step() keeps publishes for itself"),
-            Command::Consume { queue, consumer, request } => {
+            Command::Consume { queue, consumer, request, .. } => {
                 self.consume(*queue, consumer.clone(), *request, effects);
             }
             // A consumer comes back over a link that broke, with what its client still holds.
@@ -365,7 +365,7 @@ impl TransientQueues {
                 let Some(q) = self.queues.get_mut(queue) else { return };
                 let MemoryQueue { dispatch, sink, .. } = &mut *q;
                 let next_live = |from| sink.state.runs().next_live(from).map(|(seq, _)| seq);
-                dispatch.hold(*consumer, *first, *count, next_live);
+                dispatch.hold(*consumer, *first, *count, sink.state.levels(), next_live);
                 q.touch(*queue, &mut self.dirty);
             }
             Command::Cancel { queue, consumer, request } => {

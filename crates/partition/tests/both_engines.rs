@@ -161,7 +161,7 @@ impl<E: Engine> Subject<E> {
                     priority: 0,
                     granted_only: false,
                 };
-                self.engine.turn(vec![Command::Consume { queue: QUEUE, consumer, request: RequestId(6) }])
+                self.engine.turn(vec![Command::Consume { again: false, queue: QUEUE, consumer, request: RequestId(6) }])
             }
             Act::Settle(which, outcome) => match self.held.is_empty() {
                 true => Vec::new(),

@@ -73,7 +73,7 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
             Command::Publish(scheduled),
             "32 2,200.1,172.2, 232.7 0 172.2 3 5 4 6 7 6 6 172.2 6 7 7 2 1 0 3 2 0 k e y p p",
         ),
-        (Command::Consume { queue, consumer: attached, request }, "33 9 5 2,200.1,172.2,3 172.2 3 5"),
+        (Command::Consume { queue, consumer: attached, again: true, request }, "33 9 5 2,200.1,172.2,3 172.2 3 13"),
         (Command::Cancel { queue, consumer, request }, "34 9 5 2,200.1,172.2,3"),
         (Command::Get { queue, channel, no_ack: true, request }, "35 9 5 2,200.1,172.2 1"),
         (
@@ -422,9 +422,10 @@ fn command() -> impl Strategy<Value = Command> {
         prop::sample::select(vec![Disposition::Ack, Disposition::Nack, Disposition::Reject, Disposition::Discard]);
     prop_oneof![
         any_publish(),
-        (queue(), attached, request()).prop_map(|(queue, consumer, request)| Command::Consume {
+        (queue(), attached, any::<bool>(), request()).prop_map(|(queue, consumer, again, request)| Command::Consume {
             queue,
             consumer,
+            again,
             request
         }),
         (queue(), consumer(), request()).prop_map(|(queue, consumer, request)| Command::Cancel {

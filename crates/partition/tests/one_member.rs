@@ -130,7 +130,7 @@ fn an_ack_of_what_came_back_meanwhile_counts_unless_somebody_else_was_given_it()
     rig.command(Command::Detach { channel: READER });
     let key = ConsumerKey { channel: PUBLISHER, number: 1 };
     let other = Consumer { key, prefetch: 1, no_ack: false, exclusive: false, priority: 0, granted_only: false };
-    rig.command(Command::Consume { queue: QUEUE, consumer: other, request: RequestId(2) });
+    rig.command(Command::Consume { again: false, queue: QUEUE, consumer: other, request: RequestId(2) });
     rig.run();
     assert_eq!(texts(&rig.delivered()), ["m1"]);
     rig.settle(1, first[0].seq, 2, Disposition::Ack);

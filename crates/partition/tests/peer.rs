@@ -69,7 +69,7 @@ fn frames_are_written_as_ever() {
     ];
     assert_eq!(bytes, expected);
     let packet = packet::encode([(PartitionId(200), &frames()[1]), (PartitionId(0), &frames()[2])]).concat();
-    assert_eq!(packet, [10, 0, 0, 0, 156, 156, 189, 59, 6, 200, 1, 2, 9, 0xac, 2, 0, 3, 9, 1]);
+    assert_eq!(packet, [10, 0, 0, 0, 93, 107, 204, 172, 7, 200, 1, 2, 9, 0xac, 2, 0, 3, 9, 1]);
 }
 
 #[test]

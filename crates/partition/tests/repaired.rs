@@ -325,7 +325,7 @@ impl Trio {
     fn consume(&mut self) {
         let key = ConsumerKey { channel: READER, number: 1 };
         let consumer = Consumer { key, prefetch: 0, no_ack: false, exclusive: false, priority: 0, granted_only: false };
-        self.command(Command::Consume { queue: QUEUE, consumer, request: RequestId(1) });
+        self.command(Command::Consume { again: false, queue: QUEUE, consumer, request: RequestId(1) });
     }
 
     fn delivered(&mut self) -> Vec<u64> {

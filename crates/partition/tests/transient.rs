@@ -81,7 +81,8 @@ fn deliveries(effects: &[Effect]) -> Vec<(u64, bool)> {
 fn confirms_of_one_batch_are_one_effect_and_come_before_the_deliveries() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
-    let mut commands = vec![Command::Consume { queue: Q, consumer: consumer(B, 1, 0), request: RequestId(1) }];
+    let mut commands =
+        vec![Command::Consume { again: false, queue: Q, consumer: consumer(B, 1, 0), request: RequestId(1) }];
     commands.extend((1..=3).map(|n| publish(A, n, &[Q], vec![n as u8])));
     let effects = run(&mut queues, commands);
     assert_eq!(effects[0], Effect::Reply { channel: B, request: RequestId(1), reply: Reply::Consuming });
@@ -115,7 +116,7 @@ fn what_comes_while_a_delete_on_a_condition_is_decided_waits_for_the_decision() 
         queues.declare(Q);
         let request = RequestId;
         let close = Command::Close { queue: Q, if_unused: true, if_empty: true, channel: A, request: request(1) };
-        let consume = Command::Consume { queue: Q, consumer: consumer(B, 1, 0), request: request(2) };
+        let consume = Command::Consume { again: false, queue: Q, consumer: consumer(B, 1, 0), request: request(2) };
         let stat = Command::Stat { queue: Q, channel: A, request: request(3) };
         let effects = run(&mut queues, vec![close, publish(A, 1, &[Q], vec![7]), consume, stat]);
         assert_eq!(effects, [Effect::Reply { channel: A, request: request(1), reply: Reply::Counted(0) }]);
@@ -156,7 +157,7 @@ fn who_goes_while_a_delete_is_decided_takes_his_questions_along() {
 fn delete_conditions_name_messages_before_consumers() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
-    let consume = Command::Consume { queue: Q, consumer: consumer(A, 1, 1), request: RequestId(1) };
+    let consume = Command::Consume { again: false, queue: Q, consumer: consumer(A, 1, 1), request: RequestId(1) };
     run(&mut queues, vec![consume, publish(A, 0, &[Q], vec![1]), publish(A, 0, &[Q], vec![2])]);
     let close =
         |if_unused, if_empty| Command::Close { queue: Q, if_unused, if_empty, channel: A, request: RequestId(2) };
@@ -217,7 +218,7 @@ fn what_is_due_waits_for_room_in_its_order_as_its_publisher_was_told_that_it_is_
     // A consumer takes what is there and all that waited.
     step_at(&mut queues, 103, vec![publish_in(5, 10, vec![5])]);
     assert_eq!(step_at(&mut queues, 200, vec![]), []);
-    let consume = Command::Consume { queue: Q, consumer: consumer(B, 1, 0), request: RequestId(2) };
+    let consume = Command::Consume { again: false, queue: Q, consumer: consumer(B, 1, 0), request: RequestId(2) };
     let effects = step_at(&mut queues, 201, vec![consume]);
     let bodies = effects.iter().filter_map(|e| if let Effect::Deliver(d) = e { Some(body(d)) } else { None });
     assert_eq!(bodies.collect::<Vec<_>>(), [vec![3], vec![5]]);
@@ -277,7 +278,7 @@ fn a_queue_whose_messages_wait_for_their_time_is_not_empty() {
 fn deleting_a_queue_cancels_its_consumers_and_frees_its_bytes() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
-    let consume = |n| Command::Consume { queue: Q, consumer: consumer(A, n, 1), request: RequestId(1) };
+    let consume = |n| Command::Consume { again: false, queue: Q, consumer: consumer(A, n, 1), request: RequestId(1) };
     run(&mut queues, vec![consume(2), consume(1), publish(A, 0, &[Q], vec![1; 1000])]);
     let effects = run(&mut queues, vec![Command::Delete { queue: Q }]);
     let gone = |number| Effect::Cancelled { consumer: ConsumerKey { channel: A, number }, queue: Q };
@@ -297,7 +298,7 @@ fn deleting_a_queue_cancels_its_consumers_and_frees_its_bytes() {
 fn a_consumer_that_comes_back_holds_what_its_client_has_and_gets_no_more_than_its_prefetch() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
-    let consume = || Command::Consume { queue: Q, consumer: consumer(A, 1, 2), request: RequestId(1) };
+    let consume = || Command::Consume { again: false, queue: Q, consumer: consumer(A, 1, 2), request: RequestId(1) };
     let publishes = (1..=3).map(|n| publish(B, 0, &[Q], vec![n]));
     let effects = run(&mut queues, std::iter::once(consume()).chain(publishes).collect());
     assert_eq!(deliveries(&effects), [(1, false), (2, false)]);
@@ -313,7 +314,7 @@ fn a_consumer_that_comes_back_holds_what_its_client_has_and_gets_no_more_than_it
 fn the_last_consumer_leaving_is_told_once_however_it_leaves() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
-    let consume = |n| Command::Consume { queue: Q, consumer: consumer(A, n, 1), request: RequestId(1) };
+    let consume = |n| Command::Consume { again: false, queue: Q, consumer: consumer(A, n, 1), request: RequestId(1) };
     run(&mut queues, vec![consume(1), consume(2)]);
     let key = ConsumerKey { channel: A, number: 1 };
     let effects = run(&mut queues, vec![Command::Cancel { queue: Q, consumer: key, request: RequestId(2) }]);
@@ -326,7 +327,7 @@ fn the_last_consumer_leaving_is_told_once_however_it_leaves() {
 fn a_consumer_without_room_is_passed_over_until_it_is_told_otherwise() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
-    let consume = Command::Consume { queue: Q, consumer: consumer(A, 1, 0), request: RequestId(1) };
+    let consume = Command::Consume { again: false, queue: Q, consumer: consumer(A, 1, 0), request: RequestId(1) };
     let mut commands = vec![consume];
     commands.extend((0..10).map(|_| publish(B, 0, &[Q], vec![0; 1000])));
     let mut effects = Vec::new();
@@ -347,7 +348,7 @@ fn grants_are_asked_for_once_and_given_back_when_nothing_is_ready() {
     queues.declare(Q);
     let key = ConsumerKey { channel: A, number: 1 };
     let granted = Consumer { granted_only: true, ..consumer(A, 1, 0) };
-    let mut commands = vec![Command::Consume { queue: Q, consumer: granted, request: RequestId(1) }];
+    let mut commands = vec![Command::Consume { again: false, queue: Q, consumer: granted, request: RequestId(1) }];
     commands.extend((0..3).map(|_| publish(B, 0, &[Q], vec![0])));
     let effects = run(&mut queues, commands);
     assert_eq!(effects[1..], [Effect::GrantWanted { consumer: key, queue: Q, ready: 3 }]);
@@ -376,7 +377,7 @@ fn a_get_lets_a_consumer_go_first_whose_channel_is_asked_and_no_longer_than_that
         let mut queues = TransientQueues::new();
         queues.declare(Q);
         let granted = Consumer { granted_only: true, ..consumer(A, 1, 0) };
-        let consume = Command::Consume { queue: Q, consumer: granted, request: RequestId(1) };
+        let consume = Command::Consume { again: false, queue: Q, consumer: granted, request: RequestId(1) };
         let effects = run(&mut queues, vec![consume, publish(B, 0, &[Q], vec![0]), get(7)]);
         assert_eq!(answers(&effects), [], "the channel of the consumer was asked and has not said");
         queues
@@ -402,7 +403,7 @@ fn a_get_lets_a_consumer_go_first_whose_channel_is_asked_and_no_longer_than_that
 fn one_old_message_does_not_pin_the_batches_of_those_around_it() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);
-    let consume = Command::Consume { queue: Q, consumer: consumer(A, 1, 0), request: RequestId(1) };
+    let consume = Command::Consume { again: false, queue: Q, consumer: consumer(A, 1, 0), request: RequestId(1) };
     run(&mut queues, vec![consume]);
     // Of every 100 messages of 1 KB one stays unacked: 200 MB go through, 2 MB are live.
     for round in 0..2000u64 {
@@ -536,7 +537,7 @@ proptest! {
                     number += 1;
                     let consumer = Consumer { no_ack, ..consumer(channel(c), number, prefetch) };
                     model[queue as usize].consumers.insert(consumer.key, (prefetch, no_ack));
-                    commands.push(Command::Consume { queue: QueueId(queue.into()), consumer, request: RequestId(0) });
+                    commands.push(Command::Consume { again: false, queue: QueueId(queue.into()), consumer, request: RequestId(0) });
                 }
                 Op::Cancel { nth } => {
                     let all: Vec<_> = (0..2).flat_map(|q| model[q].consumers.keys().map(move |k| (q, *k))).collect();
@@ -625,7 +626,7 @@ fn a_discarded_message_of_a_queue_with_rules_ends_and_leaves_as_a_dead_letter() 
     let exchange = broker::topology::Name::new(b"dlx");
     let rule = DeadLetterRule { exchange, routing_key: None, at_least_once: false };
     let rules = Rules { dead_letter: Some(rule), ..Rules::default() };
-    let consume = Command::Consume { queue: Q, consumer: consumer(B, 1, 0), request: RequestId(1) };
+    let consume = Command::Consume { again: false, queue: Q, consumer: consumer(B, 1, 0), request: RequestId(1) };
     let publishes = [publish(A, 1, &[Q], vec![1]), publish(A, 2, &[Q], vec![2])];
     let commands = [Command::Configure { queue: Q, rules: rules.into() }, consume].into_iter().chain(publishes);
     assert_eq!(deliveries(&run(&mut queues, commands.collect())), [(1, false), (2, false)]);

@@ -59,7 +59,7 @@ impl Session {
             Pending::Consume { number, .. } => {
                 let consumer = channel.consumer(*number).expect("the caller has seen it");
                 let told = channel.partition_consumer(consumer);
-                (consumer.partition, Command::Consume { queue: consumer.queue, consumer: told, request })
+                (consumer.partition, Command::Consume { queue: consumer.queue, consumer: told, again: false, request })
             }
             Pending::Cancel { number } => {
                 let consumer = channel.consumer(*number).expect("a consumer that is to stop stays known");

@@ -107,7 +107,7 @@ impl Channel {
         host.push(partition, Command::Cancel { queue, consumer, request });
         let request = RequestKind::Replacing(number.into()).id();
         let consumer = self.partition_consumer(&new);
-        host.push(partition, Command::Consume { queue, consumer, request });
+        host.push(partition, Command::Consume { queue, consumer, again: true, request });
         self.consumers.push(new);
     }
 

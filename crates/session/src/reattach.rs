@@ -60,7 +60,7 @@ impl Session {
             let (queue, partition, no_ack) = (consumer.queue, consumer.partition, consumer.no_ack);
             let request = RequestKind::Replacing(number.into()).id();
             let told = channel.partition_consumer(&channel.consumers[found]);
-            cx.host.push(partition, Command::Consume { queue, consumer: told, request });
+            cx.host.push(partition, Command::Consume { queue, consumer: told, again: true, request });
             let key = ConsumerKey { channel: channel.key, number };
             for (first, count) in cx.client.unacked_of(channel.id, number) {
                 cx.host.push(partition, Command::Hold { queue, consumer: key, first, count });

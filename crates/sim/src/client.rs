@@ -366,7 +366,7 @@ impl Client {
         r.next_request += 1;
         let request = question(queue, r.next_request);
         r.asked.insert(request, number);
-        n.wishes.push(Wish::Send(Command::Consume { queue, consumer, request }));
+        n.wishes.push(Wish::Send(Command::Consume { queue, consumer, again: false, request }));
     }
 
     /// Its connection is gone.

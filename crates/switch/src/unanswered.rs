@@ -64,7 +64,7 @@ impl Unanswered {
                 }
                 return;
             }
-            Command::Consume { queue, consumer, request } => {
+            Command::Consume { queue, consumer, request, .. } => {
                 let (channel, number) = (consumer.key.channel, consumer.key.number);
                 let of = self.channels.entry(channel).or_default();
                 of.consumers.retain(|(known, ..)| *known != number);
@@ -241,7 +241,7 @@ mod tests {
         });
         assert!(!unanswered.answered(P, &delivery), "nobody asked for it over this link");
         let consumer = Consumer { key, prefetch: 2, no_ack: false, exclusive: false, priority: 0, granted_only: false };
-        unanswered.note(P, &Command::Consume { queue: QueueId(1), consumer, request: RequestId(4) });
+        unanswered.note(P, &Command::Consume { queue: QueueId(1), consumer, again: false, request: RequestId(4) });
         assert!(!unanswered.answered(P, &delivery), "it is of the attachment before");
         let reply = Effect::Reply { channel: channel(1), request: RequestId(4), reply: Reply::Consuming };
         assert!(unanswered.answered(P, &reply) && unanswered.answered(P, &delivery));

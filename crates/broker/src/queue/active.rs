@@ -133,16 +133,16 @@ mod tests {
         dispatch.attach(consumer(2)).expect("nobody is exclusive");
         dispatch.attach(consumer(1)).expect("nobody is exclusive");
         assert_eq!(dispatch.active(), Some(key(2)), "it came first");
-        dispatch.hold(key(1), 1, 3, Some);
+        dispatch.hold(key(1), 1, 3, None, Some);
         assert_eq!(dispatch.active(), Some(key(1)));
         let next = dispatch.next_consumer().map(|consumer| consumer.key);
         let head = dispatch.head(None, Some).expect("one is ready");
         assert_eq!((next, head.seq), (Some(key(1)), 4));
         dispatch.assign(head, 1, None);
         assert!(dispatch.next_consumer().is_none(), "its prefetch is used up, and the other waits");
-        dispatch.hold(key(2), 5, 2, Some);
+        dispatch.hold(key(2), 5, 2, None, Some);
         assert_eq!(dispatch.active(), Some(key(1)), "nobody takes the place of one that holds something");
-        dispatch.hold(key(2), 1, 1, Some);
+        dispatch.hold(key(2), 1, 1, None, Some);
         assert_eq!(dispatch.active(), Some(key(1)), "what is in another one's hands is no claim");
     }
 }

@@ -427,14 +427,21 @@ impl Dispatch {
     /// A consumer that was attached to an earlier leader holds `count` messages from `first`: those
     /// that are ready here are its own again, the others count against its prefetch. Nothing happens
     /// if it is not attached. Costs the live messages before them that nobody has.
-    pub fn hold(&mut self, key: ConsumerKey, first: u64, count: u64, next_live: impl Fn(u64) -> Option<u64>) {
+    pub fn hold(
+        &mut self,
+        key: ConsumerKey,
+        first: u64,
+        count: u64,
+        levels: Option<&Levels>,
+        next_live: impl Fn(u64) -> Option<u64>,
+    ) {
         if !self.attached.contains_key(&key) {
             return;
         }
         let active_holds = self.active_holds();
         let mut has_own = false;
         for seq in first..first.saturating_add(count) {
-            let is_own = self.lanes.is_none() && self.take_ready(seq, &next_live);
+            let is_own = self.take_ready(seq, levels, &next_live);
             let attached = self.attached.get_mut(&key).expect("seen above");
             match is_own {
                 true => {
@@ -472,7 +479,15 @@ impl Dispatch {
 
     /// Takes a message that is ready, wherever it stands; what stands before it stays ready. False if
     /// it is not ready.
-    fn take_ready(&mut self, seq: u64, next_live: &impl Fn(u64) -> Option<u64>) -> bool {
+    fn take_ready(&mut self, seq: u64, levels: Option<&Levels>, next_live: &impl Fn(u64) -> Option<u64>) -> bool {
+        if let Some(lanes) = &mut self.lanes {
+            let is_taken = seq < self.end && lanes.take_ready(seq, levels, next_live);
+            if is_taken {
+                self.cursor = self.cursor.max(seq + 1);
+                self.ready -= 1;
+            }
+            return is_taken;
+        }
         if !self.returned.remove(&seq) {
             if !(self.cursor..self.end).contains(&seq) || next_live(seq) != Some(seq) {
                 return false;
@@ -541,19 +556,20 @@ impl Dispatch {
 
     /// Takes those of `count` messages from `first` that are ready, appending them to `taken`: who was
     /// given them by an earlier leader, or before its link broke, is done with them. Costs the live
-    /// messages before them that nobody has. Nothing is taken while messages have priorities.
+    /// messages before them that nobody has.
     pub fn claim(
         &mut self,
         first: u64,
         count: u64,
+        levels: Option<&Levels>,
         next_live: impl Fn(u64) -> Option<u64>,
         taken: &mut Vec<(u64, u64)>,
     ) {
-        if self.lanes.is_some() || self.ready == 0 {
+        if self.ready == 0 {
             return;
         }
         for seq in first..first.saturating_add(count).min(self.end) {
-            if self.take_ready(seq, &next_live) {
+            if self.take_ready(seq, levels, &next_live) {
                 match taken.last_mut() {
                     Some((first, count)) if *first + *count == seq => *count += 1,
                     _ => taken.push((seq, 1)),

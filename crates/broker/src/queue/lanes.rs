@@ -128,9 +128,11 @@ impl Lanes {
 
     /// A message that came back is not ready any more. False if it was not.
     pub(super) fn drop_returned(&mut self, seq: u64, levels: Option<&Levels>) -> bool {
-        if let Some(first) = &mut self.first {
-            let at = first.iter().position(|s| *s == seq);
-            return at.and_then(|at| first.remove(at)).is_some();
+        if let Some(first) = &mut self.first
+            && let Some(at) = first.iter().position(|s| *s == seq)
+        {
+            first.remove(at);
+            return true;
         }
         let level = self.level_of(levels, seq);
         let Some(lane) = self.lanes.get_mut(&level) else { return false };
@@ -139,6 +141,39 @@ impl Lanes {
             self.lanes.remove(&level);
         }
         was_there
+    }
+
+    /// Takes a live message that is ready, wherever it stands in its lane; what stands before it there stays ready.
+    /// False if it is not ready.
+    pub(super) fn take_ready(
+        &mut self,
+        seq: u64,
+        levels: Option<&Levels>,
+        next_live: impl Fn(u64) -> Option<u64>,
+    ) -> bool {
+        if self.drop_returned(seq, levels) {
+            return true;
+        }
+        let level = self.level_of(levels, seq);
+        let Some(lane) = self.lanes.get(&level).filter(|lane| lane.fresh > 0 && seq >= lane.cursor) else {
+            return false;
+        };
+        if next_live(seq) != Some(seq) {
+            return false;
+        }
+        let (mut from, mut passed) = (lane.cursor, Vec::new());
+        while let Some(before) = self.next_of(levels, level, lane.fresh, from, &next_live).filter(|s| *s < seq) {
+            passed.push(before);
+            from = before + 1;
+        }
+        let lane = self.lanes.get_mut(&level).expect("it was there above");
+        lane.cursor = seq + 1;
+        lane.fresh -= 1 + passed.len() as u64;
+        lane.returned.extend(passed);
+        if lane.is_empty() {
+            self.lanes.remove(&level);
+        }
+        true
     }
 
     /// A message, returned or fresh, is not ready any more. False if it was not.

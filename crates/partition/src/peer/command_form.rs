@@ -79,11 +79,11 @@ pub(super) fn kind(command: &Command) -> u8 {
 pub(super) fn encode(command: &Command, out: &mut Segments) {
     match command {
         Command::Publish(publish) => put_publish(out, publish),
-        Command::Consume { queue, consumer, request } => {
+        Command::Consume { queue, consumer, again, request } => {
             put(out, &[request.0, queue.0]);
             put_consumer(out, consumer.key);
             put(out, &[consumer.prefetch.into(), zigzag(consumer.priority).into()]);
-            put_flags(out, &[consumer.no_ack, consumer.exclusive, consumer.granted_only]);
+            put_flags(out, &[consumer.no_ack, consumer.exclusive, consumer.granted_only, *again]);
         }
         Command::Cancel { queue, consumer, request } => {
             put(out, &[request.0, queue.0]);
@@ -146,9 +146,9 @@ pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<Command>,
         33 => {
             let (request, queue, key) = (request(cursor)?, queue(cursor)?, consumer(cursor)?);
             let (prefetch, priority) = (number_u32(cursor)?, unzigzag(number_u32(cursor)?));
-            let [no_ack, exclusive, granted_only] = flags(cursor)?;
+            let [no_ack, exclusive, granted_only, again] = flags(cursor)?;
             let consumer = Consumer { key, prefetch, no_ack, exclusive, priority, granted_only };
-            Command::Consume { queue, consumer, request }
+            Command::Consume { queue, consumer, again, request }
         }
         34 => Command::Cancel { request: request(cursor)?, queue: queue(cursor)?, consumer: consumer(cursor)? },
         35 => {

@@ -18,7 +18,7 @@ use consensus::{Cursor, DecodeError, Segments};
 use thiserror::Error;
 
 /// What every packet begins with. A node must not speak a version that some peer does not know.
-pub const PACKET_VERSION: u8 = 6;
+pub const PACKET_VERSION: u8 = 7;
 /// Bytes before the first frame.
 pub const HEAD_BYTES: usize = 9;
 /// Whoever fills a packet ends it once it has so many bytes.

@@ -232,7 +232,7 @@ impl Rig {
     pub(crate) fn consume(&mut self, number: u32, prefetch: u32, no_ack: bool) {
         let consumer =
             Consumer { key: consumer(number), prefetch, no_ack, exclusive: false, priority: 0, granted_only: false };
-        self.command(Command::Consume { queue: QUEUE, consumer, request: RequestId(1) });
+        self.command(Command::Consume { again: false, queue: QUEUE, consumer, request: RequestId(1) });
     }
 
     pub(crate) fn settle(&mut self, number: u32, first: u64, count: u64, outcome: Disposition) {

@@ -74,7 +74,7 @@ impl Node {
                 let (channel, first) = (publish.channel, publish.publish_seq);
                 (first != 0).then_some(Effect::Confirm { channel, first, count: 1 })?
             }
-            Command::Consume { queue, consumer, request } if !self.knows_queue(at, *queue) => {
+            Command::Consume { queue, consumer, request, .. } if !self.knows_queue(at, *queue) => {
                 Effect::Reply { channel: consumer.key.channel, request: *request, reply: Reply::Gone }
             }
             Command::Get { queue, channel, request, .. }
