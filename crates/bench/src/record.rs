@@ -3,7 +3,7 @@
 //!
 //! Invariant: numbers carry their unit in their name. What was not measured is absent, never zero.
 
-use page::figures::count;
+use page::figures::{count, three};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::Written;
@@ -219,6 +219,27 @@ pub struct Cost {
     pub written_messages: f64,
 }
 
+/// What went through at one of several rates, messages a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AtRate {
+    /// What was asked for, of all publishers.
+    pub asked: f64,
+    /// What was sent.
+    pub sent: f64,
+    /// What was received; absent where nobody does.
+    pub received: Option<f64>,
+}
+
+impl AtRate {
+    /// What came through to the end.
+    pub fn through(&self) -> f64 {
+        self.received.map_or(self.sent, |received| received.min(self.sent))
+    }
+}
+
+/// A rate of which less came through was not held.
+const HELD: f64 = 0.99;
+
 /// A whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
@@ -270,6 +291,9 @@ pub struct Run {
     /// one, or so many that they are a ramp.
     #[serde(default)]
     pub by_rate: Vec<(f64, Figures)>,
+    /// What went through while each of these rates was asked for.
+    #[serde(default)]
+    pub at_rates: Vec<AtRate>,
     /// Seconds that connections were blocked, summed.
     pub blocked_s: f64,
     /// How long the broker held publishers back, how often and why; absent when it did not.
@@ -337,6 +361,21 @@ impl Run {
             said if said > usize::from(self.backlog_grew) + usize::from(self.was_interrupted) => Verdict::Failed,
             _ if self.was_interrupted => Verdict::Interrupted,
             _ => Verdict::BacklogGrew,
+        }
+    }
+
+    /// Up to which of several rates all came through, in words; `None` where there was one rate.
+    pub fn held(&self) -> Option<String> {
+        let mut rates = self.at_rates.clone();
+        rates.sort_by(|a, b| a.asked.total_cmp(&b.asked));
+        let missed = rates.iter().position(|at| at.through() < HELD * at.asked);
+        let short =
+            missed.map(|at| format!("{} ({} came through)", three(rates[at].asked), three(rates[at].through())));
+        let last = missed.unwrap_or(rates.len()).checked_sub(1).map(|at| three(rates[at].asked));
+        match (last, short) {
+            (Some(last), Some(short)) => Some(format!("up to {last} msg/s, not {short}")),
+            (Some(last), None) => Some(format!("all of its rates, up to {last} msg/s")),
+            (None, short) => short.map(|short| format!("none of its rates, not even {short}")),
         }
     }
 
@@ -489,6 +528,22 @@ mod tests {
         assert_eq!(cost(Some(3500.0), None), (Some(100.0), "sent".to_owned()));
         assert_eq!(cost(None, Some(3500.0)), (Some(100.0), "received".to_owned()));
         assert_eq!(cost(Some(0.0), Some(0.0)).0, None);
+    }
+
+    #[test]
+    fn of_several_rates_the_highest_is_told_that_came_through_with_all_below_it() {
+        let of = |through: &[(f64, f64)]| {
+            let at = |&(asked, received): &(f64, f64)| AtRate { asked, sent: asked, received: Some(received) };
+            Run { at_rates: through.iter().map(at).collect(), ..Run::default() }.held()
+        };
+        let rising = [(1000.0, 1000.0), (10_000.0, 9_950.0), (30_000.0, 16_700.0)];
+        assert_eq!(of(&rising).as_deref(), Some("up to 10,000 msg/s, not 30,000 (16,700 came through)"));
+        // In whatever order they were tried, and though a higher one came through.
+        let odd = [(30_000.0, 30_000.0), (1000.0, 1000.0), (10_000.0, 9_000.0)];
+        assert_eq!(of(&odd).as_deref(), Some("up to 1,000 msg/s, not 10,000 (9,000 came through)"));
+        assert_eq!(of(&rising[..2]).as_deref(), Some("all of its rates, up to 10,000 msg/s"));
+        let none = Some("none of its rates, not even 30,000 (16,700 came through)");
+        assert_eq!((of(&rising[2..]).as_deref(), of(&[])), (none, None));
     }
 
     #[test]

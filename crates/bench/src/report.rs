@@ -30,19 +30,8 @@ pub fn html(title: &str, book: &Book, foreword: &str) -> String {
     let glance = groups.as_deref().and_then(Glance::of);
     let figures = Figures::of(&book.figures);
     let all = [runs, behind].concat();
-    let (tone, verdict) = match behind {
-        [] => answer::sentence(runs, is_one_group),
-        _ => (answer::tone(&all), format!("{}.", answer::passed_of(&all))),
-    };
-    let mut sentences = glance.as_ref().map(Glance::sentences).unwrap_or_default();
-    sentences.extend(figures.sentences());
-    sentences.push(verdict);
-    let mut more = sentences.split_off(1);
-    if is_one_group || glance.is_some() {
-        more.extend(answer::differences(runs, is_one_group));
-    }
-    more.extend(answer::beside(&all, groups.is_some()));
-    let mut body = tile::answer(tone, &sentences[0], &more);
+    let (tone, first, more) = answered((runs, behind), groups.is_some(), glance.as_ref(), &figures);
+    let mut body = tile::answer(tone, &first, &more);
     body.push_str(&tile::tiles(&match &glance {
         Some(glance) => glance.tiles(runs),
         None if runs.is_empty() => figures.tiles(behind),
@@ -95,12 +84,44 @@ pub fn html(title: &str, book: &Book, foreword: &str) -> String {
     page::page(title, &body)
 }
 
-/// Figures and tables in Markdown.
+/// The answer, figures and tables in Markdown.
 pub fn markdown(book: &Book) -> String {
-    let figures: String = book.figures.iter().map(figure::markdown).collect();
     let (runs, behind) = parted(&book.runs);
-    let behind = if behind.is_empty() { String::new() } else { rows::overview_markdown(&behind) };
-    figures + &rows::markdown(&runs) + &behind
+    let groups = compared(&runs);
+    let glance = groups.as_deref().and_then(Glance::of);
+    let (_, first, more) = answered((&runs, &behind), groups.is_some(), glance.as_ref(), &Figures::of(&book.figures));
+    let mut text = format!("**{first}**\n\n");
+    more.iter().for_each(|line| text.push_str(&format!("{line}\n\n")));
+    text.extend(book.figures.iter().map(figure::markdown));
+    text.push_str(&rows::markdown(&runs));
+    if !behind.is_empty() {
+        text.push_str(&rows::overview_markdown(&behind));
+    }
+    text
+}
+
+/// What is said first, and what stands behind it.
+fn answered(
+    (runs, behind): (&[Recorded], &[Recorded]),
+    is_grouped: bool,
+    glance: Option<&Glance<'_>>,
+    figures: &Figures<'_>,
+) -> (tile::Tone, String, Vec<String>) {
+    let is_one_group = !is_grouped && are_comparable(runs);
+    let all = [runs, behind].concat();
+    let (tone, verdict) = match behind {
+        [] => answer::sentence(runs, is_one_group),
+        _ => (answer::tone(&all), format!("{}.", answer::passed_of(&all))),
+    };
+    let mut sentences = glance.map(Glance::sentences).unwrap_or_default();
+    sentences.extend(figures.sentences());
+    sentences.push(verdict);
+    let first = sentences.remove(0);
+    if is_one_group || glance.is_some() {
+        sentences.extend(answer::differences(runs, is_one_group));
+    }
+    sentences.extend(answer::beside(&all, is_grouped));
+    (tone, first, sentences)
 }
 
 /// The runs that are shown, and those that figures were made of. Runs that only prepared another one
@@ -290,7 +311,7 @@ mod tests {
             assert!(told.contains("cell") && !told.contains("filling"), "{told}");
         }
         assert!(page.find("<h2>Figure 1") < page.find("<figure class=\"chart\""), "{page}");
-        assert!(text.find("Figure 1") < text.find("cell"), "{text}");
+        assert!(text.starts_with("**All 2 runs passed") && text.find("Figure 1") < text.find("| p99 |"), "{text}");
         assert_eq!(page.matches("<pre>leveret bench scenario &#39;x&#39;</pre>").count(), 1, "{page}");
         assert!(page_of(&runs[..1]).contains("filling"));
     }

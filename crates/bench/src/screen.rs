@@ -57,9 +57,10 @@ pub fn opening(options: &Options, found: &Found) -> String {
     let pace = match &p.rate {
         None => "as fast as it goes".to_owned(),
         Some(rate) => {
-            let all = rate.max() * f64::from(p.count) * f64::from(p.channels);
+            let all = |each: f64| three(each * f64::from(p.count) * f64::from(p.channels));
+            let from = if rate.is_stepped() { format!("{} to ", all(rate.min())) } else { String::new() };
             let loop_kind = if options.closed_loop { "closed loop" } else { "open loop" };
-            format!("{} msg/s in all, {loop_kind}", three(all))
+            format!("{from}{} msg/s in all, {loop_kind}", all(rate.max()))
         }
     };
     let backlog = match found.backlog {
@@ -141,7 +142,12 @@ pub fn summary(run: &Run) -> String {
         row(&format!("end to end, {size} B"), of_step(figures));
     }
     for (rate, figures) in &run.by_rate {
-        row(&format!("at {}/s", three(*rate)), of_step(figures));
+        let at = run.at_rates.iter().find(|at| at.asked == *rate);
+        let through = at.map_or(String::new(), |at| format!("{} came through, ", three(at.through())));
+        row(&format!("at {}/s", three(*rate)), format!("{through}{}", of_step(figures)));
+    }
+    if let Some(held) = run.held() {
+        row("held", held);
     }
     let c = &run.correctness;
     let optional = |known: Option<u64>| known.map_or("not known".to_owned(), count);

@@ -181,7 +181,7 @@ impl Given {
                 Some((counted.number(value).filter(is_whole)?, secs.parse::<u64>().ok().filter(|secs| *secs > 0)?))
             });
             steps.push(parsed.ok_or_else(|| {
-                Error::usage(format!("--{name} {text}: VALUE:SECONDS is expected, whole numbers, at least a second"))
+                Error::usage(format!("--{name} {text}: VALUE:SECONDS is expected, whole numbers, at least a second, and the option once for each"))
             })?);
         }
         Ok(Some(Steps::new(&steps)))

@@ -103,6 +103,9 @@ pub(super) fn passed_of(runs: &[Recorded]) -> String {
 fn of_one(run: &Run) -> String {
     let who = if run.broker.is_empty() { run.label.clone() } else { broker(&run.broker).to_owned() };
     let missed = run.missed.join("; ");
+    if let (Some(held), true) = (run.held(), matches!(run.verdict(), Verdict::Passed | Verdict::BacklogGrew)) {
+        return format!("{who} held {held}; {}.", if missed.is_empty() { run.checked() } else { missed });
+    }
     match run.verdict() {
         Verdict::BacklogGrew => return format!("{who} fell behind: {missed}."),
         Verdict::Failed => return format!("{who} failed: {missed}."),
@@ -395,6 +398,7 @@ pub(super) fn faults(runs: &[Recorded]) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::AtRate;
     use crate::report::tests::recorded;
 
     fn told(runs: &[Recorded]) -> String {
@@ -416,7 +420,11 @@ mod tests {
         assert!(told(std::slice::from_ref(&run)).contains("what was lost cannot be told"));
         (run.run.backlog_grew, run.run.missed) = (true, vec!["508 of 4,000 messages".to_owned()]);
         assert_eq!(told(std::slice::from_ref(&run)), "Leveret 0.1.0 fell behind: 508 of 4,000 messages.");
-        assert_eq!(sentence(&[run], true).0, Tone::Bad);
+        assert_eq!(sentence(&[run.clone()], true).0, Tone::Bad);
+        run.run.at_rates =
+            [(1000.0, 1000.0), (2000.0, 1200.0)].map(|(asked, sent)| AtRate { asked, sent, received: None }).to_vec();
+        let knee = "Leveret 0.1.0 held up to 1,000 msg/s, not 2,000 (1,200 came through); 508 of 4,000 messages.";
+        assert_eq!(told(std::slice::from_ref(&run)), knee);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::latency::{Figures, curve, histogram};
 use crate::load::{Sample, Side, rates_told_apart, sizes_told_apart};
 use crate::options::Options;
 use crate::process::{Load, Machine};
-use crate::record::{Cost, HeldBack, Interval, Latency, Run, add_reason};
+use crate::record::{AtRate, Cost, HeldBack, Interval, Latency, Run, add_reason};
 use crate::setup::Found;
 use crate::uri::without_passwords;
 use crate::verdict;
@@ -362,6 +362,22 @@ impl Merge {
     }
 
     /// Latency end to end by rate, from the slowest on.
+    /// What went through in the intervals that asked for this rate.
+    fn at_rate(&self, asked: f64, consumes: bool) -> Option<AtRate> {
+        let (mut before, mut seconds, mut sent, mut received) = (0.0, 0.0, 0.0, 0.0);
+        for interval in &self.intervals {
+            let length = interval.at_s - before;
+            before = interval.at_s;
+            if interval.phase == "load" && interval.target_per_s == Some(asked) {
+                seconds += length;
+                sent += interval.published_per_s * length;
+                received += interval.received_per_s * length;
+            }
+        }
+        let each = |count: f64| count / seconds;
+        (seconds > 0.0).then(|| AtRate { asked, sent: each(sent), received: consumes.then(|| each(received)) })
+    }
+
     fn by_rate(&self) -> Vec<(f64, Figures)> {
         let measured = self.by_rate.iter().filter(|(_, histogram)| !histogram.is_empty());
         let mut figures: Vec<(f64, Figures)> = measured.map(|(rate, h)| (*rate, Figures::of(h))).collect();
@@ -414,6 +430,7 @@ impl Merge {
             stages: self.stages.iter().filter_map(|(name, h)| Some((name.clone(), latency(h)?))).collect(),
             by_size: self.by_size(),
             by_rate: self.by_rate(),
+            at_rates: self.by_rate.iter().filter_map(|(asked, _)| self.at_rate(*asked, consumes)).collect(),
             blocked_s: self.blocked_ns as f64 / SECOND as f64,
             held_back: self.held_back(),
             connections_lost: self.lost_connections,
@@ -474,7 +491,13 @@ fn held_back(options: &Options, run: &Run, seconds: f64) -> Option<String> {
     let threads = options.threads.min(options.producing.count as usize) as f64;
     let why = match cores >= threads * BUSY {
         true => format!("this load's own threads were busy ({cores:.2} of {threads} cores; --threads gives it more)"),
-        false => "the broker held the rest back".to_owned(),
+        false => match options.producing.confirm {
+            Some(window) => {
+                let window = count(window);
+                format!("the broker held the rest back, with at most {window} unconfirmed on a channel (--confirm)")
+            }
+            None => "the broker held the rest back".to_owned(),
+        },
     };
     (options.producing.messages == 0)
         .then(|| format!("{} messages were due in the time of load and not sent: {why}", count(behind as u64)))
@@ -516,6 +539,8 @@ mod tests {
         assert_eq!(told(&run, "--rate 1k -C 3"), None);
         let note = told(&run, "--rate 1k --time 2").expect("a note");
         assert_eq!(note, "1,497 messages were due in the time of load and not sent: the broker held the rest back");
+        let note = told(&run, "--rate 1k --time 2 -c 50").expect("a note");
+        assert!(note.ends_with("the rest back, with at most 50 unconfirmed on a channel (--confirm)"), "{note}");
         run.cost.publishing_us_per_message = Some(480_000.0);
         let note = told(&run, "--rate 1k --time 2").expect("a note");
         assert!(

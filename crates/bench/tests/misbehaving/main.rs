@@ -253,6 +253,7 @@ fn a_latency_belongs_to_the_rate_at_which_it_was_due() {
     assert!(first.p99_ms < second.p50_ms, "{first:?} {second:?}");
     let told = bench::screen::summary(&run);
     assert!(told.contains("at 500/s") && told.contains("at 2,500/s"), "{told}");
+    assert!(told.contains("  held              up to 500 msg/s, not 2,500 ("), "{told}");
     assert!(run_against(Mischief::None, "--rate 500 -z 1 -s 100").by_rate.is_empty(), "one rate is all of it");
 }
 
