@@ -14,9 +14,9 @@ use page::figures::three;
 
 use crate::Error;
 use crate::broker::Broker;
-use crate::client::{Client, QueueDeclare, Settings};
+use crate::client::{Client, QueueDeclare};
 use crate::command::Ended;
-use crate::options::{self, BrokerStart, Options, parse};
+use crate::options::{Options, run_of};
 use crate::record::{Curve, Figure, Latency, Recorded, Run};
 use crate::run::Context;
 use crate::screen::say;
@@ -141,10 +141,7 @@ pub fn durability(words: &[String], context: &Context) -> Result<Ended, Error> {
     if let Some(other) = wanted.iter().find(|name| !["1", "2", "3", "risk"].contains(name)) {
         return Err(Error::usage(format!("--figures {other}: 1, 2, 3 or risk are expected")));
     }
-    let broker = match words.text("uri").or(words.text("uris")) {
-        Some(_) => broker_of(&words)?,
-        None => Some(Broker::start(&start_of(&words)?)?),
-    };
+    let broker = broker_of(&words, words.text("uri").or(words.text("uris")).is_none())?;
     let mut lab = Lab { words: &words, broker, seconds, abilities: Abilities { chooses: false, is_cluster: false } };
     lab.abilities = lab.abilities()?;
     let mut series = Series::new("Durability against latency", &words, context)?;
@@ -178,13 +175,6 @@ fn figures(
     Ok(())
 }
 
-fn start_of(words: &Words) -> Result<BrokerStart, Error> {
-    match parse(&words.handed_on())? {
-        options::Asked::Run(options) => Ok(options.broker),
-        _ => Ok(BrokerStart::default()),
-    }
-}
-
 /// The machinery of all figures.
 struct Lab<'a> {
     words: &'a Words,
@@ -197,20 +187,17 @@ impl Lab<'_> {
     fn options(&self, text: &str) -> Result<Options, Error> {
         let words: Vec<String> =
             self.words.handed_on().into_iter().chain(text.split_whitespace().map(str::to_owned)).collect();
-        match parse(&words)? {
-            options::Asked::Run(mut options) => {
-                if let Some(broker) = &self.broker {
-                    options.uris = broker.uris();
-                }
-                Ok(*options)
-            }
-            other => Err(Error::usage(format!("a run was expected, not {other:?}"))),
+        // A rate that is not held is tried lower, and a broker that is killed has none.
+        let mut options = Options { judges_rate: false, ..run_of(&words)? };
+        if let Some(broker) = &self.broker {
+            options.uris = broker.uris();
         }
+        Ok(options)
     }
 
     fn client(&self) -> Result<Client, Error> {
         let options = self.options("")?;
-        let mut client = Client::connect(&options.uris[0], &Settings::of(&options))?;
+        let mut client = Client::connect(&options.uris[0], &options)?;
         client.open_channel(1)?;
         Ok(client)
     }
@@ -221,14 +208,7 @@ impl Lab<'_> {
         let mut client = self.client()?;
         let mut arguments = Table::new();
         arguments.push("x-durability", Value::LongString("no-such-level".into()));
-        let probe = QueueDeclare {
-            name: "durability-probe",
-            passive: false,
-            durable: true,
-            exclusive: false,
-            auto_delete: false,
-            arguments,
-        };
+        let probe = QueueDeclare { name: "durability-probe", durable: true, arguments, ..QueueDeclare::default() };
         let chooses = match client.declare_queue(&probe) {
             Ok(_) => {
                 delete(&mut client, probe.name)?;
@@ -468,11 +448,9 @@ fn durable(queue: &'static str, arguments: &[(&'static str, &'static str)]) -> S
 fn declare(client: &mut Client, stage: &Stage) -> Result<(), Error> {
     let declare = QueueDeclare {
         name: stage.queue,
-        passive: false,
         durable: stage.durable,
-        exclusive: false,
-        auto_delete: false,
         arguments: stage.arguments.clone(),
+        ..QueueDeclare::default()
     };
     client.declare_queue(&declare).map(|_| ())
 }

@@ -153,14 +153,10 @@ fn reach(options: &Options) -> Reach {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::options::{Asked, parse};
+    use crate::options::run_of;
 
     fn plan(line: &str) -> Plan {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        match parse(&words).unwrap() {
-            Asked::Run(options) => Plan::of(&options, 7),
-            other => panic!("{other:?}"),
-        }
+        Plan::of(&run_of(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).unwrap(), 7)
     }
 
     #[test]

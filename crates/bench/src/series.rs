@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use crate::Error;
 use crate::broker::Broker;
 use crate::command::Ended;
-use crate::options::{Asked, BrokerStart, Options, Outputs, parse};
+use crate::options::{BrokerStart, Options, Outputs, run_of};
 use crate::outputs::Files;
 use crate::record::{Book, Figure, Interval, Recorded};
 use crate::report;
@@ -175,11 +175,8 @@ impl Drop for Series<'_> {
     }
 }
 
-/// The broker that these words ask to start, if they do.
-pub fn broker_of(words: &Words) -> Result<Option<Broker>, Error> {
-    let wanted = match parse(&words.handed_on())? {
-        Asked::Run(options) => options.broker,
-        _ => BrokerStart::default(),
-    };
-    if wanted.is_wanted() { Broker::start(&wanted).map(Some) } else { Ok(None) }
+/// The broker that these words ask to start, if they do, or if one is needed.
+pub fn broker_of(words: &Words, is_needed: bool) -> Result<Option<Broker>, Error> {
+    let wanted = run_of(&words.handed_on())?.broker;
+    (is_needed || wanted.is_wanted()).then(|| Broker::start(&wanted)).transpose()
 }

@@ -12,7 +12,7 @@ use amqp::wire::method::Method;
 use bytes::Bytes;
 
 use crate::Error;
-use crate::client::{Client, Identity, QueueDeclare, Settings};
+use crate::client::{Client, Identity, QueueDeclare};
 use crate::load::{Connect, Ready};
 use crate::options::Options;
 use crate::plan::{ConnectionPlan, Plan, QueueId};
@@ -127,7 +127,7 @@ impl Setup {
     fn any_client(&self) -> Result<Client, Error> {
         let mut last = None;
         for uri in &self.options.uris {
-            match Client::connect(uri, &Settings::of(&self.options)) {
+            match Client::connect(uri, &self.options) {
                 Ok(client) => return Ok(client),
                 Err(why) => last = Some(why),
             }
@@ -219,7 +219,7 @@ impl Setup {
 impl Connect for Setup {
     fn connect(&self, at: usize, plan: &ConnectionPlan, attempt: u32) -> Result<Ready, Error> {
         let uri = &self.options.uris[(at + attempt as usize) % self.options.uris.len()];
-        let mut client = Client::connect(uri, &Settings::of(&self.options))?;
+        let mut client = Client::connect(uri, &self.options)?;
         let mut names = Vec::new();
         match plan {
             ConnectionPlan::Producer(channels) => {

@@ -179,9 +179,9 @@ pub fn grown(options: &Options, run: &Run, backlogs: &[(f64, u64)], before: u64)
 
 /// Whether publishers fell behind the rate that was asked for, in words: what waits to be sent is a
 /// backlog too, though the broker has seen nothing of it. `waits` is what was due and not sent over the
-/// time of load. A figure of durability looks for the rate that is held by itself.
+/// time of load.
 pub fn unsent(options: &Options, run: &Run, waits: &[(f64, u64)]) -> Option<String> {
-    let asked = run.target_per_s.filter(|_| options.stages.is_empty())?;
+    let asked = run.target_per_s.filter(|_| options.judges_rate)?;
     let (ended_s, waited, grew) = growth(waits)?;
     let is_growing = is_stepped(options) || grew > GROWTH_SHARE * asked * ended_s / 2.0;
     (is_growing && waited as f64 > asked * BACKLOG_SECONDS).then(|| {
@@ -228,14 +228,10 @@ mod tests {
     use super::*;
     use crate::load::Books;
     use crate::message::Stamp;
-    use crate::options::{Asked, parse};
+    use crate::options::run_of;
 
     fn options(line: &str) -> Options {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        match parse(&words).unwrap() {
-            Asked::Run(options) => *options,
-            other => panic!("{other:?}"),
-        }
+        run_of(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).unwrap()
     }
 
     fn finals(confirmed: &[u64], returned: &[u64], received: &[u64]) -> Vec<Final> {
@@ -322,7 +318,7 @@ mod tests {
         assert_eq!(of("--rate 120k", &stands), None, "late by the same all the time");
         assert!(of("-vr 120k:4 -vr 110k:4", &stands).is_some(), "of a rate that changes, what is left");
         assert_eq!(of("--rate 120k", &waits(7_000)), None, "on its way");
-        let tries = Options { stages: vec!["synced".to_owned()], ..options("--rate 120k") };
+        let tries = Options { judges_rate: false, ..options("--rate 120k") };
         assert_eq!(unsent(&tries, &run, &waits(71_600)), None, "it goes on with a lower rate");
     }
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::Made;
 use crate::Error;
 use crate::fill::{Values, filled, names, text_of};
-use crate::options::{Asked, NODES_MAX, parse};
+use crate::options::{NODES_MAX, run_of};
 
 /// What a file says.
 #[derive(Debug, Deserialize)]
@@ -292,10 +292,7 @@ impl Part {
         let takes_s = match words.first().map(String::as_str) {
             Some("campaign" | "report") => return Err(wrong("this is no run".to_owned())),
             Some("scenario" | "durability") => None,
-            _ => match parse(&words).map_err(|why| wrong(why.to_string()))? {
-                Asked::Run(options) => options.time_secs.map(|seconds| seconds as f64),
-                _ => return Err(wrong("this is no run".to_owned())),
-            },
+            _ => run_of(&words).map_err(|why| wrong(why.to_string()))?.time_secs.map(|seconds| seconds as f64),
         };
         let takes_s = self.takes_s.map(|takes_s| takes_s * stretch).or(takes_s).ok_or_else(|| {
             wrong("give `takes_s`, about how many seconds it takes, because nothing says so".to_owned())

@@ -7,8 +7,9 @@ use amqp::wire::method::Method;
 use amqp::{Table, Value};
 use bytes::Bytes;
 
-use super::{Client, Limits, Settings};
+use super::{Client, Limits};
 use crate::Error;
+use crate::options::Options;
 use crate::uri::Uri;
 
 /// Channels that we ask for when the broker does not limit them.
@@ -26,18 +27,18 @@ pub struct Identity {
 }
 
 impl Client {
-    pub(super) fn shake_hands(&mut self, uri: &Uri, settings: &Settings) -> Result<(), Error> {
+    pub(super) fn shake_hands(&mut self, uri: &Uri, options: &Options) -> Result<(), Error> {
         self.write(&PROTOCOL_HEADER)?;
         let (properties, mechanisms) = match self.receive()? {
             (0, Method::ConnectionStart { server_properties, mechanisms, .. }) => (server_properties, mechanisms),
             (_, other) => return Err(self.unexpected(&other)),
         };
-        let mechanism = if settings.sasl_external { "EXTERNAL" } else { "PLAIN" };
+        let mechanism = if options.sasl_external { "EXTERNAL" } else { "PLAIN" };
         if !mechanisms.split(|byte| *byte == b' ').any(|name| name == mechanism.as_bytes()) {
             let text = format!("it offers {}", String::from_utf8_lossy(&mechanisms));
             return Err(Error::Refused { what: format!("a login with {mechanism}"), code: 403, text });
         }
-        let (response, who) = match settings.sasl_external {
+        let (response, who) = match options.sasl_external {
             true => (Bytes::new(), "by certificate".to_owned()),
             false => (Bytes::from(format!("\0{}\0{}", uri.user, uri.password)), format!("of {}", uri.user)),
         };
@@ -60,10 +61,10 @@ impl Client {
             Err(other) => return Err(other),
         };
         self.limits = Limits {
-            frame_max: lower(frame_max, settings.frame_max),
+            frame_max: lower(frame_max, options.frame_max),
             channel_max: lower(u32::from(channel_max), u32::from(CHANNEL_MAX)) as u16,
             // 0 from either side takes the other's word, as RabbitMQ's clients do.
-            heartbeat_secs: lower(u32::from(heartbeat), u32::from(settings.heartbeat_secs)) as u16,
+            heartbeat_secs: lower(u32::from(heartbeat), u32::from(options.heartbeat_secs)) as u16,
         };
         let Limits { frame_max, channel_max, heartbeat_secs } = self.limits;
         let tune_ok = Method::ConnectionTuneOk { channel_max, frame_max, heartbeat: heartbeat_secs };

@@ -42,54 +42,6 @@ const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// every version.
 const TLS_ALERT: [u8; 2] = [21, 3];
 
-/// How sockets and connections are to be.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Heartbeat to ask for; 0 takes the broker's.
-    pub heartbeat_secs: u16,
-    /// Frame size to ask for; 0 takes the broker's.
-    pub frame_max: u32,
-    /// TCP_NODELAY.
-    pub no_delay: bool,
-    /// SO_RCVBUF.
-    pub receive_buffer: Option<usize>,
-    /// SO_SNDBUF.
-    pub send_buffer: Option<usize>,
-    /// For URIs that begin with amqps.
-    pub tls: Option<Tls>,
-    /// Log in by certificate (EXTERNAL) and not by password.
-    pub sasl_external: bool,
-}
-
-impl Settings {
-    /// Those of a run.
-    pub fn of(options: &Options) -> Settings {
-        Settings {
-            heartbeat_secs: options.heartbeat_secs,
-            frame_max: options.frame_max,
-            no_delay: options.no_delay,
-            receive_buffer: options.receive_buffer,
-            send_buffer: options.send_buffer,
-            tls: options.tls.clone(),
-            sasl_external: options.sasl_external,
-        }
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            heartbeat_secs: 0,
-            frame_max: 0,
-            no_delay: true,
-            receive_buffer: None,
-            send_buffer: None,
-            tls: None,
-            sasl_external: false,
-        }
-    }
-}
-
 /// What was negotiated.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -115,33 +67,33 @@ pub struct Client {
 
 impl Client {
     /// Connects, logs in and opens the virtual host.
-    pub fn connect(uri: &Uri, settings: &Settings) -> Result<Client, Error> {
+    pub fn connect(uri: &Uri, options: &Options) -> Result<Client, Error> {
         let address = uri.address();
         let unreachable = |why: String| Error::Unreachable { address: address.clone(), why };
         let places = address.to_socket_addrs().map_err(|why| unreachable(why.to_string()))?;
         let mut last = "the name has no address".to_owned();
         for place in places {
             match TcpStream::connect_timeout(&place, CONNECT_PATIENCE) {
-                Ok(stream) => return Client::greet(stream, uri, settings),
+                Ok(stream) => return Client::greet(stream, uri, options),
                 Err(why) => last = why.to_string(),
             }
         }
         Err(unreachable(last))
     }
 
-    fn greet(stream: TcpStream, uri: &Uri, settings: &Settings) -> Result<Client, Error> {
+    fn greet(stream: TcpStream, uri: &Uri, options: &Options) -> Result<Client, Error> {
         let socket = |why| Error::machine("setting up a socket", why);
-        stream.set_nodelay(settings.no_delay).map_err(socket)?;
+        stream.set_nodelay(options.no_delay).map_err(socket)?;
         stream.set_read_timeout(Some(ANSWER_PATIENCE)).map_err(socket)?;
         stream.set_write_timeout(Some(ANSWER_PATIENCE)).map_err(socket)?;
         let option = |why: rustix::io::Errno| Error::machine("setting a buffer's size", why);
-        if let Some(bytes) = settings.receive_buffer {
+        if let Some(bytes) = options.receive_buffer {
             rustix::net::sockopt::set_socket_recv_buffer_size(&stream, bytes).map_err(option)?;
         }
-        if let Some(bytes) = settings.send_buffer {
+        if let Some(bytes) = options.send_buffer {
             rustix::net::sockopt::set_socket_send_buffer_size(&stream, bytes).map_err(option)?;
         }
-        let stream = match (uri.tls, &settings.tls) {
+        let stream = match (uri.tls, &options.tls) {
             (false, _) => Stream::plain(stream),
             (true, Some(tls)) => Stream::sealed(stream, tls.connection(&uri.host)?),
             (true, None) => return Err(Error::usage("an amqps URI, and nothing was said about TLS")),
@@ -155,7 +107,7 @@ impl Client {
             identity: Identity::default(),
             blocked: None,
         };
-        client.shake_hands(uri, settings)?;
+        client.shake_hands(uri, options)?;
         Ok(client)
     }
 
@@ -315,7 +267,7 @@ impl Client {
 }
 
 /// A queue to declare.
-#[derive(Clone, Debug)]
+#[derive(Default, Clone, Debug)]
 pub struct QueueDeclare<'a> {
     /// Its name; empty lets the broker choose.
     pub name: &'a str,
@@ -334,14 +286,7 @@ pub struct QueueDeclare<'a> {
 impl<'a> QueueDeclare<'a> {
     /// A look at a queue.
     pub fn passive(name: &'a str) -> QueueDeclare<'a> {
-        QueueDeclare {
-            name,
-            passive: true,
-            durable: false,
-            exclusive: false,
-            auto_delete: false,
-            arguments: Table::new(),
-        }
+        QueueDeclare { name, passive: true, ..QueueDeclare::default() }
     }
 }
 

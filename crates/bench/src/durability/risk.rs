@@ -17,6 +17,7 @@ use amqp::Value;
 use super::{Lab, Stage, VALUE, VALUE_HEADER, declare, delete, durable};
 use crate::Error;
 use crate::broker::Broker;
+use crate::client::Client;
 use crate::fault::{Fault, KILLED};
 use crate::record::Figure;
 use crate::screen::say;
@@ -51,7 +52,7 @@ pub(super) fn shown(lab: &mut Lab<'_>, cap: u64, series: &mut Series<'_>) -> Res
     let uris = broker.uris();
     let broker = Arc::new(Mutex::new(broker));
     let (asked, (recorded, is_killed, largest)) = {
-        let mut client = crate::client::Client::connect(&uris[0], &crate::client::Settings::default())?;
+        let mut client = Client::connect(&uris[0], &lab.options("")?)?;
         client.open_channel(1)?;
         delete(&mut client, stage.queue)?;
         declare(&mut client, &stage)?;

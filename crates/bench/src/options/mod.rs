@@ -13,7 +13,7 @@ use crate::client::Tls;
 use crate::pace::Steps;
 use crate::uri::Uri;
 
-pub use read::parse;
+pub use read::{parse, run_of};
 
 /// When a run ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,6 +233,8 @@ pub struct Options {
     pub broker: BrokerStart,
     /// The broker's processes, if they were named.
     pub broker_pids: Vec<u32>,
+    /// A rate that is asked for and not sent is a backlog that grew.
+    pub judges_rate: bool,
     /// Names of what each producer channel waits for, when they wait for different things; then the
     /// time until a message is handed to the socket is measured too.
     pub stages: Vec<String>,

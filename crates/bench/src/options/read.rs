@@ -51,6 +51,14 @@ pub fn parse(words: &[String]) -> Result<Asked, Error> {
     options(&given, words).map(|options| Asked::Run(Box::new(options)))
 }
 
+/// The run that these words ask for; anything else is an error.
+pub fn run_of(words: &[String]) -> Result<Options, Error> {
+    match parse(words)? {
+        Asked::Run(options) => Ok(*options),
+        _ => Err(Error::usage("this is no run")),
+    }
+}
+
 fn collect(words: &[String]) -> Result<Given, Error> {
     let mut given = Given::default();
     let mut rest = words.iter();
@@ -302,6 +310,7 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
             nodes: given.is_set("nodes").then(|| given.number("nodes", 1, 1, NODES_MAX)).transpose()?,
         },
         broker_pids: pids(given)?,
+        judges_rate: true,
         stages: Vec::new(),
     })
 }
@@ -602,10 +611,7 @@ mod tests {
     }
 
     fn run(line: &str) -> Options {
-        match parse(&words(line)) {
-            Ok(Asked::Run(options)) => *options,
-            other => panic!("{line}: {other:?}"),
-        }
+        run_of(&words(line)).unwrap_or_else(|why| panic!("{line}: {why}"))
     }
 
     fn error(line: &str) -> String {

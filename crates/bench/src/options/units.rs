@@ -47,15 +47,11 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use crate::options::{Asked, Options, parse};
+    use crate::options::{Options, run_of};
     use crate::pace::Steps;
 
-    fn read(line: &str) -> Result<Box<Options>, String> {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        match parse(&words).map_err(|why| why.to_string())? {
-            Asked::Run(options) => Ok(options),
-            other => panic!("{other:?}"),
-        }
+    fn read(line: &str) -> Result<Options, String> {
+        run_of(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).map_err(|why| why.to_string())
     }
 
     #[test]

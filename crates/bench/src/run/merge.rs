@@ -524,17 +524,14 @@ fn join(all: &mut Option<Histogram<u64>>, part: Histogram<u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Asked, parse};
+    use crate::options::run_of;
 
     #[test]
     fn who_asked_for_a_number_of_messages_is_not_told_of_more_that_were_due() {
         let mut run = Run { target_per_s: Some(1000.0), published_per_s: 2.0, ..Run::default() };
         let told = |run: &Run, line: &str| {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            match parse(&words).expect("a line") {
-                Asked::Run(options) => held_back(&options, run, 1.5),
-                _ => panic!("a run was expected"),
-            }
+            held_back(&run_of(&words).expect("a run"), run, 1.5)
         };
         assert_eq!(told(&run, "--rate 1k -C 3"), None);
         let note = told(&run, "--rate 1k --time 2").expect("a note");

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::OWN;
 use crate::Error;
 use crate::fill::{Values, filled, number, text_of};
-use crate::options::{Asked, Options, parse};
+use crate::options::{self, Options};
 use crate::words::{ABOUT_BROKER, Words};
 
 /// What a file says.
@@ -288,8 +288,5 @@ impl Run {
 /// The options of a line, with those about the broker.
 pub(super) fn run_of(words: &Words, line: &str) -> Result<Options, String> {
     let all: Vec<String> = words.handed_on().into_iter().chain(line.split_whitespace().map(str::to_owned)).collect();
-    match parse(&all).map_err(|why| format!("{why} in: {line}"))? {
-        Asked::Run(options) => Ok(*options),
-        _ => Err(format!("this is no run: {line}")),
-    }
+    options::run_of(&all).map_err(|why| format!("{why} in: {line}"))
 }

@@ -19,7 +19,7 @@ use crate::words::Words;
 /// Makes them.
 pub(super) fn run(planned: &[Planned], words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
     let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
-    let shared = if planned.iter().any(|run| run.has_own_broker) { None } else { broker_of(words)? };
+    let shared = if planned.iter().any(|run| run.has_own_broker) { None } else { broker_of(words, false)? };
     let shared = shared.map(|broker| Arc::new(Mutex::new(broker)));
     let (mut first_held, mut confirmed, mut misses) = (None, 0, 0);
     for run in planned {

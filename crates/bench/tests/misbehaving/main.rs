@@ -6,7 +6,7 @@ mod broker;
 
 use std::time::Duration;
 
-use bench::options::{Asked, parse};
+use bench::options::run_of;
 use bench::record::{Recorded, Run, Verdict};
 use bench::run::{Context, run};
 use broker::{Mischief, start};
@@ -19,10 +19,7 @@ fn recorded(mischief: Mischief, line: &str) -> Recorded {
 
 fn recorded_by(text: &str) -> Recorded {
     let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    match parse(&words).unwrap() {
-        Asked::Run(options) => run(&options, &Context::default(), &mut []).unwrap(),
-        other => panic!("{other:?}"),
-    }
+    run(&run_of(&words).unwrap(), &Context::default(), &mut []).unwrap()
 }
 
 fn run_against(mischief: Mischief, line: &str) -> Run {
@@ -169,7 +166,7 @@ fn a_run_that_was_interrupted_before_its_end_says_so_and_one_without_an_end_is_j
     let interrupted = |line: &str| {
         let text = format!("--uri amqp://127.0.0.1:{} -u q --confirm 100 --rate 100 {line}", start(Mischief::None));
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        let Asked::Run(options) = parse(&words).unwrap() else { panic!("a run") };
+        let options = run_of(&words).unwrap();
         let context = Context::default();
         context.interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
         run(&options, &context, &mut []).unwrap().run.missed
@@ -310,7 +307,7 @@ fn intervals_add_up_to_the_run() {
 #[test]
 fn no_broker_is_an_error_and_no_verdict() {
     let words: Vec<String> = ["--uri", "amqp://127.0.0.1:1"].map(str::to_owned).to_vec();
-    let Asked::Run(options) = parse(&words).unwrap() else { panic!("a run") };
+    let options = run_of(&words).unwrap();
     let error = run(&options, &Context::default(), &mut []).unwrap_err().to_string();
     assert!(error.starts_with("no broker at 127.0.0.1:1"), "{error}");
 }
