@@ -4,6 +4,7 @@
 use clients::broker::is_foreign;
 use clients::{Broker, Client, Login, Publish};
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 /// As RabbitMQ 3.13.6 exports it over HTTP, with names of our own: with what 3.13 says twice of a virtual
 /// host, policies for one type of queues, mirrored queues and a shovel.
@@ -24,6 +25,56 @@ fn who_imports_the_first_definitions_over_http_stays_who_they_are() {
     let queues = r#"{"queues":[{"name":"q","vhost":"/","durable":true,"auto_delete":false,"arguments":{}}]}"#;
     http.post("/api/definitions", queues).with(204);
     assert_eq!(http.get("/api/queues/%2f/q").with(200)["name"], "q");
+}
+
+/// `definitions.skip_if_unchanged`: what an operator deleted since stays deleted until the files change.
+#[test]
+fn definitions_that_were_taken_in_before_are_passed_over_until_they_change() {
+    if is_foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let write = |file: &str, queue: &str| {
+        let queue = json!({ "name": queue, "vhost": "/", "durable": true, "auto_delete": false, "arguments": {} });
+        std::fs::write(folder.path().join(file), json!({ "queues": [queue] }).to_string()).unwrap();
+    };
+    // A folder that begins with definitions has the users that they name.
+    let users = json!({
+        "users": [{ "name": "guest", "password": "guest", "tags": "administrator" }],
+        "vhosts": [{ "name": "/" }],
+        "permissions": [{ "user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*" }],
+    });
+    std::fs::write(folder.path().join("0.json"), users.to_string()).unwrap();
+    write("1.json", "kept");
+    write("2.json", "deleted");
+    let definitions = format!("--definitions={}", folder.path().display());
+    let (mut broker, http) = Broker::managed(&[&definitions, "--definitions-skip-if-unchanged", "true"]).unwrap();
+    let delete = || http.delete("/api/queues/%2f/deleted").with(204);
+    let there = |queue: &str| http.get(&format!("/api/queues/%2f/{queue}")).status == 200;
+    let said = |broker: &Broker, words: &str| broker.log().matches(words).count();
+    assert_eq!([there("kept"), there("deleted")], [true, true]);
+    delete();
+    broker.terminate();
+    broker.start();
+    assert_eq!([there("kept"), there("deleted")], [true, false]);
+    assert_eq!((said(&broker, "passed over"), said(&broker, "definitions taken in")), (1, 1), "{}", broker.log());
+    broker.signal(rustix::process::Signal::HUP);
+    let due = Instant::now() + Duration::from_secs(20);
+    while said(&broker, "passed over") < 2 {
+        assert!(Instant::now() < due, "{}", broker.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!there("deleted"));
+    write("1.json", "new");
+    broker.terminate();
+    broker.start();
+    assert_eq!([there("kept"), there("deleted"), there("new")], [true, true, true]);
+    // Without the setting they are taken in at each start.
+    delete();
+    broker.terminate();
+    broker.without_arguments("--definitions-skip-if-unchanged");
+    broker.start();
+    assert!(there("deleted"));
 }
 
 #[test]

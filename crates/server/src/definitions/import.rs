@@ -79,13 +79,16 @@ impl Node {
         if skips_known && is_known {
             return Ok(None);
         }
-        let mut all = Imported::default();
+        let (mut all, mut fresh) = (Imported::default(), Fresh::IfUntouched);
         for (file, text) in files.iter().zip(&texts) {
             let within = |source| match files.len() {
                 1 => source,
                 _ => ImportError::Within { file: file.display().to_string(), source: Box::new(source) },
             };
-            let Imported { changes, different, left_out } = self.import_definitions(text).map_err(within)?;
+            let imported = shared.import_definitions(text, fresh).map_err(within)?;
+            // The next file does not take away the user whom this one may have named.
+            fresh = Fresh::Never;
+            let Imported { changes, different, left_out } = imported;
             all.changes += changes;
             all.different.extend(different);
             all.left_out.extend(left_out);
