@@ -652,6 +652,34 @@ fn a_partition_that_lost_both_states_keeps_what_its_log_has_and_its_extents_as_f
     assert_eq!(drain(&broker, QUEUE), []);
 }
 
+/// It writes extents and states, gives them back and uses its log's files again, while somebody reads.
+#[test]
+fn no_look_into_the_folder_of_a_busy_node_finds_damage() {
+    let Some(broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    let data = broker.data_folder();
+    let until = Instant::now() + Duration::from_secs(8);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < until {
+                publish(&broker, QUEUE, 14_000);
+                drain(&broker, QUEUE);
+            }
+        });
+        wait_for("extents", || !files(&data.join("extents")).is_empty());
+        let mut looks = 0;
+        while Instant::now() < until {
+            for words in [&["--export"][..], &["--quick"], &["--messages"], &["--json", "--records"]] {
+                let output = leveret("inspect", &data, words);
+                let text = shown(&output);
+                let told = text.lines().filter(|line| line.contains("DAMAGED") || line.contains("\"damage\""));
+                let told: Vec<_> = told.collect();
+                assert_eq!(output.status.code(), Some(0), "{words:?}, after {looks} looks: {told:#?}");
+                looks += 1;
+            }
+        }
+    });
+}
+
 #[test]
 fn damaged_identity_is_made_anew() {
     let Some(mut broker) = Broker::own_or_skip(COLD) else { return };

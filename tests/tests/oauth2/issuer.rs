@@ -134,6 +134,11 @@ impl Issuer {
         self.file("ca.pem").to_str().unwrap().to_owned()
     }
 
+    /// It takes all its keys back but this one.
+    pub(crate) fn keep_only(&self, signer: &Signer) {
+        *self.keys.lock().unwrap() = vec![signer.jwk()];
+    }
+
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

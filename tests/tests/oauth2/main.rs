@@ -260,10 +260,13 @@ fn keys_that_nobody_has_cause_no_requests_and_keep_nobody_waiting() {
             assert!(begin.elapsed() < Duration::from_millis(900), "{:?}", begin.elapsed());
             std::thread::sleep(Duration::from_millis(100));
         }
+        issuer.keep_only(&second);
         issuer.hang(false);
         waits.join().unwrap()
     });
     assert_eq!(waits["name"], json!("ann"));
+    let taken_back = issuer.token("ann", "rabbitmq.tag:management", 600);
+    assert_eq!(bearer(&http, &taken_back, "GET", "/api/whoami", "").status, 401, "its key was taken back");
 }
 
 #[test]
