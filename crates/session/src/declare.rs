@@ -313,6 +313,9 @@ impl Session {
                 self.caught_up_at = self.caught_up_at.max(input);
                 self.carry_out(at, *request, cx);
             }
+            (Pending::CatchUp { .. }, Err(refusal)) if refusal == Refusal::undecided() => {
+                self.fail(at, channel_error(Refusal::not_up_to_date()), cx);
+            }
             (Pending::NewQueue { name }, Ok(CommandReply::Queue { id: queue, created: true })) => {
                 let id = channel.id;
                 // A queue of one connection is nobody else's business, and comes and goes by the

@@ -78,6 +78,11 @@ impl Refusal {
         Self::new(541, "INTERNAL_ERROR", true, "the change was not decided: does a majority of the nodes run?")
     }
 
+    /// Nothing was to be changed, and whether the answer would be up to date is not known.
+    pub fn not_up_to_date() -> Self {
+        Self::new(541, "INTERNAL_ERROR", true, "no majority of the nodes could be asked what there is: does one run?")
+    }
+
     /// What is left of the disk is kept for what frees it.
     pub fn low_on_disk() -> Self {
         let explanation =

@@ -84,7 +84,7 @@ fn what_changes_nothing_is_refused_where_no_majority_says_so() {
         let mut script = among_others();
         script.ask(1, request.clone());
         script.lose_log();
-        let refused = "1: error 541 the change was not decided: does a majority of the nodes run?";
+        let refused = "1: error 541 no majority of the nodes could be asked what there is: does one run?";
         assert_eq!(script.said(), ["topology <- catch up", refused], "{request:?}");
     }
 }
