@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use clients::api::until;
-use clients::broker::{free_port, unique};
-use clients::{Broker, Client, Http, QueueDeclare};
+use clients::broker::{End, free_port, is_foreign, unique};
+use clients::{Broker, Client, Http, QueueDeclare, Value as Field};
 use serde_json::Value;
 
 /// Every name that the queries of RabbitMQ's published overview for Grafana ask for.
@@ -56,6 +56,15 @@ const OVERVIEW_TOO: [&str; 7] = [
     "rabbitmq_resident_memory_limit_bytes",
 ];
 
+/// Every name that the queries of RabbitMQ's published dashboard about Raft ask for.
+const RAFT: [&str; 5] = [
+    "rabbitmq_raft_entry_commit_latency_seconds",
+    "rabbitmq_raft_log_commit_index",
+    "rabbitmq_raft_log_last_written_index",
+    "rabbitmq_raft_log_snapshot_index",
+    "rabbitmq_raft_term_total",
+];
+
 /// Samples of a page: by name, each with its labels as they stand there and its value.
 fn samples(text: &str) -> BTreeMap<String, Vec<(String, f64)>> {
     let mut found: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
@@ -89,6 +98,22 @@ fn traffic(broker: &Broker) -> (Client, u16) {
     client.consume(channel, "q", "c").unwrap();
     client.delivery(channel);
     (client, channel)
+}
+
+/// By the clock of Prometheus' own libraries, whose rules find restarts by it.
+#[test]
+fn the_start_of_the_process_is_told_and_does_not_move() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+    let before = now();
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let began = |path: &str| sum(&samples(&http.get(path).text), "process_start_time_seconds");
+    let first = began("/metrics");
+    assert!((before - 2.0..=now()).contains(&first), "{before} {first}");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert_eq!([began("/metrics"), began("/metrics/per-object")], [first, first]);
 }
 
 #[test]
@@ -144,6 +169,146 @@ fn every_query_of_rabbitmqs_overview_finds_what_it_asks_for() {
         [100.0, 1e3, 1e4, 1e5, 1e6, 1e7, 5e7, 1e8, f64::INFINITY].map(up_to).map(Option::unwrap)[..3],
         [2.0, 2.0, 3.0]
     );
+}
+
+#[test]
+fn every_query_of_rabbitmqs_dashboard_of_raft_finds_what_it_asks_for() {
+    if is_foreign() {
+        return;
+    }
+    let Some((mut broker, http)) = Broker::managed(&[]) else { return };
+    let publish = |broker: &Broker| {
+        let mut client = broker.connect();
+        let channel = client.channel();
+        client.declare(channel, &QueueDeclare { name: "q", durable: true, ..QueueDeclare::default() }).unwrap();
+        client.confirm_select(channel).unwrap();
+        // The commits of some of them are measured.
+        for seq in 1..=200 {
+            client.put(channel, "q", b"m");
+            client.confirmed(channel, seq, seq);
+        }
+    };
+    let scrape = |path: &str| samples(&http.get(path).text);
+    publish(&broker);
+    let first = scrape("/metrics");
+    for name in RAFT {
+        assert_eq!(first.get(name).map(Vec::len), Some(1), "{name}");
+    }
+    let latency = sum(&first, RAFT[0]);
+    assert!(latency > 0.0 && latency < 10.0, "{latency}");
+    publish(&broker);
+    let second = scrape("/metrics");
+    for name in ["rabbitmq_raft_log_commit_index", "rabbitmq_raft_log_last_written_index"] {
+        assert!(sum(&second, name) >= sum(&first, name) + 200.0, "{name}: an entry for each confirm");
+    }
+    // One by one they are those of partitions.
+    let each = scrape("/metrics/per-object");
+    let of = |page: &BTreeMap<String, Vec<(String, f64)>>, name: &str| -> BTreeMap<String, f64> {
+        page[name].iter().cloned().collect()
+    };
+    let written = of(&each, "rabbitmq_raft_log_last_written_index");
+    let applied = of(&each, "rabbitmq_raft_log_last_applied_index");
+    let snapshot = of(&each, "rabbitmq_raft_log_snapshot_index");
+    assert!(written.len() > 1 && written.keys().all(|labels| labels.starts_with("partition=\"")), "{written:?}");
+    for (partition, index) in of(&each, "rabbitmq_raft_log_commit_index") {
+        assert!(snapshot[&partition] <= applied[&partition] && applied[&partition] <= index, "{partition}");
+        assert!(index <= written[&partition], "{partition}: of one copy it is what its disk has");
+    }
+    let asked = scrape("/metrics/detailed?family=ra_metrics");
+    assert_eq!(asked["rabbitmq_detailed_raft_term_total"].len(), written.len());
+    assert!(!scrape("/metrics/detailed?family=queue_metrics").contains_key("rabbitmq_detailed_raft_term_total"));
+    // Each start elects anew.
+    broker.restart(End::Killed);
+    until("new terms", || {
+        let terms = sum(&scrape("/metrics"), "rabbitmq_raft_term_total");
+        (terms > sum(&second, "rabbitmq_raft_term_total")).then_some(Value::Null)
+    });
+}
+
+#[test]
+fn dead_letters_are_counted_by_reason_and_by_how_sure_they_are() {
+    if is_foreign() {
+        return;
+    }
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.confirm_select(channel).unwrap();
+    let mut seq = 0;
+    let letters = |rest: Vec<(&'static str, Field)>| {
+        let to = vec![("x-dead-letter-exchange", Field::from("")), ("x-dead-letter-routing-key", Field::from("dead"))];
+        [to, rest].concat()
+    };
+    let mut declare = |client: &mut Client, name: &str, arguments: Vec<(&'static str, Field)>| {
+        client.declare(channel, &QueueDeclare { name, durable: true, arguments, ..QueueDeclare::default() }).unwrap();
+    };
+    declare(&mut client, "dead", Vec::new());
+    let quorum = || ("x-queue-type", Field::from("quorum"));
+    let sure = || {
+        vec![
+            quorum(),
+            ("x-dead-letter-strategy", Field::from("at-least-once")),
+            ("x-overflow", Field::from("reject-publish")),
+        ]
+    };
+    declare(&mut client, "expires", letters(vec![("x-message-ttl", Field::from(0))]));
+    declare(&mut client, "short", letters(vec![("x-max-length", Field::from(1))]));
+    declare(&mut client, "rejects", letters(vec![quorum()]));
+    declare(&mut client, "returns", letters(vec![quorum(), ("x-delivery-limit", Field::from(0))]));
+    declare(&mut client, "surely", letters(sure()));
+    declare(&mut client, "drops", vec![("x-message-ttl", Field::from(0))]);
+    let mut put = |client: &mut Client, queue: &str, count: usize| {
+        for _ in 0..count {
+            seq += 1;
+            client.put(channel, queue, b"m");
+            client.confirmed(channel, seq, seq);
+        }
+    };
+    put(&mut client, "expires", 2);
+    put(&mut client, "drops", 7);
+    put(&mut client, "short", 4);
+    for (queue, count, requeue) in [("rejects", 5, false), ("returns", 1, true), ("surely", 6, false)] {
+        put(&mut client, queue, count);
+        for _ in 0..count {
+            let got = client.get(channel, queue, false).unwrap().unwrap();
+            client.reject(channel, got.tag, requeue);
+        }
+    }
+    let counted = |page: &BTreeMap<String, Vec<(String, f64)>>, reason: &str, queue_type: &str, strategy: &str| {
+        let labels = format!("queue_type=\"rabbit_{queue_type}_queue\",dead_letter_strategy=\"{strategy}\"");
+        let samples = page.get(&format!("rabbitmq_global_messages_dead_lettered_{reason}_total"))?;
+        samples.iter().find(|(found, _)| *found == labels).map(|(_, value)| *value)
+    };
+    let wanted = [
+        ("expired", "classic", "at_most_once", 2.0),
+        ("maxlen", "classic", "at_most_once", 3.0),
+        ("rejected", "classic", "at_most_once", 0.0),
+        ("rejected", "quorum", "at_most_once", 5.0),
+        ("delivery_limit", "quorum", "at_most_once", 1.0),
+        ("expired", "quorum", "at_most_once", 0.0),
+        ("rejected", "quorum", "at_least_once", 6.0),
+        ("confirmed", "quorum", "at_least_once", 6.0),
+    ];
+    until("the dead letters", || {
+        let page = samples(&http.get("/metrics").text);
+        let is_right = |(reason, queue_type, strategy, count): &(&str, &str, &str, f64)| {
+            counted(&page, reason, queue_type, strategy) == Some(*count)
+        };
+        wanted.iter().all(is_right).then_some(Value::Null)
+    });
+    // Those that found no way are with their queue, and do not count again and again.
+    client.delete(channel, "dead", false, false).unwrap();
+    put(&mut client, "surely", 1);
+    let got = client.get(channel, "surely", false).unwrap().unwrap();
+    client.reject(channel, got.tag, false);
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    let page = samples(&http.get("/metrics").text);
+    assert_eq!(counted(&page, "rejected", "quorum", "at_least_once"), Some(6.0));
+    declare(&mut client, "dead", Vec::new());
+    until("the one that waited", || {
+        let page = samples(&http.get("/metrics").text);
+        (counted(&page, "confirmed", "quorum", "at_least_once") == Some(7.0)).then_some(Value::Null)
+    });
 }
 
 #[test]

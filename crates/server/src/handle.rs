@@ -40,6 +40,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLockReadGuard};
 use std::time::{Duration, Instant, SystemTime};
+pub use switch::DeadLettered;
 use tokio::sync::{mpsc, oneshot};
 
 /// What stays the same as long as the node runs.
@@ -59,6 +60,13 @@ pub struct NodeFacts {
     pub started_ms: u64,
     /// When it started, on the clock.
     pub started: Instant,
+}
+
+impl NodeFacts {
+    /// What the cluster is called for ever, whatever name it is given.
+    pub fn permanent_id(&self) -> String {
+        format!("leveret-cluster-id-{:032x}", self.cluster_id)
+    }
 }
 
 /// What the node counts and measures, at one moment.

@@ -15,22 +15,52 @@ use crate::emit::by_partition;
 use crate::surroundings::{Outsider, Surroundings};
 use crate::switch::Switch;
 use broker::death::{self, Death};
-use broker::topology::{RouteRequest, RouteTarget};
+use broker::topology::{QueueType, RouteRequest, RouteTarget};
 use broker::{ChannelKey, PartitionId, QueueId};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use partition::entry::Reason;
 use partition::message::{MESSAGE_BYTES_MAX, MessageView};
 use partition::{Command, DeadLetter, Level, Message, Publish};
 use session::PublishedFacts;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
+/// How many letters a shard has sent since its start. With *at least once* a letter counts when every queue
+/// that it goes to has confirmed it, so one that is tried again counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeadLettered {
+    /// Of classic and of quorum queues; at most once and at least once; by reason, in the order of
+    /// [`DeadLettered::REASONS`].
+    pub counts: [[[u64; DeadLettered::REASONS.len()]; 2]; 2],
+}
+
+impl DeadLettered {
+    /// What messages die of.
+    pub const REASONS: [Reason; 4] = [Reason::Discarded, Reason::Expired, Reason::MaxLength, Reason::DeliveryLimit];
+
+    /// Adds what `other` counted.
+    pub fn add(&mut self, other: &DeadLettered) {
+        let sums = self.counts.as_flattened_mut().as_flattened_mut();
+        sums.iter_mut().zip(other.counts.as_flattened().as_flattened()).for_each(|(sum, count)| *sum += count);
+    }
+
+    fn note(&mut self, (queue_type, reason): (QueueType, Reason), is_at_least_once: bool) {
+        let of = &mut self.counts[usize::from(queue_type == QueueType::Quorum)][usize::from(is_at_least_once)];
+        if let Some(at) = DeadLettered::REASONS.iter().position(|known| *known == reason) {
+            of[at] += 1;
+        }
+    }
+}
+
 /// A letter that its queue waits for.
 struct AwaitedDeadLetter {
     partition: PartitionId,
     queue: QueueId,
     seq: u64,
+    /// The type of its queue and why it is one, if the queue is there.
+    of: Option<(QueueType, Reason)>,
     /// Partitions that have not answered.
     left: usize,
     is_safe: bool,
@@ -41,6 +71,8 @@ struct AwaitedDeadLetter {
 pub(crate) struct AwaitedDeadLetters {
     waiting: HashMap<u64, AwaitedDeadLetter, FixedState>,
     last: u64,
+    /// Those that were sent, whether anybody waited for them or not.
+    sent: DeadLettered,
 }
 
 impl AwaitedDeadLetters {
@@ -52,8 +84,9 @@ impl AwaitedDeadLetters {
             dead_letter.left -= 1;
             dead_letter.is_safe &= is_safe;
             if dead_letter.left == 0 {
-                let AwaitedDeadLetter { partition, queue, seq, is_safe, .. } =
+                let AwaitedDeadLetter { partition, queue, seq, is_safe, of, .. } =
                     self.waiting.remove(&number).expect("found above");
+                of.filter(|_| is_safe).into_iter().for_each(|of| self.sent.note(of, true));
                 done.push((partition, Command::DeadLetterAnswered { queue, seq, is_safe }));
             }
         }
@@ -109,6 +142,13 @@ struct Addressed {
     targets: Vec<RouteTarget>,
 }
 
+impl<C, O> Switch<C, O> {
+    /// Letters sent since the start.
+    pub fn dead_lettered(&self) -> DeadLettered {
+        self.awaited.borrow().sent
+    }
+}
+
 impl<C: Clone, O: Outsider> Switch<C, O> {
     /// Publishes what a turn may of the dead letters that wait. What is left has the shard's task
     /// come again, after the tasks that are ready now.
@@ -137,7 +177,11 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         env: &impl Surroundings<Connection = C, Outsider = O>,
     ) {
         let addressed = address(&letter, env);
-        let DeadLetter { queue, seq, wants_answer, .. } = letter;
+        let DeadLetter { queue, seq, reason, wants_answer, .. } = letter;
+        let of = env.topology().queue(queue).map(|queue| (queue.shape.queue_type, reason));
+        if !wants_answer {
+            of.into_iter().for_each(|of| self.awaited.borrow_mut().sent.note(of, false));
+        }
         let targets = addressed.as_ref().map_or(&[][..], |a| &a.targets[..]);
         // What was safe stays safe on its way: a dead letter is synced wherever that is a choice.
         let groups = by_partition(targets, Level::Synced);
@@ -150,7 +194,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             let mut awaited = self.awaited.borrow_mut();
             awaited.last += 1;
             (channel, publish_seq) = (self.keys.borrow().own(), awaited.last);
-            let dead_letter = AwaitedDeadLetter { partition, queue, seq, left: groups.len(), is_safe: true };
+            let dead_letter = AwaitedDeadLetter { partition, queue, seq, of, left: groups.len(), is_safe: true };
             awaited.waiting.insert(publish_seq, dead_letter);
         }
         let Some(Addressed { message, .. }) = addressed else { return };
@@ -214,7 +258,6 @@ fn address(letter: &DeadLetter, env: &impl Surroundings) -> Option<Addressed> {
 mod tests {
     use super::*;
     use amqp::{Properties, Table, Value};
-    use partition::entry::Reason;
 
     fn letter(number: u64, deaths: usize) -> Box<DeadLetter> {
         let died = Value::Array((0..deaths).map(|_| Value::Table(Table::new())).collect());
@@ -249,5 +292,31 @@ mod tests {
         outgoing.push(PartitionId(1), letter(many + 4, 5));
         assert_eq!(numbers(&mut outgoing, 9), [many + 4, many + 1, many + 3, many, many + 2]);
         assert!(outgoing.is_empty());
+    }
+    #[test]
+    fn a_letter_counts_once_and_with_its_queue_waiting_only_when_it_is_safe() {
+        let mut awaited = AwaitedDeadLetters::default();
+        let of = Some((QueueType::Quorum, Reason::Expired));
+        let wait = |awaited: &mut AwaitedDeadLetters, number: u64, left: usize, of: Option<(QueueType, Reason)>| {
+            let letter =
+                AwaitedDeadLetter { partition: PartitionId(1), queue: QueueId(1), seq: 7, of, left, is_safe: true };
+            awaited.waiting.insert(number, letter);
+        };
+        let mut done = Vec::new();
+        wait(&mut awaited, 1, 2, of);
+        awaited.answered(1, 1, true, &mut done);
+        assert_eq!(awaited.sent, DeadLettered::default(), "one of two queues has it");
+        awaited.answered(1, 1, false, &mut done);
+        assert_eq!(awaited.sent, DeadLettered::default(), "the other has not");
+        // It is tried again; and another's queue went meanwhile.
+        wait(&mut awaited, 2, 1, of);
+        wait(&mut awaited, 3, 1, None);
+        awaited.answered(2, 2, true, &mut done);
+        awaited.sent.note((QueueType::Classic, Reason::Discarded), false);
+        let mut twice = awaited.sent;
+        twice.add(&awaited.sent);
+        assert_eq!(awaited.sent.counts, [[[1, 0, 0, 0], [0; 4]], [[0; 4], [0, 1, 0, 0]]]);
+        assert_eq!(twice.counts, [[[2, 0, 0, 0], [0; 4]], [[0; 4], [0, 2, 0, 0]]]);
+        assert_eq!(done.len(), 3);
     }
 }

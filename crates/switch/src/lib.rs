@@ -41,6 +41,7 @@ mod windows;
 
 pub use balance::{Led, heir};
 pub use channel_key::ChannelKeys;
+pub use dead_letter::DeadLettered;
 pub use directory::{Directory, SHARDS_MAX};
 pub use emit::{EVENT_EXCHANGE, Emission};
 pub use follow::{Follower, Tell, follow, rules_of, tell_partitions};

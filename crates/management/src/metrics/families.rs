@@ -64,6 +64,14 @@ const GLOBAL: [OfTraffic; 8] = [
     (counter("global_messages_acknowledged", "Messages that consumers acknowledged"), |of| of.acked),
 ];
 
+/// Dead letters, in the order of [`server::handle::DeadLettered::REASONS`].
+const DEAD_LETTERED: [Metric; 4] = [
+    counter("global_messages_dead_lettered_rejected", "Dead letters that consumers rejected"),
+    counter("global_messages_dead_lettered_expired", "Dead letters whose time was over"),
+    counter("global_messages_dead_lettered_maxlen", "Dead letters that their queue had no room for"),
+    counter("global_messages_dead_lettered_delivery_limit", "Dead letters that came back too often"),
+];
+
 /// The memory's parts, by RabbitMQ's names in the API and here.
 const MEMORY: [(&str, Metric); 7] = [
     ("connection_readers", gauge("memory_client_connection_reader_bytes", "Frames that wait to be handled")),
@@ -224,9 +232,26 @@ impl Scrape {
                 .map(|(kind, traffic)| (vec![("protocol", "amqp091"), ("queue_type", *kind)], value(traffic)));
             out.labelled(metric, samples)?;
         }
+        self.dead_letters(out)?;
         out.labelled(gauge("global_publishers", "Channels that have published"), [(amqp(), self.publisher_count)])?;
         out.labelled(gauge("global_consumers", "Consumers"), [(amqp(), self.consumer_count())])?;
         super::own::sizes(&self.figures, out)
+    }
+
+    /// Dead letters by reason. What has no dead-letter exchange makes none, and is not counted.
+    fn dead_letters(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let [[classic, _], [at_most_once, at_least_once]] = &self.dead_lettered.counts;
+        let (types, strategies) = (["rabbit_classic_queue", "rabbit_quorum_queue"], ["at_most_once", "at_least_once"]);
+        let labels = |queue_type: usize, strategy: usize| -> Labels<'_> {
+            vec![("queue_type", types[queue_type]), ("dead_letter_strategy", strategies[strategy])]
+        };
+        for (at, metric) in DEAD_LETTERED.into_iter().enumerate() {
+            let samples = [(0, 0, classic[at]), (1, 0, at_most_once[at]), (1, 1, at_least_once[at])];
+            out.labelled(metric, samples.map(|(of, strategy, count)| (labels(of, strategy), count)))?;
+        }
+        let help = "Dead letters that all their queues have confirmed";
+        let confirmed = (labels(1, 1), at_least_once.iter().sum());
+        out.labelled(counter("global_messages_dead_lettered_confirmed", help), [confirmed])
     }
 
     /// The families about queues.

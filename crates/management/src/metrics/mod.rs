@@ -15,6 +15,7 @@
 mod families;
 mod out;
 mod own;
+mod raft;
 mod scrape;
 mod view;
 

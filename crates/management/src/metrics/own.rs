@@ -78,6 +78,7 @@ impl Collector for Scrape {
                 self.node(out)?;
                 self.of_queues(out)?;
                 self.of_channels(out)?;
+                self.of_groups(out)?;
             }
         }
         if matches!(self.view, View::Detailed(_)) {

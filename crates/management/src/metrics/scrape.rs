@@ -12,7 +12,7 @@ use crate::statistics::column::QUEUE_WIDTH;
 use broker::topology::Topology;
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
 use partition::QueueFigures;
-use server::handle::{LoginOver, NodeFigures, QueueTraffic};
+use server::handle::{DeadLettered, LoginOver, MemberStanding, NodeFigures, QueueTraffic};
 use server::report::ConnectionState;
 use std::collections::HashMap;
 
@@ -90,6 +90,7 @@ pub(super) struct Scrape {
     pub(super) logins: [(&'static str, (u64, u64)); 2],
     /// By RabbitMQ's name of the type of queue.
     pub(super) types: [(&'static str, QueueTraffic); 2],
+    pub(super) dead_lettered: DeadLettered,
     pub(super) routed: u64,
     pub(super) received_confirm: u64,
     pub(super) vhosts: Vec<String>,
@@ -99,6 +100,10 @@ pub(super) struct Scrape {
     pub(super) connections: Vec<ConnectionRow>,
     /// Groups and copies, of a node of a cluster.
     pub(super) quorum: Quorum,
+    /// How the members of this node stand, if somebody asks for it.
+    pub(super) standings: Vec<MemberStanding>,
+    /// From an entry's proposal until a majority has it: the mean, if any was measured.
+    pub(super) commit_latency_s: Option<f64>,
     /// It is in maintenance mode.
     pub(super) rests: bool,
     /// How long the stages of a message's road took since the start.
@@ -124,7 +129,7 @@ impl Scrape {
         let found = handle.queue_figures().await;
         let figures = handle.figures();
         let is_asked = handle.has_peers() && matches!(view, View::Total | View::Each);
-        let standings = if is_asked { handle.member_standings().await } else { Vec::new() };
+        let standings = if is_asked || view.has("ra_metrics") { handle.member_standings().await } else { Vec::new() };
         let members = handle.members();
         let topology = handle.topology();
         let seen = match is_asked {
@@ -148,7 +153,7 @@ impl Scrape {
         Scrape {
             node: facts.node_name.clone(),
             cluster: handle.cluster_name(),
-            cluster_id: format!("leveret-cluster-id-{:032x}", facts.cluster_id),
+            cluster_id: facts.permanent_id(),
             version: facts.config.product_version.clone(),
             process: Process::look(),
             disk_limit_bytes: facts.config.disk_free_min_bytes,
@@ -162,6 +167,7 @@ impl Scrape {
             blocked_connections: blocked as u64,
             logins: [("amqp091", handle.logins(LoginOver::Amqp)), ("http", handle.logins(LoginOver::Http))],
             types: [("rabbit_classic_queue", classic), ("rabbit_quorum_queue", quorum)],
+            dead_lettered: store.dead_lettered(),
             routed,
             received_confirm,
             vhosts: topology
@@ -174,6 +180,8 @@ impl Scrape {
             channels,
             connections,
             quorum: seen,
+            standings,
+            commit_latency_s: store.stages().mean_commit_s(store.now_ms()),
             rests: handle.rests(),
             stages: *store.stages().since_start(),
             memory: crate::resource::memory_parts(&figures),

@@ -14,6 +14,7 @@ const SLACK_MS: u64 = 5_000;
 
 /// A stage, as it is called.
 pub(crate) const NAMES: [&str; 6] = ["route", "queue", "write", "sync", "replicate", "confirm"];
+const REPLICATE: usize = 4;
 
 /// How long each took, in the order of [`NAMES`].
 pub(crate) type Stages = [Durations; NAMES.len()];
@@ -67,6 +68,14 @@ impl StageHistory {
             }
         }
     }
+
+    /// How long entries took on average, in seconds, from their proposal until a majority had them; over the time of
+    /// [`StageHistory::last_minute`], or since the start if none was measured in it. `None` if none ever was.
+    pub(crate) fn mean_commit_s(&self, now_ms: u64) -> Option<f64> {
+        let (lately, _) = self.last_minute(now_ms);
+        let measured = [&lately[REPLICATE], &self.now[REPLICATE]].into_iter().find(|measured| measured.count() > 0)?;
+        Some(measured.total_us as f64 / 1e6 / measured.count() as f64)
+    }
 }
 
 #[cfg(test)]
@@ -92,5 +101,23 @@ mod tests {
         let (stages, over_ms) = history.last_minute(200_000);
         assert_eq!((stages[5].count(), over_ms), (400 - 29 * 10, Some(55_000)));
         assert!(history.samples.len() <= 15, "{}", history.samples.len());
+    }
+    #[test]
+    fn a_commit_takes_what_the_last_minute_says_on_average() {
+        let mut history = StageHistory::default();
+        let counted = |count: u64, total_us: u64| {
+            let mut stages = Stages::default();
+            stages[NAMES.iter().position(|name| *name == "replicate").expect("it is a stage")] =
+                Durations { counts: std::array::from_fn(|at| if at == 3 { count } else { 0 }), total_us };
+            stages
+        };
+        assert_eq!(history.mean_commit_s(1_000), None, "nothing was measured");
+        history.update(counted(2, 3_000));
+        assert_eq!(history.mean_commit_s(1_000), Some(0.001_5));
+        history.sample(1_000);
+        history.update(counted(4, 23_000));
+        assert_eq!(history.mean_commit_s(61_000), Some(0.01), "not what was before");
+        history.sample(61_000);
+        assert_eq!(history.mean_commit_s(121_000), Some(0.005_75), "none in the last minute");
     }
 }

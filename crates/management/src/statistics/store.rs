@@ -10,7 +10,7 @@ use crate::process::Process;
 use broker::topology::{Name, Topology};
 use broker::{PartitionId, QueueId, VhostId};
 use partition::PartitionFigures;
-use server::handle::{ChannelTraffic, NodeFigures, QueueTraffic, ShardStatistics};
+use server::handle::{ChannelTraffic, DeadLettered, NodeFigures, QueueTraffic, ShardStatistics};
 use server::report::{ChannelFigures, ConnectionNumber};
 use std::collections::{BTreeMap, HashMap};
 
@@ -136,6 +136,8 @@ pub(crate) struct Store {
     partitions: HashMap<PartitionId, PartitionFigures>,
     /// What came out of classic and of quorum queues.
     types: [QueueTraffic; 2],
+    /// Dead letters, since the start.
+    dead_lettered: DeadLettered,
     /// Copies that went into queues.
     routed: u64,
     /// Messages published on channels that confirm.
@@ -214,6 +216,11 @@ impl Store {
         (self.routed, self.published_to_confirm)
     }
 
+    /// Dead letters that were sent since the start.
+    pub(crate) fn dead_lettered(&self) -> DeadLettered {
+        self.dead_lettered
+    }
+
     pub(crate) fn node(&self) -> Option<&History> {
         self.node.as_ref()
     }
@@ -243,7 +250,9 @@ impl Store {
         let mut connected = Vec::new();
         self.stages.update(stages::gather(&shards, figures));
         self.partitions.clear();
-        for ShardStatistics { connections, queues, counted, partitions, .. } in shards {
+        self.dead_lettered = DeadLettered::default();
+        for ShardStatistics { connections, queues, counted, partitions, dead_lettered, .. } in shards {
+            self.dead_lettered.add(&dead_lettered);
             self.partitions.extend(partitions.into_iter().map(|group| (group.partition, group)));
             self.add_exchanges(&counted, topology);
             for (queue, traffic) in &counted.queues {

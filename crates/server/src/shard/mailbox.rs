@@ -19,6 +19,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use switch::DeadLettered;
 use tokio::sync::oneshot;
 
 use crate::tokens::Told;
@@ -107,6 +108,8 @@ pub struct ShardStatistics {
     pub counted: Counted,
     /// The groups of queues that have a copy here.
     pub partitions: Vec<PartitionFigures>,
+    /// Dead letters sent since the start.
+    pub dead_lettered: DeadLettered,
     /// How long things took since the start, in the order of [`node::Stage::ALL`].
     pub stages: [Durations; Stage::ALL.len()],
 }

@@ -468,7 +468,9 @@ impl StepTask {
                 self.shard.survey(&mut queues);
                 let (partitions, stages) = (self.shard.group_figures(), local.stages.read());
                 let counted = local.ledger.take();
-                let _ = answer.send(vec![ShardStatistics { connections, queues, counted, partitions, stages }]);
+                let dead_lettered = local.switch.dead_lettered();
+                let statistics = ShardStatistics { connections, queues, counted, partitions, dead_lettered, stages };
+                let _ = answer.send(vec![statistics]);
             }
             Parcel::Password { seat, is_right } => {
                 if let Some(client) = local.seated(seat) {
