@@ -59,6 +59,32 @@ fn the_page_is_given_to_anybody_and_lets_a_browser_run_its_own_files_alone() {
     assert_eq!((other.status, header(&other, "cache-control")), (200, "no-cache"));
 }
 
+/// As in RabbitMQ: its page's files have tags, what its API answers has none.
+#[test]
+fn files_of_the_page_are_not_sent_twice_and_answers_of_the_api_have_no_tags() {
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let page = browse(&http, "GET", "/", "");
+    let mut asked = 0;
+    for part in page.text.split("=\"ui/").skip(1) {
+        let path = format!("/ui/{}", part.split('"').next().unwrap());
+        let told = browse(&http, "GET", &path, "");
+        let tag = header(&told, "etag").to_owned();
+        assert!(told.status == 200 && tag.len() > 2, "{path}: {}", told.head);
+        let again = browse(&http, "GET", &path, &format!("If-None-Match: {tag}\r\n"));
+        assert_eq!((again.status, &*again.text, header(&again, "etag")), (304, "", &*tag), "{path}");
+        assert_eq!(browse(&http, "GET", &path, "If-None-Match: \"another\"\r\n").status, 200, "{path}");
+        asked += 1;
+    }
+    assert!(asked > 20, "{asked}");
+    http.put("/api/queues/%2F/q", r#"{"durable":true}"#).with(201);
+    for path in
+        ["overview", "nodes", "queues", "queues/%2F/q", "exchanges", "bindings", "vhosts", "users", "definitions"]
+    {
+        let told = http.send("GET", &format!("/api/{path}"), &[("If-None-Match", "*")], "");
+        assert_eq!((told.status, header(&told, "etag")), (200, ""), "{path}: {}", told.head);
+    }
+}
+
 #[test]
 fn a_cookie_counts_with_the_pages_header_alone_and_until_the_logout() {
     let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };

@@ -56,7 +56,9 @@ fn global_parameters_are_kept_over_a_crash_and_by_definitions() {
     http.put(at, &json!({ "value": value }).to_string()).with(204);
     broker.restart(End::Killed);
     assert_eq!(http.get(at).with(200), json!({"name": "mine", "value": value}));
-    assert_eq!(http.get("/api/global-parameters").with(200), json!([{"name": "mine", "value": value}]));
+    let listed = http.get("/api/global-parameters").with(200);
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!((names, &listed[0]["value"]), (vec!["mine", "internal_cluster_id"], &value));
     assert_eq!(reason(&http.put(at, "{}"), 400), "[{key_missing,value}]");
     let definitions = http.get("/api/definitions").with(200).to_string();
     http.delete(at).with(204);
@@ -68,6 +70,26 @@ fn global_parameters_are_kept_over_a_crash_and_by_definitions() {
     theirs.get(at).with(200);
     assert_eq!(theirs.put(at, r#"{"value":2}"#).status, 401);
     assert_eq!(theirs.delete(at).status, 401);
+}
+
+#[test]
+fn the_number_of_the_cluster_is_there_for_ever_and_not_anothers() {
+    let Some((mut broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let at = "/api/global-parameters/internal_cluster_id";
+    let before = http.get(at).with(200);
+    assert!(before["value"].as_str().unwrap().starts_with("leveret-cluster-id-"), "{before}");
+    assert_eq!(
+        reason(&http.put(at, r#"{"value":"mine"}"#), 400),
+        "internal_cluster_id is the cluster's own and does not change"
+    );
+    assert_eq!(http.delete(at).status, 400);
+    let exported = http.get("/api/definitions").with(200);
+    assert_eq!(exported["global_parameters"], json!([]), "a file may go to another cluster");
+    let others = json!({"global_parameters": [{"name": "internal_cluster_id", "value": "rabbitmq-cluster-id-1"}]});
+    http.post("/api/definitions", &others.to_string()).with(204);
+    http.put("/api/cluster-name", r#"{"name":"carrots"}"#).with(204);
+    broker.restart(End::Killed);
+    assert_eq!(http.get(at).with(200), before);
 }
 
 /// What a client is told of the cluster's name before it logs in.

@@ -19,6 +19,9 @@ use serde_json::{Map, Value, json};
 const LIMITS: &[u8] = b"vhost-limits";
 const OPERATOR_POLICY: &[u8] = b"operator_policy";
 const CLUSTER_NAME: &str = "cluster_name";
+/// RabbitMQ's name of what tells one cluster from another for ever. It is not set, and not in an export, which
+/// may go to another cluster.
+const CLUSTER_ID: &str = "internal_cluster_id";
 
 /// GET of all, or of those of a component, perhaps in one virtual host.
 pub(super) fn list(cx: Cx<'_>, component: Option<&[u8]>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
@@ -117,14 +120,30 @@ fn not_there(component: &[u8]) -> String {
 /// GET of global parameters.
 pub(super) fn list_global(cx: Cx<'_>) -> Result<Answer, Refused> {
     cx.caller.need(cx.caller.is_policymaker(), policy::NOT_POLICYMAKER)?;
-    let items = all_global(&cx.handle().topology());
+    let mut items = all_global(&cx.handle().topology());
+    items.push(cluster_id(cx));
     Ok(Answer::json(&listing::list(cx.call, items)?))
+}
+
+fn cluster_id(cx: Cx<'_>) -> Value {
+    json!({ "name": CLUSTER_ID, "value": cx.handle().facts().permanent_id() })
+}
+
+/// Refuses to change what is the cluster's own.
+fn check_changes(name: &[u8]) -> Result<(), Refused> {
+    match name == CLUSTER_ID.as_bytes() {
+        true => Err(Refused::BadRequest(format!("{CLUSTER_ID} is the cluster's own and does not change"))),
+        false => Ok(()),
+    }
 }
 
 /// GET of one.
 pub(super) fn get_global(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     cx.caller.need(cx.caller.is_policymaker(), policy::NOT_POLICYMAKER)?;
     let name = checked(name)?;
+    if name == CLUSTER_ID.as_bytes() {
+        return Ok(Answer::json(&listing::one(cx.call, cluster_id(cx))));
+    }
     let topology = cx.handle().topology();
     let value = topology.global_parameter(name).ok_or(Refused::NotFound)?;
     Ok(Answer::json(&listing::one(cx.call, describe_global(name, value))))
@@ -133,6 +152,7 @@ pub(super) fn get_global(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 /// PUT of one.
 pub(super) async fn put_global(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
+    check_changes(name)?;
     let name = Name::new(checked(name)?);
     let fields = object_of(&body.read(cx.caller).await?, &["name", "value"])?;
     need_keys(&fields, &["value"])?;
@@ -147,6 +167,7 @@ pub(super) async fn put_global(cx: Cx<'_>, name: &[u8], body: Body) -> Result<An
 /// DELETE of one.
 pub(super) async fn delete_global(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
+    check_changes(name)?;
     let name = checked(name)?;
     cx.handle().topology().global_parameter(name).ok_or(Refused::NotFound)?;
     cx.handle().change(Command::ClearGlobalParameter { name: Name::new(name) }).await?;
