@@ -366,17 +366,24 @@ impl Run {
 
     /// Up to which of several rates all came through, in words; `None` where there was one rate.
     pub fn held(&self) -> Option<String> {
-        let mut rates = self.at_rates.clone();
-        rates.sort_by(|a, b| a.asked.total_cmp(&b.asked));
-        let missed = rates.iter().position(|at| at.through() < HELD * at.asked);
-        let short =
-            missed.map(|at| format!("{} ({} came through)", three(rates[at].asked), three(rates[at].through())));
-        let last = missed.unwrap_or(rates.len()).checked_sub(1).map(|at| three(rates[at].asked));
-        match (last, short) {
+        let short = self.missed_rate().map(|at| format!("{} ({} came through)", three(at.asked), three(at.through())));
+        match (self.held_rate().map(three), short) {
             (Some(last), Some(short)) => Some(format!("up to {last} msg/s, not {short}")),
             (Some(last), None) => Some(format!("all of its rates, up to {last} msg/s")),
             (None, short) => short.map(|short| format!("none of its rates, not even {short}")),
         }
+    }
+
+    /// The lowest of several rates that did not come through.
+    fn missed_rate(&self) -> Option<&AtRate> {
+        let missed = self.at_rates.iter().filter(|at| at.through() < HELD * at.asked);
+        missed.min_by(|a, b| a.asked.total_cmp(&b.asked))
+    }
+
+    /// The highest of them below it.
+    pub fn held_rate(&self) -> Option<f64> {
+        let limit = self.missed_rate().map_or(f64::MAX, |at| at.asked);
+        self.at_rates.iter().map(|at| at.asked).filter(|asked| *asked < limit).reduce(f64::max)
     }
 
     /// What a run that passed has shown of its messages, in words, and why not more.

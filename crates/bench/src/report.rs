@@ -10,7 +10,7 @@ mod figure;
 mod glance;
 mod rows;
 
-use page::figures::numbers_apart;
+use page::figures::{numbers_apart, three};
 use page::table::folded;
 use page::{chart, escape, table, tile};
 
@@ -129,8 +129,23 @@ fn answered(
 fn parted(runs: &[Recorded]) -> (Vec<Recorded>, Vec<Recorded>) {
     let shown =
         |recorded: &&Recorded| !recorded.run.is_preparation || runs.iter().all(|other| other.run.is_preparation);
-    let runs = runs.iter().filter(shown).cloned().map(readable);
-    runs.partition(|recorded| !recorded.is_of_figure)
+    let mut runs: Vec<Recorded> = runs.iter().filter(shown).cloned().collect();
+    by_rate(&mut runs);
+    runs.into_iter().map(readable).partition(|recorded| !recorded.is_of_figure)
+}
+
+/// Runs of one broker at several rates, which nobody gave a workload's name, are told apart by their rates:
+/// a broker is not faster than another because more was asked of it.
+fn by_rate(runs: &mut [Recorded]) {
+    let asked = |recorded: &Recorded| (recorded.run.label.clone(), recorded.run.target_per_s);
+    let is_plain = |recorded: &&Recorded| recorded.run.scenario.is_empty();
+    let plain: Vec<(String, Option<f64>)> = runs.iter().filter(is_plain).map(asked).collect();
+    if plain.iter().any(|one| plain.iter().any(|other| other.0 == one.0 && other.1 != one.1)) {
+        for run in runs.iter_mut().map(|recorded| &mut recorded.run).filter(|run| run.scenario.is_empty()) {
+            run.scenario =
+                run.target_per_s.map_or("as fast as it goes".to_owned(), |rate| format!("{} msg/s", three(rate)));
+        }
+    }
 }
 
 /// A run whose workload is named with numbers as everywhere on a page.
@@ -396,6 +411,26 @@ mod tests {
         // Runs that nothing can be compared with stay in one table.
         let alone = page_of(&runs[..2]);
         assert!(!alone.contains("<h2>s:") && alone.contains("<th>Leveret fast</th><th>Leveret slow</th>"));
+    }
+
+    #[test]
+    fn files_of_one_broker_at_several_rates_are_compared_rate_by_rate() {
+        let of = |label: &str, rate: f64, held: f64| {
+            let mut recorded = recorded(label, 4.0);
+            (recorded.run.target_per_s, recorded.run.received_per_s) = (Some(rate), Some(held));
+            (recorded.run.backlog_grew, recorded.run.missed) = (held < rate, Vec::new());
+            recorded.run.missed.extend((held < rate).then(|| "it fell behind".to_owned()));
+            recorded
+        };
+        let both = |rate, held| [of("Leveret", rate, rate), of("RabbitMQ", rate, held)];
+        let runs = [both(1000.0, 1000.0), both(5000.0, 5000.0), both(30_000.0, 17_300.0)].concat();
+        let told =
+            "Held: Leveret 30,000 msg/s (p99 4 ms), the highest tried; RabbitMQ 5,000 msg/s (p99 4 ms), not 30,000.";
+        let (page, text) = (page_of(&runs), markdown(&book(&runs)));
+        assert!(page.contains(told) && text.starts_with(&format!("**{told}**")), "{text}");
+        assert!(text.contains("## 30,000 msg/s\n\n|  | Leveret | RabbitMQ |"), "{text}");
+        // Two runs that differ by their rate, each of its own broker, are compared, and the page says so.
+        assert!(page_of(&[runs[0].clone(), runs[3].clone()]).contains("Rates asked for differ: "));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use page::figures::{exact, three};
 
 use crate::board::{Board, Kind, board, cost_per_thousand, volumes, whole};
 use crate::outcome::{Outcome, Shown};
-use crate::prices::{Basis, PriceList};
+use crate::prices::{Basis, PriceFinding, PriceList};
 use crate::published::{Cell, Claim, Published, PublishedBoard, Rule};
 use crate::requirement::Requirement;
 
@@ -57,6 +57,16 @@ pub struct Finding {
     pub corrected: Option<f64>,
     /// In words.
     pub why: String,
+}
+
+impl Finding {
+    fn of(fault: Fault, cell: String, why: String) -> Finding {
+        Finding { fault, volume: None, board: None, cell, published: None, recomputed: None, corrected: None, why }
+    }
+
+    fn on(self, board: Kind, volume: Option<String>) -> Finding {
+        Finding { board: Some(board), volume, ..self }
+    }
 }
 
 /// A board on the three roads.
@@ -135,18 +145,11 @@ pub fn check(
 }
 
 fn price_findings(prices: &PriceList) -> Vec<Finding> {
-    let finding = |found: crate::prices::PriceFinding| Finding {
-        fault: Fault::Price,
-        volume: None,
-        board: None,
-        cell: format!("{} {}", found.cluster, found.part),
-        published: Some(found.stated),
-        recomputed: None,
-        corrected: Some(found.expected),
-        why: format!(
-            "{} x {} is {}, as the other clusters pay, not {}",
-            found.nodes, found.one, found.expected, found.stated
-        ),
+    let finding = |found: PriceFinding| {
+        let PriceFinding { nodes, one, expected, stated, .. } = found;
+        let why = format!("{nodes} x {one} is {expected}, as the other clusters pay, not {stated}");
+        let cell = format!("{} {}", found.cluster, found.part);
+        Finding { published: Some(stated), corrected: Some(expected), ..Finding::of(Fault::Price, cell, why) }
     };
     prices.findings().into_iter().map(finding).collect()
 }
@@ -160,16 +163,9 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     fn finding(&self, fault: Fault, cell: &Cell, why: String) -> Finding {
-        Finding {
-            fault,
-            volume: Some(cell.volume.clone()),
-            board: Some(self.claimed.kind),
-            cell: cell.cluster.clone(),
-            published: if self.claimed.kind.is_cost() { cell.cost } else { cell.rate },
-            recomputed: None,
-            corrected: None,
-            why,
-        }
+        let published = if self.claimed.kind.is_cost() { cell.cost } else { cell.rate };
+        let finding = Finding::of(fault, cell.cluster.clone(), why);
+        Finding { published, ..finding.on(self.claimed.kind, Some(cell.volume.clone())) }
     }
 
     fn cells(&self, findings: &mut Vec<Finding>) -> Result<(), String> {
@@ -255,16 +251,8 @@ impl Judge<'_> {
                 why.push_str(&format!("; {names} {what}"));
             }
         }
-        findings.push(Finding {
-            fault: Fault::Order,
-            volume: self.claimed.volume.clone(),
-            board: Some(self.claimed.kind),
-            cell: "order".to_owned(),
-            published: None,
-            recomputed: None,
-            corrected: None,
-            why,
-        });
+        let finding = Finding::of(Fault::Order, "order".to_owned(), why);
+        findings.push(finding.on(self.claimed.kind, self.claimed.volume.clone()));
     }
 }
 
@@ -288,16 +276,9 @@ fn twice(before: &[BoardCheck], claimed: &PublishedBoard, findings: &mut Vec<Fin
         let same = before.iter().filter(|board| board.kind == claimed.kind).flat_map(|board| &board.published);
         for other in same.filter(|other| other.cluster == cell.cluster && other.volume == cell.volume) {
             if other.cost != cell.cost {
-                findings.push(Finding {
-                    fault: Fault::Contradiction,
-                    volume: Some(cell.volume.clone()),
-                    board: Some(claimed.kind),
-                    cell: cell.cluster.clone(),
-                    published: cell.cost,
-                    recomputed: None,
-                    corrected: None,
-                    why: format!("another board says {}", other.cost.unwrap_or_default()),
-                });
+                let why = format!("another board says {}", other.cost.unwrap_or_default());
+                let finding = Finding::of(Fault::Contradiction, cell.cluster.clone(), why);
+                findings.push(Finding { published: cell.cost, ..finding.on(claimed.kind, Some(cell.volume.clone())) });
             }
         }
     }
@@ -310,17 +291,9 @@ fn sentence(
     requirement: &Requirement,
     findings: &mut Vec<Finding>,
 ) -> Result<(), String> {
-    let mut disagree = |volume: Option<&str>, board: Option<Kind>, cell: &str, why: String| {
-        findings.push(Finding {
-            fault: Fault::Sentence,
-            volume: volume.map(str::to_owned),
-            board,
-            cell: cell.to_owned(),
-            published: None,
-            recomputed: None,
-            corrected: None,
-            why: format!("\"{}\": {why}", claim.text),
-        });
+    let mut disagree = |volume: &str, board: Kind, cell: &str, why: String| {
+        let finding = Finding::of(Fault::Sentence, cell.to_owned(), format!("\"{}\": {why}", claim.text));
+        findings.push(finding.on(board, Some(volume.to_owned())));
     };
     match &claim.rule {
         Rule::Lower { volume, than, except } | Rule::NoBetter { volume, than, except } => {
@@ -341,7 +314,7 @@ fn sentence(
                     against.map(|other| format!("{} on {}", other.top_rate, other.configuration.volume)).collect();
                 if !against.is_empty() {
                     let why = format!("{cluster} made {} on {volume}, {}", outcome.top_rate, against.join(" and "));
-                    disagree(Some(volume), Some(Kind::TopRate), cluster, why);
+                    disagree(volume, Kind::TopRate, cluster, why);
                 }
             }
         }
@@ -352,7 +325,7 @@ fn sentence(
                     let made = board(kind, Some(&volume), outcomes, priced, requirement)?;
                     if let Some(first) = made.rows.first().filter(|row| clusters.contains(&row.cluster)) {
                         let why = format!("{} leads {} on {volume}", first.cluster, kind.title(requirement.rate));
-                        disagree(Some(&volume), Some(kind), &first.cluster, why);
+                        disagree(&volume, kind, &first.cluster, why);
                     }
                 }
             }
@@ -371,19 +344,12 @@ fn doubtful(outcomes: &[Outcome], requirement: &Requirement, findings: &mut Vec<
                 && other.top_rate < missed.top_rate
         });
         if let Some(slower) = slower {
-            findings.push(Finding {
-                fault: Fault::Doubtful,
-                volume: Some(missed.configuration.volume.clone()),
-                board: Some(Kind::Matched),
-                cell: missed.configuration.cluster.clone(),
-                published: None,
-                recomputed: None,
-                corrected: None,
-                why: format!(
-                    "top rate {} but short of {}, while on {} it held that with a top rate of {}",
-                    missed.top_rate, requirement.rate, slower.configuration.volume, slower.top_rate
-                ),
-            });
+            let why = format!(
+                "top rate {} but short of {}, while on {} it held that with a top rate of {}",
+                missed.top_rate, requirement.rate, slower.configuration.volume, slower.top_rate
+            );
+            let finding = Finding::of(Fault::Doubtful, missed.configuration.cluster.clone(), why);
+            findings.push(finding.on(Kind::Matched, Some(missed.configuration.volume.clone())));
         }
     }
 }

@@ -291,7 +291,12 @@ fn each(runs: &[Recorded]) -> Vec<Tile> {
         let received = run.received_per_s.map(|rate| format!("{} received", three(rate)));
         let more: Vec<String> = [asked, sent, confirmed, received].into_iter().flatten().collect();
         let tone = if run.backlog_grew { Tone::Bad } else { Tone::Plain };
-        (format!("{} msg/s", three(rate(run))), more.join(", "), tone)
+        // A mean of several rates is none that was asked for.
+        let (rate, more) = match run.held_rate() {
+            Some(held) => (held, format!("the highest of its rates that was held; on average {}", more.join(", "))),
+            None => (rate(run), more.join(", ")),
+        };
+        (format!("{} msg/s", three(rate)), more, tone)
     });
     let whats: Vec<&str> = runs.iter().filter_map(|recorded| latency(&recorded.run)).map(|(_, of)| of).collect();
     let is_one = whats.iter().all(|what| *what == whats[0]);
@@ -425,6 +430,7 @@ mod tests {
             [(1000.0, 1000.0), (2000.0, 1200.0)].map(|(asked, sent)| AtRate { asked, sent, received: None }).to_vec();
         let knee = "Leveret 0.1.0 held up to 1,000 msg/s, not 2,000 (1,200 came through); 508 of 4,000 messages.";
         assert_eq!(told(std::slice::from_ref(&run)), knee);
+        assert_eq!(each(&[run])[0].lines[0].value, "1,000 msg/s");
     }
 
     #[test]
