@@ -185,9 +185,20 @@ fn what_a_node_has_in_memory_is_reached_from_every_node_and_gone_with_it() {
 
 #[test]
 fn what_a_consumer_holds_and_its_place_as_the_active_one_outlive_the_leader() {
-    if is_foreign() {
-        return;
+    if !is_foreign() {
+        consumers_outlive(Broker::kill, |_| {});
     }
+}
+
+#[test]
+fn what_a_consumer_holds_and_its_place_as_the_active_one_outlive_a_leader_that_hangs() {
+    if !is_foreign() {
+        consumers_outlive(|leader| leader.signal(Signal::STOP), |leader| leader.signal(Signal::CONT));
+    }
+}
+
+/// Consumers on two nodes, and queues that the third may lead: that goes, and comes back at the end.
+fn consumers_outlive(go: impl Fn(&mut Broker), come: impl Fn(&mut Broker)) {
     let nodes = &mut Nodes::up();
     let (mut declarer, channel) = nodes.connect(2);
     let (mut first, one) = nodes.connect(0);
@@ -219,9 +230,17 @@ fn what_a_consumer_holds_and_its_place_as_the_active_one_outlive_the_leader() {
         let name = format!("q{number}");
         second.consume(two, &name, &name).unwrap();
     }
-    nodes.brokers[2].kill();
-    let came = second.event_within(two, Duration::from_secs(4));
-    assert!(came.is_none(), "all of it is in another one's hands, who lives: {came:?}");
+    let (mut third, three) = nodes.connect(1);
+    third.qos(three, 10, false).unwrap();
+    go(&mut nodes.brokers[2]);
+    // Who comes now knows nothing of the leader before, and may come first.
+    for number in 0..12 {
+        third.consume(three, &format!("q{number}"), &format!("late{number}")).unwrap();
+    }
+    for (client, channel) in [(&mut second, two), (&mut third, three)] {
+        let came = client.event_within(channel, Duration::from_secs(2));
+        assert!(came.is_none(), "all of it is in another one's hands, who lives: {came:?}");
+    }
     held.iter().for_each(|delivery| first.ack(one, delivery.tag, false));
     for _ in 0..expected {
         let Some(Event::Delivery(delivery)) = first.event_within(one, Duration::from_secs(20)) else {
@@ -232,6 +251,9 @@ fn what_a_consumer_holds_and_its_place_as_the_active_one_outlive_the_leader() {
     }
     let came = second.event_within(two, Duration::from_millis(500));
     assert!(came.is_none(), "what was acked is not there any more: {came:?}");
+    come(&mut nodes.brokers[2]);
+    let came = second.event_within(two, Duration::from_secs(2));
+    assert!(came.is_none(), "who comes back gives nothing out: {came:?}");
 }
 
 #[test]

@@ -289,6 +289,11 @@ fn a_node_that_joins_votes_first_and_has_copies_then() {
     assert!(topology.version() > version);
     assert_eq!(topology.members_wanted(PartitionId(0)), numbers(&[1, 2, 3, 4]));
     assert_eq!(topology.members_wanted(PartitionId(1)), numbers(&[1, 2, 3]), "it has no vote yet");
+    let after = |topology: &Topology, members: &[u32]| topology.members_wanted_after(PartitionId(1), &numbers(members));
+    assert_eq!(after(&topology, &[1, 2, 3]), numbers(&[1, 2, 3]));
+    for members in [[1, 2, 3, 4], [1, 2, 3, 5]] {
+        assert_eq!(after(&topology, &members), [], "a group that is ahead of this map stays as it is");
+    }
     assert_eq!(topology.next_standing(&numbers(&[1, 2, 3])), None);
     let joined = topology.next_standing(&numbers(&[1, 2, 3, 4])).unwrap();
     topology.apply(&joined).outcome.unwrap();

@@ -97,10 +97,10 @@ impl QueueMember {
             return share.has_grown(id);
         }
         let led_ms = now - *self.led_since.get_or_insert(now);
-        // Who comes to lead may be a moment behind in what is decided about the cluster.
-        let wanted = if led_ms < SETTLED_MS { Vec::new() } else { edge.members_wanted(id) };
         let replica = self.partition.replica_mut();
         let view = MembersView::of(replica.group(), replica.node());
+        // Who comes to lead may be a moment behind in what is decided about the cluster.
+        let wanted = if led_ms < SETTLED_MS { Vec::new() } else { edge.members_wanted(id, &view.members()) };
         if !view.is_growing() {
             share.has_grown(id);
         }
@@ -139,6 +139,7 @@ impl QueueMember {
 
     /// The link to a node is gone: if that leads, whoever follows it looks for another leader.
     pub(crate) fn link_lost(&mut self, node: NodeNumber, now: Millis) -> bool {
+        self.partition.link_lost(NodeId(node.0.into()));
         let follows = self.partition.leader() == Some(node);
         if follows {
             self.ticks.hurry(now);

@@ -100,8 +100,9 @@ pub trait Edge: Outlets {
         true
     }
 
-    /// The nodes that the group of a partition is to have as its members; none while nobody says.
-    fn members_wanted(&mut self, _partition: PartitionId) -> Vec<NodeNumber> {
+    /// The nodes that the group of a partition, which has these `members` now, is to have instead; none while nobody
+    /// says.
+    fn members_wanted(&mut self, _partition: PartitionId, _members: &[NodeNumber]) -> Vec<NodeNumber> {
         Vec::new()
     }
 

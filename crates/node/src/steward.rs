@@ -38,6 +38,12 @@ impl MembersView {
         MembersView { own, membership, progress, last: status.last.index, persisted: status.persisted }
     }
 
+    /// Those that have a vote, and those that are to get one.
+    pub(crate) fn members(&self) -> Vec<NodeNumber> {
+        let Membership { voters, learners, .. } = &self.membership;
+        voters.iter().chain(learners).filter_map(|node| u32::try_from(node.0).ok().map(NodeNumber)).collect()
+    }
+
     fn is_active(&self, node: NodeId) -> bool {
         node == self.own || self.progress.iter().any(|p| p.node == node && p.is_recently_active)
     }

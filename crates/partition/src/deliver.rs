@@ -8,7 +8,7 @@
 use crate::command::{DeadLetter, Delivery, Effect};
 use crate::damage::next_sound;
 use crate::entry::{EntryBuilder, Reason};
-use crate::leader::{HOLDERS_TICKS, Leader, LeaderQueue, LogSink};
+use crate::leader::{HOLDERS_TICKS, HOLDERS_TICKS_MAX, Leader, LeaderQueue, LogSink};
 use crate::log_life::DueMessage;
 use crate::machine::scheduled_for;
 use crate::outputs::{LostEntry, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
@@ -114,7 +114,14 @@ impl QueuePartition {
     pub(crate) fn tick_office(&mut self, cx: &mut Context<'_>) {
         let Some(leader) = self.leader.as_deref_mut() else { return };
         leader.ticks += 1;
-        if leader.awaits_holders && leader.ticks >= HOLDERS_TICKS {
+        if leader.awaits_holders && leader.holders_know_at.is_none() && self.predecessor.has_ended(self.replica.group())
+        {
+            leader.holders_know_at = Some(leader.ticks - 1);
+        }
+        let has_waited = |from: u64| leader.ticks >= from + HOLDERS_TICKS;
+        if leader.awaits_holders
+            && (leader.holders_know_at.is_some_and(has_waited) || leader.ticks >= HOLDERS_TICKS_MAX)
+        {
             leader.awaits_holders = false;
             let mut ids: Vec<QueueId> = leader.queues.keys().copied().collect();
             ids.sort_unstable();

@@ -37,9 +37,12 @@ const SENT_SLACK_FIRST: u64 = 8;
 const SENT_CREDIT_MIN: u64 = 64;
 /// What unlimited credit counts as when the watermark is raised.
 const SENT_AHEAD_UNLIMITED: u64 = 4096;
-/// So many ticks of its office, 300 to 450 ms, a leader gives out nothing that an earlier one may have given out:
-/// consumers that live attach anew within a tenth of a second, and what they hold is theirs.
+/// So many ticks, 300 to 450 ms, a leader gives out nothing that an earlier one may have given out, once those who
+/// were attached there know that its office ended: they attach anew within a tenth of a second, and what they hold is
+/// theirs.
 pub(crate) const HOLDERS_TICKS: u64 = 3;
+/// So many ticks of its office, three seconds, it waits at most: links to a node that hangs are given up before.
+pub(crate) const HOLDERS_TICKS_MAX: u64 = 20;
 /// A watermark that runs ahead of a queue from which nothing went out for so long is lowered to
 /// what was sent.
 pub(crate) const SENT_QUIET_MS: u64 = 1_000;
@@ -341,6 +344,8 @@ pub(crate) struct Leader {
     /// Consumers on other nodes may still come and say what they hold of an earlier leader: what that may have
     /// given out waits for them.
     pub(crate) awaits_holders: bool,
+    /// The tick from which on they know that they have to come.
+    pub(crate) holders_know_at: Option<u64>,
     /// New consumers, which wait as long.
     pub(crate) latecomers: Latecomers,
     pub(crate) idle: FixedMap<ChannelKey, u64>,
@@ -394,6 +399,7 @@ impl Leader {
             last_publisher: (ChannelKey::NOBODY, Seen::default()),
             ticks: 0,
             awaits_holders: false,
+            holders_know_at: None,
             latecomers: Latecomers::default(),
             idle: FixedMap::default(),
             barriers: VecDeque::new(),

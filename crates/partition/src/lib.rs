@@ -48,6 +48,7 @@ pub mod outputs;
 pub mod partition;
 pub mod peer;
 pub mod place;
+mod predecessor;
 mod publishers;
 mod queue;
 pub mod reader;

@@ -19,6 +19,7 @@ use crate::machine::{FixedMap, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_f
 use crate::maintenance::Maintenance;
 use crate::outputs::{ClockAhead, Outputs, Ticket};
 use crate::peer::PeerFrame;
+use crate::predecessor::Predecessor;
 use crate::repair::Repairs;
 use crate::replica::Replica;
 use crate::snapshot::Snapshots;
@@ -72,6 +73,8 @@ pub struct QueuePartition {
     pub(crate) deleted: Deleted,
     /// What waits until this member takes the office to which it was elected.
     pub(crate) early: Early,
+    /// Who led before, or leads.
+    pub(crate) predecessor: Predecessor,
     /// An entry of this length is proposed before more is added to it.
     pub(crate) entry_bytes_target: usize,
 }
@@ -96,6 +99,7 @@ impl QueuePartition {
             known: KnownQueues::default(),
             deleted: Deleted::default(),
             early: Early::default(),
+            predecessor: Predecessor::default(),
             entry_bytes_target,
         }
     }
@@ -228,6 +232,11 @@ impl QueuePartition {
         }
     }
 
+    /// The link to another member broke: who was attached to it hears of that.
+    pub fn link_lost(&mut self, node: NodeId) {
+        self.predecessor.link_lost(node);
+    }
+
     /// A frame came from another member.
     pub fn step(&mut self, from: NodeId, frame: PeerFrame, cx: &mut Context<'_>) {
         match frame {
@@ -242,6 +251,7 @@ impl QueuePartition {
             PeerFrame::AskMissing(missing) => self.serve_mending(from, missing, cx),
             PeerFrame::HaveMissing(missing, messages) => self.take_mending(from, missing, messages),
             _ => {
+                self.predecessor.heard(from);
                 self.replica.step(from, frame);
                 self.drive(cx);
             }
@@ -520,6 +530,9 @@ impl QueuePartition {
     fn note_role(&mut self, cx: &mut Context<'_>) {
         let status = self.replica.group().status();
         let leads = status.role == Role::Leader;
+        if let Some(leader) = status.leader.filter(|_| !leads) {
+            self.predecessor.follow(leader);
+        }
         if let Some(leader) = &mut self.leader {
             if leads && leader.term == status.term {
                 return;

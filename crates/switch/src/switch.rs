@@ -683,9 +683,9 @@ impl<E: Surroundings> Crossing<'_, E> {
 }
 
 impl<E: Surroundings> Edge for Crossing<'_, E> {
-    fn members_wanted(&mut self, partition: PartitionId) -> Vec<NodeNumber> {
+    fn members_wanted(&mut self, partition: PartitionId, members: &[NodeNumber]) -> Vec<NodeNumber> {
         match self.switch.leaders.knows_members() {
-            true => self.env.topology().members_wanted(partition),
+            true => self.env.topology().members_wanted_after(partition, members),
             false => Vec::new(),
         }
     }

@@ -168,6 +168,17 @@ impl Topology {
         self.cluster.partitions.get(&partition).map_or_else(Vec::new, |put| put.members.clone())
     }
 
+    /// The same for who leads a group that has these members now: none while this map knows less than the group. It
+    /// has not heard then that one of them is a member of the cluster, and would have it removed.
+    pub fn members_wanted_after(&self, partition: PartitionId, members: &[NodeNumber]) -> Vec<NodeNumber> {
+        let is_known =
+            |number: &NodeNumber| self.node(*number).is_some_and(|node| node.standing != NodeStanding::Joining);
+        match members.iter().all(is_known) {
+            true => self.members_wanted(partition),
+            false => Vec::new(),
+        }
+    }
+
     /// What the leader of the topology has to say once these have a vote in its group: a node that
     /// joins is a member then, and every partition gets it.
     pub fn next_standing(&self, voters: &[NodeNumber]) -> Option<Command> {

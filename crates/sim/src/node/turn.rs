@@ -73,7 +73,7 @@ impl Mouth<'_> {
 }
 
 impl Edge for Mouth<'_> {
-    fn members_wanted(&mut self, partition: PartitionId) -> Vec<NodeNumber> {
+    fn members_wanted(&mut self, partition: PartitionId, _: &[NodeNumber]) -> Vec<NodeNumber> {
         let number = self.partitions.iter().position(|known| *known == partition);
         number.map_or_else(Vec::new, |number| self.wanted[number].clone())
     }
