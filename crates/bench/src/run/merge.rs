@@ -489,15 +489,16 @@ fn held_back(options: &Options, run: &Run, seconds: f64) -> Option<String> {
     let behind = (target - run.published_per_s) * seconds;
     let cores = run.cost.publishing_us_per_message.unwrap_or(0.0) * run.published_per_s / 1e6;
     let threads = options.threads.min(options.producing.count as usize) as f64;
-    let why = match cores >= threads * BUSY {
-        true => format!("this load's own threads were busy ({cores:.2} of {threads} cores; --threads gives it more)"),
-        false => match options.producing.confirm {
-            Some(window) => {
-                let window = count(window);
-                format!("the broker held the rest back, with at most {window} unconfirmed on a channel (--confirm)")
-            }
-            None => "the broker held the rest back".to_owned(),
-        },
+    let why = match (&run.held_back, options.producing.confirm) {
+        (Some(held), _) => format!("the broker held the rest back: {}", held.reasons.join(", ")),
+        _ if cores >= threads * BUSY => {
+            format!("this load's own threads were busy ({cores:.2} of {threads} cores; --threads gives it more)")
+        }
+        (None, Some(window)) => {
+            let window = count(window);
+            format!("the broker held the rest back, with at most {window} unconfirmed on a channel (--confirm)")
+        }
+        (None, None) => "the broker held the rest back".to_owned(),
     };
     (options.producing.messages == 0)
         .then(|| format!("{} messages were due in the time of load and not sent: {why}", count(behind as u64)))
