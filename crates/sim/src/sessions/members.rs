@@ -255,16 +255,18 @@ impl Sessions {
     /// The shards of a node ask which members the groups that they lead are to have.
     pub(super) fn tell_map(&mut self, node: usize) {
         let (Some(front), Some(topology)) = (&self.fronts[node], self.nodes[node].topology()) else { return };
+        let is_trusted = self.options.bug == Some(Bug::MapIsOfThePast);
         let members = |id: u32| {
             let membership = self.nodes[node].partition(id as usize - 1)?.replica().group().membership();
             Some(members_of(&membership).iter().map(|node| NodeNumber(node.0 as u32)).collect::<Vec<_>>())
         };
         let wanted = |id: u32| match front.leaders.knows_members() {
+            true if is_trusted => topology.members_wanted(PartitionId(id)),
             true => topology.members_wanted_after(PartitionId(id), &members(id).unwrap_or_default()),
             false => Vec::new(),
         };
         self.nodes[node].wanted = (1..=PARTITIONS).map(wanted).collect();
-        if self.options.bug == Some(Bug::MapIsOfThePast) {
+        if is_trusted {
             self.trust_learners(node);
         }
     }
