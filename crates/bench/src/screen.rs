@@ -65,7 +65,7 @@ pub fn opening(options: &Options, found: &Found) -> String {
     };
     let backlog = match found.backlog {
         0 => String::new(),
-        count => format!("; {count} messages lie in the queues already"),
+        backlog => format!("; {} messages lie in the queues already", count(backlog)),
     };
     format!(
         "{} {} at {}: {producers}, {consumers}, {} B, {pace}{backlog}",

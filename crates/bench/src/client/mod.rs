@@ -75,6 +75,9 @@ impl Client {
         for place in places {
             match TcpStream::connect_timeout(&place, CONNECT_PATIENCE) {
                 Ok(stream) => return Client::greet(stream, uri, options),
+                Err(why) if why.kind() == ErrorKind::ConnectionRefused => {
+                    last = format!("{why}; --uri names another, --nodes 1 starts one for the run");
+                }
                 Err(why) => last = why.to_string(),
             }
         }

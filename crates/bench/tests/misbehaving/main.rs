@@ -309,5 +309,8 @@ fn no_broker_is_an_error_and_no_verdict() {
     let words: Vec<String> = ["--uri", "amqp://127.0.0.1:1"].map(str::to_owned).to_vec();
     let options = run_of(&words).unwrap();
     let error = run(&options, &Context::default(), &mut []).unwrap_err().to_string();
-    assert!(error.starts_with("no broker at 127.0.0.1:1"), "{error}");
+    assert!(
+        error.starts_with("no broker at 127.0.0.1:1") && error.ends_with("--nodes 1 starts one for the run"),
+        "{error}"
+    );
 }
