@@ -13,6 +13,7 @@ mod rows;
 use page::figures::{numbers_apart, three};
 use page::table::folded;
 use page::{chart, escape, table, tile};
+use time::UtcDateTime;
 
 use crate::record::{Book, Recorded};
 
@@ -223,17 +224,9 @@ fn appendix(runs: &[Recorded]) -> String {
 
 /// Seconds since 1970 as a person reads them, in UTC.
 fn date(seconds: u64) -> String {
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that the odd day of a leap year is their last; an era is the
-    // 400 years after which they repeat.
-    let shifted = days + 719_468;
-    let (era, day) = (shifted / 146_097, shifted % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let (year, month) = (era * 400 + year + u64::from(month >= 10), if month < 10 { month + 3 } else { month - 9 });
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", of_day / 3600, of_day % 3600 / 60)
+    let at = UtcDateTime::from_unix_timestamp(seconds as i64).unwrap_or(UtcDateTime::UNIX_EPOCH);
+    let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", at.hour(), at.minute())
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! Invariant: an option is here or it is unknown. What PerfTest has and this tool does not do is
 //! here with the reason, which is the error that a person gets: nothing is accepted and ignored.
 
+use strsim::levenshtein;
+
 /// What an option takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
@@ -226,25 +228,9 @@ pub fn by_short(name: &str) -> Option<&'static Spec> {
 
 /// The long name that looks most like `name`, if any comes near.
 pub fn nearest(name: &str) -> Option<&'static str> {
-    let distance = |spec: &&Spec| edits(name, spec.long);
+    let distance = |spec: &&Spec| levenshtein(name, spec.long);
     let best = PERFTEST.iter().chain(OWN).min_by_key(distance)?;
-    (edits(name, best.long) <= 1 + name.len() / 4).then_some(best.long)
-}
-
-/// Letters to insert, drop or change.
-fn edits(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.iter().enumerate() {
-            let change = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[to.len()]
+    (levenshtein(name, best.long) <= 1 + name.len() / 4).then_some(best.long)
 }
 
 /// The help that a person learns from: all options, PerfTest's first.
