@@ -57,6 +57,8 @@ pub struct Answer {
 pub(crate) struct Question<'a> {
     /// Everything of the plan was measured.
     pub(crate) is_whole: bool,
+    /// A rate was missed that may well be held.
+    pub(crate) is_a_miss_doubted: bool,
     pub(crate) all: &'a [Outcome],
     pub(crate) requirement: &'a Requirement,
     pub(crate) recommendation: Option<&'a Recommendation>,
@@ -212,7 +214,11 @@ impl Question<'_> {
             }),
         };
         let next = open.unwrap_or_else(|| {
-            "something else, as each of these failed: `leveret sizing predict` says which may hold it".to_owned()
+            match self.is_a_miss_doubted {
+                true => "the same again, in longer steps and with nothing beside it: see what is to be read with care",
+                false => "something else, as each of these failed: `leveret sizing predict` says which may hold it",
+            }
+            .to_owned()
         });
         Answer {
             extent: Extent::Nothing,

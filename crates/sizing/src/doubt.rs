@@ -39,6 +39,17 @@ pub(crate) fn doubts(results: &Results) -> Vec<String> {
     doubts
 }
 
+/// Whether a rate was missed that may well be held.
+pub(crate) fn is_a_miss_doubted(results: &Results) -> bool {
+    let is_missed_below = |known: &Configuration| {
+        let is_of = |step: &&Step| step.test == Test::Rising && known.is_of(step);
+        let mut steps: Vec<&Step> = results.steps.iter().filter(is_of).collect();
+        steps.sort_by(|a, b| a.target.total_cmp(&b.target));
+        missed_below(known, Test::Rising, &steps).is_some()
+    };
+    full_machine(results).is_some() || results.configurations.iter().any(is_missed_below)
+}
+
 /// What holds more holds less: a rate that was missed below one that was held was missed by chance.
 fn missed_below(known: &Configuration, test: Test, steps: &[&Step]) -> Option<String> {
     let held = steps.iter().rev().find(|step| is_matched(step))?;

@@ -121,8 +121,14 @@ pub fn report(
     let recommendation = prices.map(|prices| recommend(results, prices, requirement)).transpose()?;
     let money = |amount: f64| money(&currency, amount);
     let is_whole = results.is_complete || results.header.plan.is_none();
-    let question =
-        Question { is_whole, all: &all, requirement, recommendation: recommendation.as_ref(), money: &money };
+    let question = Question {
+        is_whole,
+        is_a_miss_doubted: crate::doubt::is_a_miss_doubted(results),
+        all: &all,
+        requirement,
+        recommendation: recommendation.as_ref(),
+        money: &money,
+    };
     Ok(Report {
         answer: question.answer(),
         source: results.header.source.clone(),

@@ -167,6 +167,9 @@ fn odd_measurements_are_named_beside_what_is_predicted_from_them() {
     let text = SMALL.replace("\"published\":20000,\"consumed\":20000", "\"published\":20000,\"consumed\":19000");
     let results = Results::read(&Document::new("small.jsonl", &text), Tolerance::Whole).unwrap();
     let prediction = predict(&results, Some(&study::prices().unwrap()), &question(&["7x16/gp2"], &[])).unwrap();
+    let asked = question(&[], &[]).requirement;
+    let answer = sizing::report::report(&results, None, None, &asked).unwrap().answer;
+    assert!(answer.next.unwrap().starts_with("Measure next: the same again, in longer steps"), "{}", answer.line);
     let odd = "1x2/nvme, rising: 20,000 msg/s (19,000 came through) fell short, and 30,000 was held.";
     assert!(prediction.text().contains(odd) && prediction.html().contains(odd), "{}", prediction.text());
 }
