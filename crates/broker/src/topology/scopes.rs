@@ -277,9 +277,13 @@ mod tests {
 
     #[test]
     fn a_claim_is_a_text_and_no_pattern_and_one_that_is_not_there_grants_nothing() {
-        let own = scopes(&["read:*/{sub}-*", "write:*/{nobody}"]);
+        let own = scopes(&["read:*/{sub}-*", "write:*/{nobody}", "configure:*/{nobody}*"]);
         assert!(own.allows(Access::Read, b"/", b"an*n/x-1") && !own.allows(Access::Read, b"/", b"annn/x-1"));
         assert!(!own.allows(Access::Write, b"/", b"nobody") && !own.allows(Access::Write, b"/", b"{nobody}"));
+        assert!(
+            !own.allows(Access::Write, b"/", b"") && !own.allows(Access::Configure, b"/", b"q"),
+            "it is no empty text"
+        );
     }
 
     #[test]

@@ -124,6 +124,18 @@ fn a_token_that_is_renewed_in_time_goes_on_with_the_rights_of_the_new_one() {
 }
 
 #[test]
+fn a_token_that_ends_sooner_than_the_one_before_ends_its_connection_then() {
+    let mut script = ann(&ALL);
+    renew(&mut script);
+    script.told_token(Ok(("ann", &ALL, WALL_MS + 3_000)));
+    assert_eq!(script.said(), ["look at token", "update-secret-ok"]);
+    script.pass(2_990);
+    assert_eq!(script.said(), [""; 0]);
+    script.pass(20);
+    assert_eq!(script.said(), ["error 320 the token has expired"]);
+}
+
+#[test]
 fn a_renewal_that_is_refused_ends_the_connection() {
     let refused = "error 530 New secret was refused by one of the backends";
     type Told<'a> = Result<(&'a str, &'a [&'a str], u64), &'a str>;

@@ -217,6 +217,8 @@ fn a_token_that_names_no_key_is_of_the_default_one_or_of_the_only_one() {
     assert!(rules().look(token.as_bytes(), &both, NOW_MS).is_ok());
     both.set_default(Some("b".to_owned()));
     assert_eq!(rules().look(token.as_bytes(), &both, NOW_MS), Err(Refused::Signature));
+    let named = first.sign(&json!({"alg": "ES256", "kid": "a"}), &claims());
+    assert!(rules().look(named.as_bytes(), &both, NOW_MS).is_ok(), "what a token names counts before the default");
 }
 
 #[test]
@@ -298,6 +300,7 @@ fn the_user_is_who_the_claims_name_first() {
     let by_name = Rules { username_claims: vec!["user_name".to_owned()], ..rules() };
     assert_eq!(user(&by_name, &with("user_name", json!("Ann"))), "Ann");
     assert_eq!(user(&by_name, &claims()), "unknown");
+    assert_eq!(user(&by_name, &with("user_name", json!(""))), "unknown", "nobody has no name");
     assert_eq!(look(&rules(), &with("sub", json!("x".repeat(256)))), Err(Refused::LongName));
 }
 
@@ -335,6 +338,9 @@ fn what_is_no_token_is_refused() {
     for token in ["", ".", "..", "a.b.c", "eyJ.eyJ.x", "e30.e30.", "e30.e30.e30.e30"] {
         assert_eq!(look(token), Refused::Malformed);
     }
+    let sound = signer.sign(&json!({"alg": "ES256", "kid": "k"}), &claims());
+    let (start, end) = sound.rsplit_once('.').unwrap();
+    assert_eq!(look(&format!("{start}.e30.{end}")), Refused::Malformed, "a token has three parts");
     assert_eq!(look(&"a".repeat(70_000)), Refused::Malformed);
     let long = signer.sign(&json!({"alg": "ES256", "kid": "k"}), &with("more", json!("x".repeat(70_000))));
     assert_eq!(look(&long), Refused::Malformed, "nothing so long is looked at, however well it is signed");
