@@ -272,7 +272,8 @@ impl<D: Disk> Upkeep<D> {
             error => return Err(UpkeepFailed { what, error }),
         };
         if !std::mem::replace(&mut self.is_told, true) {
-            tracing::warn!(%error, "{what}: it waits for room on the disk");
+            let limit_bytes = self.left.free_min_bytes;
+            tracing::warn!(%error, limit_bytes, "{what}: it waits for room on the disk");
         }
         self.until.get_or_insert(now + FULL_RETRY);
         self.put_off.push_back(put_off);
