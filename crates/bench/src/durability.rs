@@ -106,10 +106,12 @@ impl Stage {
 }
 
 /// What the broker under test can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Abilities {
     /// It knows `x-durability`.
     chooses: bool,
+    /// It knows the levels of that for which the leader alone has to have a message.
+    chooses_leader: bool,
     /// More than one node was named.
     is_cluster: bool,
 }
@@ -142,7 +144,7 @@ pub fn durability(words: &[String], context: &Context) -> Result<Ended, Error> {
         return Err(Error::usage(format!("--figures {other}: 1, 2, 3 or risk are expected")));
     }
     let broker = broker_of(&words, words.text("uri").or(words.text("uris")).is_none())?;
-    let mut lab = Lab { words: &words, broker, seconds, abilities: Abilities { chooses: false, is_cluster: false } };
+    let mut lab = Lab { words: &words, broker, seconds, abilities: Abilities::default() };
     lab.abilities = lab.abilities()?;
     let mut series = Series::new("Durability against latency", &words, context)?;
     let ran = figures(&mut lab, &wanted, (highest, cap), &mut series);
@@ -205,24 +207,29 @@ impl Lab<'_> {
     /// A broker that knows `x-durability` refuses a level that does not exist; others do not look
     /// at it.
     fn abilities(&self) -> Result<Abilities, Error> {
+        let chooses = !self.takes_level("no-such-level")?;
+        let chooses_leader = chooses && self.takes_level("leader-written")?;
+        Ok(Abilities { chooses, chooses_leader, is_cluster: self.options("")?.uris.len() > 1 })
+    }
+
+    /// Whether a queue with this level can be declared.
+    fn takes_level(&self, level: &'static str) -> Result<bool, Error> {
         let mut client = self.client()?;
-        let mut arguments = Table::new();
-        arguments.push("x-durability", Value::LongString("no-such-level".into()));
-        let probe = QueueDeclare { name: "durability-probe", durable: true, arguments, ..QueueDeclare::default() };
-        let chooses = match client.declare_queue(&probe) {
+        let probe = durable("durability-probe", &[("x-durability", level)]);
+        let taken = match declare(&mut client, &probe) {
             Ok(_) => {
-                delete(&mut client, probe.name)?;
-                false
+                delete(&mut client, probe.queue)?;
+                true
             }
-            Err(Error::Refused { code: 406, .. }) => true,
+            Err(Error::Refused { code: 406, .. }) => false,
             Err(why) => return Err(why),
         };
         client.close();
-        Ok(Abilities { chooses, is_cluster: self.options("")?.uris.len() > 1 })
+        Ok(taken)
     }
 
     /// What waits for no disk. One node has it in memory; of a cluster that lets a queue choose, a
-    /// majority has, because none of its levels is less than that.
+    /// majority has: for less there are levels of the leader alone.
     fn unsynced(&self) -> Stage {
         let written = durable("durability-written", &[("x-durability", "written")]);
         match (self.abilities.chooses, self.abilities.is_cluster) {
@@ -249,10 +256,21 @@ impl Lab<'_> {
         }
     }
 
+    /// What waits for the leader alone, on several nodes: on one it is what waits for a majority.
+    fn of_leader(&self) -> [Option<Stage>; 2] {
+        let stage = |name, queue, level| Stage { name, ..durable(queue, &[("x-durability", level)]) };
+        let is_there = self.abilities.chooses_leader && self.abilities.is_cluster;
+        [
+            stage("async (the leader has it)", "durability-leader-written", "leader-written"),
+            stage("leader synced (on its disk)", "durability-leader-synced", "leader-synced"),
+        ]
+        .map(|stage| is_there.then_some(stage))
+    }
+
     /// What a broker that does not let a queue choose does with a quorum queue on several nodes.
     fn replicated(&self) -> Option<Stage> {
         let stage = durable("durability-replicated", &[("x-queue-type", "quorum")]);
-        (self.abilities == Abilities { chooses: false, is_cluster: true })
+        (!self.abilities.chooses && self.abilities.is_cluster)
             .then_some(Stage { name: "replicated (and synced by a majority)", ..stage })
     }
 
@@ -283,7 +301,7 @@ impl Lab<'_> {
                  a cluster."
                     .to_owned(),
             );
-        } else if self.abilities.chooses {
+        } else if self.abilities.chooses && !self.abilities.chooses_leader {
             absent.push(
                 "Async: this broker confirms nothing before a majority has it, so there is no curve of one node's \
                  memory."
@@ -305,8 +323,9 @@ impl Lab<'_> {
 
     /// Figure 1: all stages in the same run, each a channel of one connection.
     fn stages(&mut self, figure: &Asked, series: &mut Series<'_>) -> Result<Vec<Measured>, Error> {
-        let stages: Vec<Stage> =
-            [Some(self.unsynced()), self.replicated(), Some(self.synced())].into_iter().flatten().collect();
+        let [written, synced] = self.of_leader();
+        let all = [written, synced, Some(self.unsynced()), self.replicated(), Some(self.synced())];
+        let stages: Vec<Stage> = all.into_iter().flatten().collect();
         let (run, asked) = self.at_a_held_rate(figure, &stages, "stages", series)?;
         let why = why_not_held(&run, figure.rate);
         let of = |name: &str, latency: Latency| Measured {
@@ -354,8 +373,10 @@ impl Lab<'_> {
 
     fn policies_at(&self, rate: f64) -> Vec<Stage> {
         // The most expensive first: what it does not hold need not be tried with the others.
-        let all = [Some(self.synced()), self.selective(rate), self.replicated(), Some(self.unsynced())];
-        all.into_iter().flatten().collect()
+        let [leader_written, leader_synced] = self.of_leader();
+        let majority = [Some(self.synced()), self.selective(rate), self.replicated()];
+        let quicker = [leader_synced, Some(self.unsynced()), leader_written];
+        majority.into_iter().chain(quicker).flatten().collect()
     }
 
     /// Runs at the figure's rate, and lower until one is held. Returns the last run and the rate

@@ -8,8 +8,9 @@
 use std::collections::BTreeMap;
 
 use broker::topology::{
-    ClusterNode, Command, CommandReply, DeclareQueue, DeleteQueue, FIRST_POOL, MACHINE_VERSION, MachineVersions, Name,
-    Newcomer, NodeChange, NodeStanding, PartitionPool, PartitionStage, PoolPartition, SoleNode, Topology,
+    ApplyTo, ClusterNode, Command, CommandReply, DeclareQueue, DeleteQueue, FIRST_POOL, MACHINE_VERSION,
+    MachineVersions, Name, Newcomer, NoFacts, NodeChange, NodeStanding, PartitionPool, PartitionStage, Pattern, Policy,
+    PoolPartition, PutPolicy, RouteRequest, SoleNode, Topology,
 };
 use broker::{NodeNumber, PartitionId, PoolId, QueueId, VhostId};
 use proptest::prelude::*;
@@ -302,7 +303,7 @@ fn a_node_that_joins_votes_first_and_has_copies_then() {
         assert_eq!(topology.members_wanted(PartitionId(partition)), numbers(&[1, 2, 3, 4]));
     }
     let snapshot = topology.encode_snapshot();
-    assert_eq!(&snapshot[..6], b"LVTO\x07\x08");
+    assert_eq!(&snapshot[..6], b"LVTO\x07\x09");
     assert_eq!(
         &snapshot[snapshot.len() - 18..],
         b"\x01\x04\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
@@ -393,7 +394,7 @@ fn who_is_forgotten_counts_nowhere_and_never_comes_back() {
 #[test]
 fn commands_of_the_map_have_these_bytes() {
     let golden: [(Command, &[u8]); 8] = [
-        (put_node(300, NodeStanding::Member), b"\x01\x28\xac\x02\x06a@host\x06host:1\x01\x08\x01"),
+        (put_node(300, NodeStanding::Member), b"\x01\x28\xac\x02\x06a@host\x06host:1\x01\x09\x01"),
         (put_pool(1, 16), b"\x01\x29\x01\x06pool-1\x01\x10\x03"),
         (put_partition(7, 1, &[1, 3, 200], PartitionStage::Serving), b"\x01\x2a\x07\x01\x01\x03\x01\x03\xc8\x01"),
         (put_partition(7, 1, &[], PartitionStage::Retired), b"\x01\x2a\x07\x01\x02\x00"),
@@ -426,7 +427,7 @@ fn a_snapshot_has_the_map_at_its_end_and_one_of_version_3_has_none() {
     topology.apply(&Command::RaiseVersion { version: 2 }).outcome.unwrap();
     let after = topology.encode_snapshot();
     assert_eq!(&after[..6], b"LVTO\x04\x02");
-    let map = b"\x01\x01\x06a@host\x06host:1\x01\x08\x01\x01\x01\x06pool-1\x01\x01\x03\x01\x01\x01\x01\x01\x01";
+    let map = b"\x01\x01\x06a@host\x06host:1\x01\x09\x01\x01\x01\x06pool-1\x01\x01\x03\x01\x01\x01\x01\x01\x01";
     assert_eq!(&after[before.len() - 3..], &map[..]);
     assert!(topology.is_untouched(), "nobody declared anything");
 
@@ -435,4 +436,68 @@ fn a_snapshot_has_the_map_at_its_end_and_one_of_version_3_has_none() {
     let read = Topology::decode_snapshot(&old).unwrap();
     assert_eq!((read.machine_version(), read.nodes().count(), read.partitions().count()), (1, 0, 0));
     assert_eq!(read.encode_snapshot(), before);
+}
+
+#[test]
+fn levels_of_the_leader_alone_and_policies_that_choose_one_wait_until_all_nodes_know_them() {
+    let slash = VhostId(0);
+    let mut topology = Topology::new();
+    for command in [
+        put_node(1, NodeStanding::Member),
+        put_pool(1, 3),
+        put_partition(1, 1, &[1], PartitionStage::Serving),
+        Command::RaiseVersion { version: 8 },
+    ] {
+        topology.apply(&command).outcome.unwrap();
+    }
+    let table = |name: &'static str, word: &'static str| {
+        let mut table = amqp::Table::new();
+        table.push(name, amqp::Value::LongString(word.into()));
+        table
+    };
+    let policy = |operator, word| {
+        let pattern = Pattern::new("^q").unwrap();
+        let definition = table("durability", word);
+        let policy = Policy { pattern, apply_to: ApplyTo::Queues, priority: 0, definition };
+        Command::PutPolicy(PutPolicy { vhost: slash, operator, name: Name::from("p"), policy })
+    };
+    let declaration = |topology: &Topology, name: &str, word| {
+        let arguments = table("x-durability", word);
+        topology.queue_declaration(slash, Name::from(name), [true, false], &arguments, PartitionId(1))
+    };
+    let why = topology.apply(&policy(false, "written")).outcome.unwrap_err().to_string();
+    assert!(why.contains("before all nodes of the cluster run this version"), "{why}");
+    let why = declaration(&topology, "own", "leader-written").unwrap_err().to_string();
+    assert!(why.contains("before all nodes of the cluster run this version"), "{why}");
+    let written = declaration(&topology, "q written", "written").unwrap();
+    topology.apply(&written).outcome.unwrap();
+    topology.apply(&declare("q", 1)).outcome.unwrap();
+    topology.apply(&declare("other", 1)).outcome.unwrap();
+    topology.apply(&Command::RaiseVersion { version: 9 }).outcome.unwrap();
+    let own = declaration(&topology, "q own", "leader-written").unwrap();
+    topology.apply(&own).outcome.unwrap();
+
+    // What is routed goes by it at once.
+    let level = |topology: &Topology, name: &str| {
+        let request = RouteRequest { vhost: slash, exchange: b"", keys: &[name.as_bytes()], facts: &NoFacts };
+        let mut targets = Vec::new();
+        topology.route(&request, &mut targets).unwrap();
+        let queue = topology.queue(targets[0].queue).unwrap();
+        assert_eq!(queue.durability().level(), targets[0].durability);
+        targets[0].durability.word()
+    };
+    let names = ["q", "other", "q written", "q own"];
+    let levels = |topology: &Topology| names.map(|name| level(topology, name));
+    assert_eq!(levels(&topology), ["synced", "synced", "written", "leader-written"]);
+    topology.apply(&policy(false, "leader-synced")).outcome.unwrap();
+    assert_eq!(levels(&topology), ["leader-synced", "synced", "written", "leader-written"]);
+    let copy = Topology::decode_snapshot(&topology.encode_snapshot()).unwrap();
+    assert_eq!(levels(&copy), levels(&topology));
+    topology.apply(&policy(true, "written")).outcome.unwrap();
+    assert_eq!(level(&topology, "q"), "written", "an operator's holds over a policy's");
+    for operator in [true, false] {
+        let delete = Command::DeletePolicy { vhost: slash, operator, name: Name::from("p") };
+        topology.apply(&delete).outcome.unwrap();
+    }
+    assert_eq!(level(&topology, "q"), "synced");
 }

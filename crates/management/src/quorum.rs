@@ -21,6 +21,8 @@ pub(crate) struct Quorum {
     /// Copies of groups that this node leads which do not have what a majority has: their node is not
     /// reached, they are behind, or they have no vote yet.
     pub(crate) behind: u64,
+    /// Groups of queues that this node leads without a member to spare.
+    pub(crate) unspared: u64,
     /// Names of nodes that this one is not linked with.
     pub(crate) unreached: Vec<String>,
 }
@@ -46,8 +48,10 @@ impl Quorum {
         let behind = standings.iter().map(|standing| {
             standing.followers.iter().filter(|follower| lacks(follower, standing.commit)).count() as u64
         });
+        let is_unspared = |standing: &&MemberStanding| standing.is_unspared && standing.partition != TOPOLOGY;
+        let unspared = standings.iter().filter(is_unspared).count() as u64;
         let unreached = map.nodes().filter(|member| !member.is_reached).map(|member| member.name.clone());
-        Quorum { leaderless, behind: behind.sum(), unreached: unreached.collect() }
+        Quorum { leaderless, behind: behind.sum(), unspared, unreached: unreached.collect() }
     }
 
     /// Why some queues take nothing in and give nothing out, if that is so.
@@ -115,5 +119,12 @@ mod tests {
         assert_eq!(behind(vec![follower(2, 5_000, false)]), 1);
         assert_eq!(behind(vec![follower(2, 5_000, true), follower(3, 5_000, true)]), 1, "its node is gone");
         assert_eq!(behind(vec![follower(9, 5_000, true)]), 1, "it was forgotten");
+    }
+
+    #[test]
+    fn groups_of_queues_without_a_member_to_spare_are_counted_and_the_topology_s_always_syncs() {
+        let unspared = |partition| MemberStanding { is_unspared: true, ..standing(partition, Some(1), Vec::new()) };
+        let standings = [unspared(0), unspared(7), standing(8, Some(1), Vec::new())];
+        assert_eq!(Quorum::of(&Map::of_three([true; 3]), |_| Some(NodeNumber(1)), &standings).unspared, 1);
     }
 }

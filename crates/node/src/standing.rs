@@ -46,6 +46,8 @@ pub struct MemberStanding {
     /// How many have one, as far as it knows: one that was forgotten counts until its group has let it
     /// go.
     pub voters: usize,
+    /// It leads without a member to spare: *written* waits for the disks of a majority.
+    pub is_unspared: bool,
     /// The others, in order of their nodes; of a member that does not lead none.
     pub followers: Vec<Follower>,
 }
@@ -77,6 +79,7 @@ impl MemberStanding {
             snapshot: status.compacted.index.0,
             is_voter: membership.is_voter(replica.node()),
             voters: membership.voters.len() + leaving.count(),
+            is_unspared: status.role == Role::Leader && replica.is_unspared(),
             followers: followers.filter_map(follower).collect(),
         }
     }
@@ -95,6 +98,7 @@ impl MemberStanding {
             snapshot: 0,
             is_voter: false,
             voters: 0,
+            is_unspared: false,
             followers: Vec::new(),
         }
     }

@@ -5,7 +5,7 @@
 //! is taken in and not confirmed, and nobody consumes. Called off, the delete leaves no trace:
 //! everything goes on from where it waited.
 
-use crate::command::{Effect, Reply, RequestId};
+use crate::command::{Effect, Level, Reply, RequestId};
 use crate::machine::FixedMap;
 use crate::queue::{Queue, Sink};
 use broker::queue::Consumer;
@@ -21,6 +21,7 @@ const CONFIRMS_MAX: usize = 1 << 16;
 pub(crate) struct HeldConfirm {
     pub(crate) channel: ChannelKey,
     pub(crate) seq: u64,
+    pub(crate) level: Level,
     pub(crate) closing: SmallVec<[QueueId; 1]>,
 }
 

@@ -11,13 +11,48 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// When a publish may be confirmed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// When a publish may be confirmed: who has to have it, and how. Without an order, as *leader synced* and
+/// *written* each promise what the other does not: see [`Level::with`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Once the operating system has it: survives the process, not the power.
+    /// Once the leader's operating system has it. Gone if the next leader lacks it.
+    LeaderWritten,
+    /// Once it is on the leader's disk. Gone if the next leader lacks it.
+    LeaderSynced,
+    /// Once the operating systems of a majority have it: survives the process, not the power.
     Written,
     /// Once a majority has synced it (Raft commit). The default of durable queues.
     Synced,
+}
+
+impl Level {
+    /// All of them; the place of each is its two bits: 1 for a disk, 2 for a majority.
+    pub const ALL: [Level; 4] = [Level::LeaderWritten, Level::LeaderSynced, Level::Written, Level::Synced];
+
+    /// The weakest level that promises what both do.
+    #[inline]
+    #[must_use]
+    pub fn with(self, other: Level) -> Level {
+        Level::ALL[self as usize | other as usize]
+    }
+
+    /// Whether it waits for a disk.
+    #[inline]
+    pub fn is_on_disk(self) -> bool {
+        self as usize & 1 != 0
+    }
+
+    /// Whether the leader alone decides: nobody else needs to have the message.
+    #[inline]
+    pub fn is_of_leader(self) -> bool {
+        self as usize & 2 == 0
+    }
+
+    /// The level of a majority that promises no less.
+    #[must_use]
+    pub fn of_majority(self) -> Level {
+        self.with(Level::Written)
+    }
 }
 
 /// The durability of one publish to one queue, as its queue's settings and its own headers say.

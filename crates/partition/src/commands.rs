@@ -6,7 +6,7 @@ use crate::command::{Command, Disposition, Durability, Effect, Level, Message, P
 use crate::damage::next_sound;
 use crate::early::held_bytes;
 use crate::entry::{EntryBuilder, Reason, TARGETS_MAX};
-use crate::leader::{Leader, LeaderQueue, push_confirm};
+use crate::leader::{Leader, LeaderQueue};
 use crate::life::Life;
 use crate::machine::scheduled_for;
 use crate::message::{MessageView, Stamp};
@@ -33,7 +33,7 @@ const POSTPONED_BYTES_MAX: usize = 1 << 20;
 /// them waits any more, no earlier than what was taken in with it is safe.
 fn hold_confirm(leader: &mut Leader, held: HeldConfirm, effects: &mut Vec<Effect>) {
     if let Some(held) = Closing::hold(&mut leader.queues, held) {
-        confirm_repeat(leader, held.channel, held.seq, effects);
+        confirm_repeat(leader, held.level, (held.channel, held.seq), effects);
     }
 }
 
@@ -283,7 +283,10 @@ impl QueuePartition {
                     cx.out.effects.push(Effect::GrantReturned { consumer, count });
                 }
             }
-            Command::Mark { channel, request } => self.mark(Answer { channel, request, reply: Reply::Done }, cx),
+            Command::Mark { channel, request } => {
+                let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+                leader.mark(Answer { channel, request, reply: Reply::Done }, &mut cx.out.effects);
+            }
             Command::Sync { channel, request } => {
                 // What this loop took in so far goes first.
                 self.finish_entry(cx.now_ms);
@@ -388,7 +391,7 @@ impl QueuePartition {
         }
         let mut targets = std::mem::take(&mut leader.targets);
         targets.clear();
-        let mut level = Level::Written;
+        let mut level = Level::LeaderWritten;
         let mut selective = false;
         let mut is_known = false;
         let is_timed = broker::properties::has_expiration(&publish.message.properties);
@@ -408,7 +411,7 @@ impl QueuePartition {
                 Admission::Repeat => {
                     // Where it goes elsewhere too, it is confirmed no sooner than what it repeats
                     // here.
-                    level = level.max(match target.durability {
+                    level = level.with(match target.durability {
                         Durability::Level(asked) => asked,
                         Durability::Selective { .. } => Level::Synced,
                     });
@@ -419,9 +422,10 @@ impl QueuePartition {
             }
             targets.push(target.queue);
             match target.durability {
-                Durability::Level(asked) => level = level.max(asked),
+                Durability::Level(asked) => level = level.with(asked),
                 Durability::Selective { value } => {
                     selective = true;
+                    level = level.with(Level::Written);
                     let rule = target.selective.expect("a selective publish names its queue's rule");
                     lq.sink.selective = Some(rule);
                     if lq.sink.at_risk.saturating_add(value) > rule.cap {
@@ -439,7 +443,7 @@ impl QueuePartition {
                 0 => {}
                 _ if is_refused => cx.out.effects.push(Effect::Refuse { channel, first: seq, count: 1 }),
                 // It is as safe as the message that it repeats.
-                _ if is_known => confirm_repeat(leader, channel, seq, &mut cx.out.effects),
+                _ if is_known => confirm_repeat(leader, level, (channel, seq), &mut cx.out.effects),
                 _ => cx.out.effects.push(Effect::Confirm { channel, first: seq, count: 1 }),
             }
             if seq != 0 && !is_refused {
@@ -507,7 +511,7 @@ impl QueuePartition {
             let dedup = if key.is_some() { dedup_rules(leader, &targets) } else { SmallVec::new() };
             leader.builder.publish(publisher, seq, &targets, &rules, &dedup, level, &publish.message, stamp);
         }
-        if level == Level::Synced {
+        if level.is_on_disk() {
             leader.builder.want_sync();
         }
         leader.targets = targets;
@@ -515,10 +519,9 @@ impl QueuePartition {
             // One queue refused it: its publisher hears that, though others have it.
             cx.out.effects.push(Effect::Refuse { channel, first: seq, count: 1 });
         } else if seq != 0 && !closing.is_empty() {
-            hold_confirm(leader, HeldConfirm { channel, seq, closing }, &mut cx.out.effects);
+            hold_confirm(leader, HeldConfirm { channel, seq, level, closing }, &mut cx.out.effects);
         } else if seq != 0 {
-            let confirms = if level == Level::Written { &mut leader.on_written } else { &mut leader.on_synced };
-            push_confirm(confirms, channel, seq);
+            leader.confirm_at(level, channel, seq);
         }
         !is_refused
     }
@@ -539,7 +542,7 @@ impl QueuePartition {
             let dedup = if key.is_some() { dedup_rules(leader, some) } else { SmallVec::new() };
             let some = SmallVec::from_slice(some);
             leader.builder.publish(ChannelKey::NOBODY, 0, &some, &rules, &dedup, level, message, stamp);
-            if level == Level::Synced {
+            if level.is_on_disk() {
                 leader.builder.want_sync();
             }
             self.propose_if_full(cx);
@@ -701,21 +704,6 @@ impl QueuePartition {
             let spoilt = lq.sink.spoilt.as_deref();
             let next_live = |from| state.and_then(|state| next_sound(state, spoilt, from));
             lq.dispatch.claim(first, count, self.queues.levels(id), next_live, taken);
-        }
-    }
-
-    /// Answers once all that was taken in before is applied: with the entry being built, or the last
-    /// one that is on its way.
-    fn mark(&mut self, answer: Answer, cx: &mut Context<'_>) {
-        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-        if !leader.builder.is_empty() || !leader.settling.is_empty() {
-            leader.answers.push(answer);
-        } else if let Some((_, entry)) = leader.held.back_mut() {
-            entry.answers.push(answer);
-        } else if let Some(entry) = leader.in_flight.back_mut() {
-            entry.answers.push(answer);
-        } else {
-            cx.out.effects.push(answer.into());
         }
     }
 

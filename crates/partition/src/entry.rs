@@ -133,7 +133,7 @@ pub struct BatchPlace {
     pub bytes: u32,
     /// How many messages.
     pub messages: u32,
-    /// The strictest level that one of its messages asked for.
+    /// The weakest level that promises what each of its messages asked for.
     pub level: Level,
     /// Some of its messages have a priority.
     pub has_priorities: bool,
@@ -158,7 +158,7 @@ pub struct EntryBuilder {
     bytes: Vec<u8>,
     commands: u32,
     sync: bool,
-    /// A publish of the level *written* is in it.
+    /// A publish that waits for no disk is in it.
     awaited: bool,
     sync_within_ms: u16,
     open: Option<OpenBatch>,
@@ -270,8 +270,8 @@ impl EntryBuilder {
         }
         let open = self.open.as_mut().expect("a batch was opened above if none was");
         open.messages += 1;
-        open.level = open.level.max(level);
-        self.awaited |= level == Level::Written;
+        open.level = open.level.with(level);
+        self.awaited |= !level.is_on_disk();
         let delta = delta(open.first_publish_seq).expect("checked when the batch was chosen");
         open.flags |= match stamp {
             Stamp::None => 0,

@@ -68,11 +68,43 @@ pub(crate) fn push_confirm(ranges: &mut Vec<ConfirmRange>, channel: ChannelKey, 
     ranges.push(ConfirmRange { channel, first: seq, count: 1 });
 }
 
+impl From<ConfirmRange> for Effect {
+    fn from(ConfirmRange { channel, first, count }: ConfirmRange) -> Effect {
+        Effect::Confirm { channel, first, count }
+    }
+}
+
+/// Publishes that wait for their confirms, by the level that they wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Confirms([Vec<ConfirmRange>; Level::ALL.len()]);
+
+impl Confirms {
+    /// Those of one level, in the order of the log.
+    #[inline]
+    pub(crate) fn at(&mut self, level: Level) -> &mut Vec<ConfirmRange> {
+        &mut self.0[level as usize]
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ConfirmRange> {
+        self.0.iter().flatten()
+    }
+
+    /// All of them, by level.
+    pub(crate) fn into_all(self) -> impl Iterator<Item = ConfirmRange> {
+        self.0.into_iter().flatten()
+    }
+
+    /// A channel wants to hear of nothing any more.
+    pub(crate) fn forget(&mut self, channel: ChannelKey) {
+        self.0.iter_mut().for_each(|ranges| ranges.retain(|range| range.channel != channel));
+    }
+}
+
 /// An entry that was proposed and is not applied yet.
 pub(crate) struct InFlight {
     pub(crate) index: LogIndex,
-    pub(crate) on_written: Vec<ConfirmRange>,
-    pub(crate) on_synced: Vec<ConfirmRange>,
+    pub(crate) confirms: Confirms,
     pub(crate) batches: Vec<BatchPlace>,
     /// Queues of which this entry settles something.
     pub(crate) settled: Vec<QueueId>,
@@ -82,7 +114,6 @@ pub(crate) struct InFlight {
     pub(crate) lowered: Vec<QueueId>,
     /// What comes off the value at risk once this entry is synced.
     pub(crate) values: Vec<(QueueId, u64)>,
-    pub(crate) written_done: bool,
     pub(crate) bytes: usize,
     /// Messages that this entry ends and that go elsewhere once it is applied.
     pub(crate) letters: Vec<DeadLetter>,
@@ -262,7 +293,7 @@ impl LeaderQueue {
     pub(crate) fn make_ready(&mut self, written: LogIndex) -> bool {
         let before = self.sink.counted;
         while let Some(batch) = self.sink.pending.get(self.sink.counted) {
-            if batch.level != Level::Written || batch.index > written || batch.has_priorities {
+            if batch.level.is_on_disk() || batch.index > written || batch.has_priorities {
                 break;
             }
             self.dispatch.add_ready(u64::from(batch.count));
@@ -315,14 +346,19 @@ pub(crate) struct Leader {
     pub(crate) builder: EntryBuilder,
     /// The machine version that it proposed last.
     pub(crate) raising: u32,
-    pub(crate) on_written: Vec<ConfirmRange>,
-    pub(crate) on_synced: Vec<ConfirmRange>,
+    /// What is confirmed with the entry being built.
+    pub(crate) confirms: Confirms,
     pub(crate) values: Vec<(QueueId, u64)>,
     /// The values at risk of all queues together: each may come close to what 64 bits hold.
     pub(crate) at_risk: u128,
     pub(crate) in_flight: VecDeque<InFlight>,
     pub(crate) in_flight_bytes: usize,
+    /// Up to where a majority has written the log, and confirms of that level are given.
     pub(crate) written: LogIndex,
+    /// The same of this member alone: written, and synced. Looked at once somebody asked for a level that
+    /// waits for no other member.
+    pub(crate) own: [LogIndex; 2],
+    pub(crate) confirms_alone: bool,
     pub(crate) dirty: Vec<QueueId>,
     pub(crate) settling: Vec<QueueId>,
     /// Queues whose next message waits for the watermark that the entry being built raises.
@@ -380,13 +416,14 @@ impl Leader {
             queues: FixedMap::default(),
             builder: EntryBuilder::default(),
             raising: 0,
-            on_written: Vec::new(),
-            on_synced: Vec::new(),
+            confirms: Confirms::default(),
             values: Vec::new(),
             at_risk: 0,
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
             written: LogIndex(0),
+            own: [LogIndex(0); 2],
+            confirms_alone: false,
             dirty: Vec::new(),
             settling: Vec::new(),
             raised: Vec::new(),
@@ -413,6 +450,38 @@ impl Leader {
             due: Vec::new(),
             postponed: VecDeque::new(),
             postponed_bytes: 0,
+        }
+    }
+
+    /// Answers once all that was taken in before is applied: with the entry being built, or the last
+    /// one that is on its way.
+    pub(crate) fn mark(&mut self, answer: Answer, effects: &mut Vec<Effect>) {
+        if !self.builder.is_empty() || !self.settling.is_empty() {
+            self.answers.push(answer);
+        } else if let Some((_, entry)) = self.held.back_mut() {
+            entry.answers.push(answer);
+        } else if let Some(entry) = self.in_flight.back_mut() {
+            entry.answers.push(answer);
+        } else {
+            effects.push(answer.into());
+        }
+    }
+
+    /// Has a publish confirmed once the entry being built has reached a level.
+    #[inline]
+    pub(crate) fn confirm_at(&mut self, level: Level, channel: ChannelKey, seq: u64) {
+        self.confirms_alone |= level.is_of_leader();
+        push_confirm(self.confirms.at(level), channel, seq);
+    }
+
+    /// Whether what is in flight at this index has reached a level, and is confirmed at it.
+    pub(crate) fn has_reached(&self, level: Level, index: LogIndex) -> bool {
+        match level {
+            Level::LeaderWritten => index <= self.own[0],
+            Level::LeaderSynced => index <= self.own[1],
+            Level::Written => index <= self.written,
+            // It would be applied.
+            Level::Synced => false,
         }
     }
 

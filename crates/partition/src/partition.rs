@@ -20,6 +20,7 @@ use crate::maintenance::Maintenance;
 use crate::outputs::{ClockAhead, Outputs, Ticket};
 use crate::peer::PeerFrame;
 use crate::predecessor::Predecessor;
+use crate::queue::Answer;
 use crate::repair::Repairs;
 use crate::replica::Replica;
 use crate::snapshot::Snapshots;
@@ -270,7 +271,12 @@ impl QueuePartition {
         let Some(leader) = &mut self.leader else { return };
         while leader.barriers.front().is_some_and(|b| b.0 <= ticket) {
             let (_, channel, request) = leader.barriers.pop_front().expect("there is a first");
-            cx.out.effects.push(Effect::Reply { channel, request, reply: Reply::Done });
+            let answer = Answer { channel, request, reply: Reply::Done };
+            // It is on this disk, and a confirm may have waited for less than those of a majority.
+            match self.replica.is_alone() {
+                true => cx.out.effects.push(answer.into()),
+                false => leader.mark(answer, &mut cx.out.effects),
+            }
         }
     }
 
@@ -288,6 +294,9 @@ impl QueuePartition {
         self.snapshot_turn(cx);
         self.repair_turn(cx);
         self.note_written(cx);
+        if self.leader.as_ref().is_some_and(|leader| leader.confirms_alone) {
+            self.note_own(cx);
+        }
         self.dispatch(cx);
         while self.carry_out_postponed(cx) || self.carry_out_early(cx) {
             self.dispatch(cx);
@@ -347,14 +356,12 @@ impl QueuePartition {
         let (data, batches) = leader.builder.finish(now_ms.max(self.queues.time_ms()));
         let entry = InFlight {
             index: LogIndex(0),
-            on_written: std::mem::take(&mut leader.on_written),
-            on_synced: std::mem::take(&mut leader.on_synced),
+            confirms: std::mem::take(&mut leader.confirms),
             values: std::mem::take(&mut leader.values),
             batches,
             settled,
             raised: std::mem::take(&mut leader.raised),
             lowered: std::mem::take(&mut leader.lowered),
-            written_done: false,
             bytes: data.len(),
             letters: std::mem::take(&mut leader.letters),
             answers: std::mem::take(&mut leader.answers),
@@ -438,10 +445,8 @@ impl QueuePartition {
         }
         let done = leader.in_flight.pop_front().expect("there is a first");
         leader.in_flight_bytes -= done.bytes;
-        if !done.written_done {
-            confirm(done.on_written, &mut cx.out.effects);
-        }
-        confirm(done.on_synced, &mut cx.out.effects);
+        // Committed is as much as any level asks for.
+        cx.out.effects.extend(done.confirms.into_all().map(Effect::from));
         cx.out.effects.extend(done.letters.into_iter().map(|letter| Effect::DeadLetter(Box::new(letter))));
         cx.out.effects.extend(done.answers.into_iter().map(Effect::from));
         for (id, value) in done.values {
@@ -500,6 +505,23 @@ impl QueuePartition {
         }
     }
 
+    /// Entries that the leader has: confirms that wait for nobody else.
+    #[cold]
+    fn note_own(&mut self, cx: &mut Context<'_>) {
+        let Some(leader) = &mut self.leader else { return };
+        let synced = self.replica.group().status().persisted;
+        // Nobody reports a write that nobody waits for.
+        let now = [self.replica.own_written().max(synced), synced];
+        for (at, level) in [Level::LeaderWritten, Level::LeaderSynced].into_iter().enumerate() {
+            let before = leader.own[at];
+            leader.own[at] = before.max(now[at]);
+            let from = leader.in_flight.partition_point(|entry| entry.index <= before);
+            for entry in leader.in_flight.range_mut(from..).take_while(|entry| entry.index <= now[at]) {
+                cx.out.effects.extend(entry.confirms.at(level).drain(..).map(Effect::from));
+            }
+        }
+    }
+
     /// Written entries: confirms and deliveries that wait for no sync.
     fn note_written(&mut self, cx: &mut Context<'_>) {
         let Some(leader) = &mut self.leader else { return };
@@ -507,14 +529,11 @@ impl QueuePartition {
         if written <= leader.written {
             return;
         }
+        let from = leader.in_flight.partition_point(|entry| entry.index <= leader.written);
         leader.written = written;
-        for entry in leader.in_flight.iter_mut().take_while(|e| e.index <= written) {
-            if entry.written_done {
-                continue;
-            }
-            entry.written_done = true;
-            confirm(std::mem::take(&mut entry.on_written), &mut cx.out.effects);
-            for batch in entry.batches.iter().filter(|b| b.level == Level::Written) {
+        for entry in leader.in_flight.range_mut(from..).take_while(|e| e.index <= written) {
+            cx.out.effects.extend(entry.confirms.at(Level::Written).drain(..).map(Effect::from));
+            for batch in entry.batches.iter().filter(|b| !b.level.is_on_disk()) {
                 for id in &batch.targets {
                     if let Some(queue) = leader.queues.get_mut(id)
                         && queue.make_ready(written)
@@ -540,12 +559,9 @@ impl QueuePartition {
             leader.leave_unanswered(&mut cx.out.effects);
             // Publishes may yet be committed by the next leader: it is told them again.
             let term = leader.term.0 as u32;
-            let mut gone = std::mem::take(&mut leader.on_written);
-            gone.append(&mut leader.on_synced);
-            for entry in leader.in_flight.drain(..).chain(leader.held.drain(..).map(|h| h.1)) {
-                gone.extend(entry.on_written);
-                gone.extend(entry.on_synced);
-            }
+            let in_log = leader.in_flight.drain(..).chain(leader.held.drain(..).map(|held| held.1));
+            let in_log = in_log.flat_map(|entry| entry.confirms.into_all());
+            let gone = std::mem::take(&mut leader.confirms).into_all().chain(in_log);
             for ConfirmRange { channel, first, count } in gone {
                 cx.out.effects.push(Effect::Returned { channel, first, count, term });
             }
@@ -613,11 +629,5 @@ impl QueuePartition {
     /// Whether a channel's publishes are remembered here.
     pub fn knows_publisher(&self, channel: ChannelKey) -> bool {
         self.queues.publishers.contains_key(&channel)
-    }
-}
-
-fn confirm(ranges: Vec<ConfirmRange>, effects: &mut Vec<Effect>) {
-    for ConfirmRange { channel, first, count } in ranges {
-        effects.push(Effect::Confirm { channel, first, count });
     }
 }

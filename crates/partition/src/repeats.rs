@@ -3,7 +3,7 @@
 //! Invariant: a publish that comes again is confirmed only if the log has it, no sooner than that is safe, and
 //! never taken in twice. Where nobody knows, it is refused.
 
-use crate::command::{Effect, Publish, Target};
+use crate::command::{Durability, Effect, Level, Publish, Target};
 use crate::leader::{ConfirmRange, InFlight, Leader, push_confirm};
 use crate::machine::{FixedMap, Queues};
 use crate::partition::{Context, QueuePartition};
@@ -36,19 +36,37 @@ pub(crate) fn note_taken(leader: &mut Leader, seq: u64) {
     leader.last_publisher.1.publisher.take(seq, || runs_max(publishers));
 }
 
-/// Confirms a publish whose message is there already, no earlier than that is safe.
-pub(crate) fn confirm_repeat(leader: &mut Leader, channel: ChannelKey, seq: u64, effects: &mut Vec<Effect>) {
-    let waits_with = if !leader.builder.is_empty() {
-        Some(&mut leader.on_synced)
-    } else if let Some((_, entry)) = leader.held.back_mut() {
-        Some(&mut entry.on_synced)
-    } else {
-        leader.in_flight.back_mut().map(|entry| &mut entry.on_synced)
-    };
-    match waits_with {
-        Some(confirms) => push_confirm(confirms, channel, seq),
-        None => effects.push(Effect::Confirm { channel, first: seq, count: 1 }),
+/// Confirms a publish whose message is there already, once that has reached a level: with the last entry of
+/// the log, so that it stays ahead of what its channel publishes later.
+pub(crate) fn confirm_repeat(
+    leader: &mut Leader,
+    level: Level,
+    (channel, seq): (ChannelKey, u64),
+    effects: &mut Vec<Effect>,
+) {
+    if !leader.builder.is_empty() {
+        return leader.confirm_at(level, channel, seq);
     }
+    leader.confirms_alone |= level.is_of_leader();
+    if let Some((_, entry)) = leader.held.back_mut() {
+        return push_confirm(entry.confirms.at(level), channel, seq);
+    }
+    let waits = |leader: &Leader, entry: &InFlight| !leader.has_reached(level, entry.index);
+    if leader.in_flight.back().is_some_and(|entry| waits(leader, entry)) {
+        let entry = leader.in_flight.back_mut().expect("looked at above");
+        return push_confirm(entry.confirms.at(level), channel, seq);
+    }
+    effects.push(Effect::Confirm { channel, first: seq, count: 1 });
+}
+
+/// The level at which a publish is confirmed that comes again: what it asks for, where that is fixed.
+fn level_asked(publish: &Publish) -> Level {
+    let asked = |target: &Target| match target.durability {
+        Durability::Level(level) => level,
+        // It was a matter of what else was at risk then.
+        Durability::Selective { .. } => Level::Synced,
+    };
+    publish.targets.iter().map(asked).fold(Level::LeaderWritten, Level::with)
 }
 
 /// Whether a publish that was taken in is to be confirmed yet.
@@ -56,9 +74,9 @@ fn is_awaited(leader: &Leader, publish: &Publish) -> bool {
     let (channel, seq) = (publish.channel, publish.publish_seq);
     let holds =
         |range: &ConfirmRange| range.channel == channel && (range.first..range.first + range.count).contains(&seq);
-    let in_entry = |entry: &InFlight| entry.on_written.iter().chain(&entry.on_synced).any(holds);
+    let in_entry = |entry: &InFlight| entry.confirms.iter().any(holds);
     let closings = || publish.targets.iter().filter_map(|to| leader.queues.get(&to.queue)?.closing.as_ref());
-    leader.on_written.iter().chain(&leader.on_synced).any(holds)
+    leader.confirms.iter().any(holds)
         || leader.held.iter().any(|(_, entry)| in_entry(entry))
         || leader.in_flight.iter().any(in_entry)
         || closings().any(|closing| closing.confirms.iter().any(|held| (held.channel, held.seq) == (channel, seq)))
@@ -80,7 +98,7 @@ impl QueuePartition {
         if !is_awaited(leader, publish) {
             match self.queues.publishers.get(&channel).is_some_and(|known| known.has(first)) {
                 true => cx.out.effects.push(Effect::Confirm { channel, first, count: 1 }),
-                false => confirm_repeat(leader, channel, first, &mut cx.out.effects),
+                false => confirm_repeat(leader, level_asked(publish), (channel, first), &mut cx.out.effects),
             }
         }
         true
@@ -90,13 +108,9 @@ impl QueuePartition {
     /// publishes it again. Confirmed meanwhile, it would be confirmed ahead of what was confirmed in vain.
     pub(crate) fn forget_confirms(&mut self, channel: ChannelKey) {
         let Some(leader) = self.leader.as_deref_mut() else { return };
-        let forget = |confirms: &mut Vec<ConfirmRange>| confirms.retain(|range| range.channel != channel);
-        forget(&mut leader.on_written);
-        forget(&mut leader.on_synced);
-        for entry in leader.held.iter_mut().map(|(_, entry)| entry).chain(&mut leader.in_flight) {
-            forget(&mut entry.on_written);
-            forget(&mut entry.on_synced);
-        }
+        leader.confirms.forget(channel);
+        let entries = leader.held.iter_mut().map(|(_, entry)| entry).chain(&mut leader.in_flight);
+        entries.for_each(|entry| entry.confirms.forget(channel));
     }
 
     /// Answers a publish behind which others were taken in, and of which nobody knows that it was: it was

@@ -33,6 +33,9 @@ const MEMBERSHIP_MARK: u8 = 0xFE;
 /// A follower that needs more files of the log than this gets a snapshot.
 const FOLLOWER_LAG_FILES_MAX: u32 = 4;
 
+/// See [`Replica::is_unspared`].
+const UNSPARED_TICKS: u32 = 2;
+
 /// A write under way.
 struct Write {
     ticket: Ticket,
@@ -108,6 +111,8 @@ pub struct Replica {
     is_halt_told: bool,
     /// For the operator, with the next turn.
     refused_images: Vec<ImageRefused>,
+    /// Ticks in a row at which this leader had no member to spare.
+    unspared_ticks: u32,
 }
 
 /// A record of the log that says what a member knows of its group's term.
@@ -158,6 +163,7 @@ impl Replica {
             frames: Vec::new(),
             is_halt_told: false,
             refused_images: Vec::new(),
+            unspared_ticks: 0,
         }
     }
 
@@ -212,6 +218,11 @@ impl Replica {
     /// Bytes appended since the start.
     pub fn appended_in_all(&self) -> u64 {
         self.appended_in_all
+    }
+
+    /// Whether it is the only one with a vote.
+    pub fn is_alone(&self) -> bool {
+        self.voters.len() == 1 && !self.is_joint
     }
 
     /// Whether this member leads.
@@ -271,9 +282,7 @@ impl Replica {
         if self.written_term != status.term || status.role != Role::Leader {
             return LogIndex(0);
         }
-        // In the middle of a change a majority of those before is needed as well: members who do not
-        // know of it yet elect without the others.
-        if self.is_joint {
+        if self.lacks_spare(status.term) {
             return status.commit;
         }
         let voters = &self.voters;
@@ -281,14 +290,29 @@ impl Replica {
         if let [_] = voters.as_slice() {
             return self.written.get(&self.node).copied().unwrap_or_default();
         }
-        // Who may have forgotten something is no spare: it would be missing at an election.
-        if self.group.active_voters().saturating_sub(self.doubtful.count(status.term)) <= majority {
-            return status.commit;
-        }
         let mut indexes: Vec<LogIndex> =
             voters.iter().map(|v| self.written.get(v).copied().unwrap_or_default()).collect();
         indexes.sort_unstable_by(|a, b| b.cmp(a));
         indexes.get(majority - 1).copied().unwrap_or_default()
+    }
+
+    /// Whether a leader of several members has none beyond a majority.
+    fn lacks_spare(&self, term: Term) -> bool {
+        // In the middle of a change a majority of those before is needed as well: members who do not
+        // know of it yet elect without the others.
+        if self.is_joint {
+            return true;
+        }
+        let (voters, majority) = (self.voters.len(), self.voters.len() / 2 + 1);
+        // Who may have forgotten something is no spare: it would be missing at an election.
+        voters > 1 && self.group.active_voters().saturating_sub(self.doubtful.count(term)) <= majority
+    }
+
+    /// Whether what waits for *written* waits for the disks of a majority, as this leader has had no member to
+    /// spare for two ticks. Right after it looked who is there it counts those who answered since, so the
+    /// moment alone says little.
+    pub fn is_unspared(&self) -> bool {
+        self.unspared_ticks >= UNSPARED_TICKS
     }
 
     /// A write was handed to the operating system; `bodies` are the places of its entries.
@@ -370,6 +394,8 @@ impl Replica {
     /// A tick went by.
     pub fn tick(&mut self) {
         self.group.tick();
+        let lacks_spare = self.is_leader() && self.lacks_spare(self.group.status().term);
+        self.unspared_ticks = if lacks_spare { self.unspared_ticks.saturating_add(1) } else { 0 };
         self.ask_for_memory();
     }
 

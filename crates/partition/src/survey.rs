@@ -55,6 +55,8 @@ pub struct PartitionFigures {
     /// All copies, in the order of their nodes; of those on other nodes only the leader knows how
     /// far they are.
     pub copies: Vec<CopyFigures>,
+    /// This node leads it without a copy to spare: *written* waits for the disks of a majority.
+    pub is_unspared: bool,
     /// Bytes of entries that this node appended since its start.
     pub appended_bytes: u64,
     /// Bytes of its extents: what was copied out of the log.
@@ -124,6 +126,7 @@ impl QueuePartition {
             committed: status.commit.0,
             applied: status.applied.0,
             copies,
+            is_unspared: replica.is_leader() && replica.is_unspared(),
             appended_bytes: replica.appended_in_all(),
             extent_bytes: sum(|extent| extent.bytes),
             extent_messages: (sum(|extent| extent.messages), sum(|extent| extent.live)),

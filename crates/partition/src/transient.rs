@@ -18,7 +18,7 @@ mod queue;
 mod scheduled;
 
 use crate::closing::{Closing, HeldConfirm};
-use crate::command::{Command, Disposition, Effect, Message, Outlets, Publish, Reply, RequestId};
+use crate::command::{Command, Disposition, Effect, Level, Message, Outlets, Publish, Reply, RequestId};
 use crate::entry::Reason;
 use crate::life::Timers;
 use crate::machine::FixedMap;
@@ -307,7 +307,10 @@ impl TransientQueues {
             0 => {}
             _ if intake.is_refused => effects.push(Effect::Refuse { channel, first: seq, count: 1 }),
             _ if intake.closing.is_empty() => push_confirm(effects, channel, seq),
-            _ => self.confirm(HeldConfirm { channel, seq, closing: intake.closing }, effects),
+            _ => {
+                let held = HeldConfirm { channel, seq, level: Level::Written, closing: intake.closing };
+                self.confirm(held, effects);
+            }
         }
         if self.open.len() >= BATCH_BYTES_MAX || self.open_messages >= BATCH_MESSAGES_MAX {
             self.close_batch();

@@ -277,7 +277,7 @@ fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
         "84 129.0",                        // A number with an idle byte.
         "35 9 5 2 2 2 2",                  // A second flag of a get.
         "36 5 2 2 2 2 1 1 4",              // A fifth outcome.
-        "32 2 2 2 1 0 0 1 5 3 0 0 0 0",    // A fourth rule.
+        "32 2 2 2 1 0 0 1 5 11 0 0 0 0",   // A sixth rule.
         "32 2 2 2 1 0 0 1 5 9 0 0 0 0",    // A bit beside the rules.
         "67 9 2 2 2 11",                   // An eleventh answer.
         "11",
@@ -383,8 +383,7 @@ fn short() -> impl Strategy<Value = Bytes> {
 
 fn target() -> impl Strategy<Value = Target> {
     let durability = prop_oneof![
-        Just(Durability::Level(Level::Written)),
-        Just(Durability::Level(Level::Synced)),
+        (0..Level::ALL.len()).prop_map(|at| Durability::Level(Level::ALL[at])),
         number().prop_map(|value| Durability::Selective { value }),
     ];
     let selective = (number(), number()).prop_map(|(cap, interval_ms)| Selective { cap, interval_ms });

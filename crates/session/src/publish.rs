@@ -447,7 +447,11 @@ pub(super) fn send(
 ) -> Result<(), ChannelError> {
     let channel = if publish.publish_seq == 0 { broker::ChannelKey::NOBODY } else { key };
     let asks = route.needs != Needs::default() && traits::may_ask(&publish.properties);
-    let level = if asks && route.needs.durability { traits::level(&publish.properties)? } else { None };
+    let level = match asks && route.needs.durability {
+        true if route.needs.majority => traits::level(&publish.properties)?.map(Level::of_majority),
+        true => traits::level(&publish.properties)?,
+        false => None,
+    };
     if asks && route.groups.len() > 1 {
         // A message that is wrong for one of its queues goes to none of them: all are asked before
         // the first one has it.
@@ -520,6 +524,8 @@ pub(super) fn fill_route(route: &mut Route, targets: &[RouteTarget], topology: &
 fn add_target(route: &mut Route, target: &RouteTarget, topology: &Topology) {
     let (mut selective, mut header) = (None, None);
     let durability = match target.durability {
+        DurabilityLevel::LeaderWritten => Durability::Level(Level::LeaderWritten),
+        DurabilityLevel::LeaderSynced => Durability::Level(Level::LeaderSynced),
         DurabilityLevel::Memory | DurabilityLevel::Written => Durability::Level(Level::Written),
         DurabilityLevel::Synced => Durability::Level(Level::Synced),
         DurabilityLevel::Selective => {
@@ -529,6 +535,7 @@ fn add_target(route: &mut Route, target: &RouteTarget, topology: &Topology) {
     };
     route.needs.durability |= target.durability != DurabilityLevel::Memory;
     route.needs.value |= header.is_some();
+    route.needs.majority |= route.needs.durability && !topology.chooses_durability();
     let target_of = Target { queue: target.queue, durability, selective };
     match route.groups.iter_mut().find(|group| group.partition == target.partition) {
         Some(group) => {
@@ -545,7 +552,7 @@ fn add_target(route: &mut Route, target: &RouteTarget, topology: &Topology) {
 
 fn selective_of(queue: QueueId, topology: &Topology) -> (Option<Selective>, Option<broker::topology::Name>) {
     let queue = topology.queue(queue).expect("a route leads to queues that exist, under the same lock");
-    let broker::topology::Durability::Selective(bounds) = &queue.shape.settings.durability else {
+    let broker::topology::Durability::Selective(bounds) = queue.durability() else {
         unreachable!("the level of a route's target is that of its queue");
     };
     let cap = bounds.value.as_ref().map_or(u64::MAX, |value| value.cap);

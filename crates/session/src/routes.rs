@@ -19,6 +19,8 @@ const ROUTES_MAX: usize = 8;
 pub(super) struct Needs {
     /// A queue on the way has a level of its own that the header `x-durability` may change.
     pub(super) durability: bool,
+    /// Not all nodes know the levels of the leader alone: whoever asks for one gets that of a majority.
+    pub(super) majority: bool,
     /// A queue on the way sums up a header's value.
     pub(super) value: bool,
 }

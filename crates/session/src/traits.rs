@@ -177,8 +177,11 @@ pub(super) fn level(properties: &[u8]) -> Result<Option<Level>, ChannelError> {
     match header.as_string() {
         Some(b"synced") => Ok(Some(Level::Synced)),
         Some(b"written") => Ok(Some(Level::Written)),
+        Some(b"leader-synced") => Ok(Some(Level::LeaderSynced)),
+        Some(b"leader-written") => Ok(Some(Level::LeaderWritten)),
         _ => {
-            let text = format!("header '{DURABILITY_HEADER}' must be the string 'synced' or 'written'");
+            let words = "'synced', 'written', 'leader-synced' or 'leader-written'";
+            let text = format!("header '{DURABILITY_HEADER}' must be the string {words}");
             Err(refused(ReplyCode::PreconditionFailed, text))
         }
     }
@@ -323,6 +326,9 @@ mod tests {
     fn a_message_chooses_between_two_levels_and_no_other() {
         assert_eq!(level(&with_headers(&[("x-durability", text("written"))])).unwrap(), Some(Level::Written));
         assert_eq!(level(&with_headers(&[("x-durability", text("synced"))])).unwrap(), Some(Level::Synced));
+        let of_leader = |word| level(&with_headers(&[("x-durability", text(word))])).unwrap();
+        assert_eq!(of_leader("leader-synced"), Some(Level::LeaderSynced));
+        assert_eq!(of_leader("leader-written"), Some(Level::LeaderWritten));
         assert_eq!(level(&with_headers(&[("a", text("x-durability"))])).unwrap(), None);
         let wrong = level(&with_headers(&[("x-durability", text("maybe"))])).unwrap_err();
         assert_eq!(wrong.code, ReplyCode::PreconditionFailed);

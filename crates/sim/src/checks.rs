@@ -57,6 +57,10 @@ pub fn violated(checker: &str, what: &str) -> ! {
 pub enum Asked {
     /// No confirm.
     Nothing,
+    /// Confirm once the leader has written it.
+    LeaderWritten,
+    /// Confirm once the leader has synced it.
+    LeaderSynced,
     /// Confirm once written.
     Written,
     /// Confirm once synced.
@@ -98,6 +102,11 @@ pub struct Published {
     /// Members that may have forgotten it, a bit each: they lost power since it was published and
     /// before it was committed, or had not caught up by then with what they lost before.
     pub forgotten_by: u64,
+    /// The leader that confirmed it, where it was not committed by then.
+    pub confirmed_by: Option<NodeId>,
+    /// It was confirmed by its leader alone, and another one came to lead without it, or the same one that
+    /// had lost power before it was synced.
+    pub is_superseded: bool,
     /// Its queues had one with its key, so that it was confirmed and dropped.
     pub repeats: bool,
     /// It asked an exchange to let it wait.
@@ -349,14 +358,31 @@ impl Checks {
         }
         let has = self.groups[group].published_on(node);
         let is_lost = |id: &u64| self.published[*id as usize].group == group && !has.contains(id);
-        let open = &mut self.open;
-        self.at_risk.retain(|id| {
-            let is_lost = is_lost(id);
-            if is_lost {
-                open.remove(id);
-            }
-            !is_lost
-        });
+        let lost: Vec<u64> = self.at_risk.iter().copied().filter(is_lost).collect();
+        for id in lost {
+            self.at_risk.remove(&id);
+            self.open.remove(&id);
+            self.lost_to(id, node);
+        }
+    }
+
+    /// A leader lacks a message that another one, or itself in an earlier term, has confirmed.
+    fn lost_to(&mut self, id: u64, node: NodeId) {
+        let published = &mut self.published[id as usize];
+        let by = published.confirmed_by;
+        let is_other = by != Some(node);
+        let is_superseded = match published.asked {
+            Asked::LeaderSynced => is_other,
+            Asked::LeaderWritten => is_other || by.is_some_and(|by| published.forgotten_by & bit(by) != 0),
+            // By what members may have forgotten: see `finish`.
+            _ => return,
+        };
+        if !is_superseded {
+            let asked = published.asked;
+            violated("lost", &format!("{node} confirmed message {id} ({asked:?}), leads on, and does not have it"));
+        }
+        published.is_superseded = true;
+        self.figures.superseded += 1;
     }
 
     /// An entry was appended to a node's log.
@@ -382,6 +408,9 @@ impl Checks {
                 model.commit(index.0, body, &self.published, &self.settle_asked, &self.ends, &mut found);
             },
         );
+        if !found.is_empty() {
+            self.settle_repeats(group);
+        }
         for found in found {
             match found {
                 Found::Committed(id) => {
@@ -404,6 +433,22 @@ impl Checks {
                     }
                 }
             }
+        }
+    }
+
+    /// What was confirmed as a repeat of what was not committed by then: that may be so now.
+    fn settle_repeats(&mut self, group: usize) {
+        let is_excused = |queue: QueueId| self.ends.excuses(queue);
+        let is_known = |id: &u64| {
+            let published = &self.published[*id as usize];
+            published.group == group && published.key.is_some() && self.models[group].knows(published, &is_excused)
+        };
+        let known: Vec<u64> = self.at_risk.iter().copied().filter(is_known).collect();
+        for id in known {
+            self.at_risk.remove(&id);
+            self.open.remove(&id);
+            self.published[id as usize].repeats = true;
+            self.figures.repeats += 1;
         }
     }
 
@@ -434,7 +479,7 @@ impl Checks {
         match effect {
             Effect::Confirm { channel, first, count } => {
                 for seq in *first..*first + *count {
-                    self.confirmed(*channel, seq);
+                    self.confirmed(said, *channel, seq);
                 }
             }
             // With the office of a leader its consumers end too.
@@ -555,7 +600,7 @@ impl Checks {
         }
     }
 
-    fn confirmed(&mut self, channel: ChannelKey, seq: u64) {
+    fn confirmed(&mut self, said: Said, channel: ChannelKey, seq: u64) {
         if is_dead_letter_channel(channel) {
             return;
         }
@@ -595,6 +640,18 @@ impl Checks {
         }
         if published.asked == Asked::Synced && !asks_less {
             violated("confirm", &format!("message {id} was confirmed as synced and is not committed"));
+        }
+        let (by, last) = (self.groups[group].leader_of(said.term), self.groups[group].last_leader());
+        published.confirmed_by = by;
+        let is_of_leader = matches!(published.asked, Asked::LeaderWritten | Asked::LeaderSynced);
+        if is_of_leader {
+            self.figures.by_leaders += 1;
+            // Said by one that does not know yet that it leads no more.
+            if let Some((_, leader)) = last.filter(|(term, _)| *term > said.term)
+                && !self.groups[group].published_on(leader).contains(&id)
+            {
+                return self.lost_to(id, leader);
+            }
         }
         self.at_risk.insert(id);
         if let Asked::Selective { .. } = published.asked {
@@ -679,14 +736,14 @@ impl Checks {
         for (id, published) in self.published.iter().enumerate() {
             let is_gone = published.targets.iter().all(|queue| self.ends.excuses(*queue));
             if published.confirmed && !published.committed && !published.repeats && !published.is_nowhere && !is_gone {
-                if !self.is_at_mercy(id as u64) {
+                if !self.is_at_mercy(id as u64) && !published.is_superseded {
                     let what = format!(
                         "message {id} was confirmed ({:?}) and is gone, and only members {:b} can have forgotten it",
                         published.asked, published.forgotten_by
                     );
                     violated("lost", &what);
                 }
-                self.figures.lost_with_power += 1;
+                self.figures.lost_with_power += u64::from(!published.is_superseded);
             }
         }
         for model in &self.models {

@@ -31,6 +31,10 @@ const REFUSALS_MAX: u32 = 20;
 /// How a queue keeps its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeping {
+    /// Confirm once the leader has written it.
+    LeaderWritten,
+    /// Confirm once the leader has synced it.
+    LeaderSynced,
     /// Confirm once written.
     Written,
     /// Confirm once synced.
@@ -726,26 +730,31 @@ fn compose(
 ) -> (Command, u64) {
     let Way { exchange, routing_key, asked_ms, chosen } = way;
     let value = random.between(1, 40);
-    let mut asked = Asked::Written;
+    let (mut level, mut is_selective) = (Level::LeaderWritten, false);
     let targets = chosen.iter().map(|queue| {
         let (durability, selective) = match queue.keeping {
+            Keeping::LeaderWritten => (Durability::Level(Level::LeaderWritten), None),
+            Keeping::LeaderSynced => (Durability::Level(Level::LeaderSynced), None),
             Keeping::Written => (Durability::Level(Level::Written), None),
             Keeping::Synced => (Durability::Level(Level::Synced), None),
             Keeping::Selective(rule) => (Durability::Selective { value }, Some(rule)),
         };
+        level = level.with(match durability {
+            Durability::Level(level) => level,
+            Durability::Selective { .. } => Level::Written,
+        });
+        is_selective |= selective.is_some();
         Target { queue: queue.id, durability, selective }
     });
     let targets = targets.collect();
-    for queue in &chosen {
-        match queue.keeping {
-            Keeping::Synced => asked = Asked::Synced,
-            Keeping::Selective(_) if asked == Asked::Written => asked = Asked::Selective { value },
-            _ => {}
-        }
-    }
-    if seq == 0 {
-        asked = Asked::Nothing;
-    }
+    let asked = match level {
+        _ if seq == 0 => Asked::Nothing,
+        Level::LeaderWritten => Asked::LeaderWritten,
+        Level::LeaderSynced => Asked::LeaderSynced,
+        Level::Written if is_selective => Asked::Selective { value },
+        Level::Written => Asked::Written,
+        Level::Synced => Asked::Synced,
+    };
     let id = checks.next_id();
     let body = body_of(id, bytes);
     let mut varied = (Bytes::from_static(&[0x10, 0, 2]), 0);
@@ -774,6 +783,8 @@ fn compose(
         confirmed: false,
         committed: false,
         forgotten_by: 0,
+        confirmed_by: None,
+        is_superseded: false,
         repeats: false,
         waited_ms: asked_ms.filter(|ms| *ms > 0),
         is_nowhere: false,

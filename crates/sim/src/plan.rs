@@ -123,6 +123,9 @@ pub struct Options {
     /// With sessions and more than three nodes, where it has to be: quorum queues live in partitions with
     /// members on three of the nodes, which come to be with the first of them.
     pub pools: bool,
+    /// Queues that would be written are confirmed by their leaders alone, as written or as synced. Not with
+    /// turnover, where what a queue asked for may be gone with it, nor with members that change.
+    pub levels: bool,
 }
 
 impl Default for Options {
@@ -142,6 +145,7 @@ impl Default for Options {
             mapped: false,
             spread: false,
             pools: false,
+            levels: false,
         }
     }
 }
@@ -195,6 +199,8 @@ impl Plan {
                     .map(|_| {
                         let keeping = match random.below(10) {
                             0..5 => Keeping::Synced,
+                            5..8 if options.levels && random.chance(50) => Keeping::LeaderWritten,
+                            5..8 if options.levels => Keeping::LeaderSynced,
                             5..8 => Keeping::Written,
                             _ => {
                                 let cap = random.between(50, 400);

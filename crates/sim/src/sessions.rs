@@ -262,6 +262,7 @@ impl Sessions {
         let kept: Vec<String> = (0..KEPT).map(|number| format!("k.{number}")).collect();
         let mut ledger = Ledger::new(kept.clone());
         ledger.has_full_sockets = random.chance(40);
+        ledger.has_levels = options.levels;
         let sizes = if ledger.has_full_sockets { Sizes::small(&mut random) } else { Sizes::ample() };
         ledger.leaders_move = options.nodes > 1;
         Sessions {

@@ -26,8 +26,9 @@ pub(crate) fn by_partition(targets: &[RouteTarget], chosen: Level) -> Groups {
     let mut groups = Groups::new();
     for target in targets {
         let level = match target.durability {
-            DurabilityLevel::Memory | DurabilityLevel::Written => Level::Written,
-            DurabilityLevel::Synced | DurabilityLevel::Selective => chosen,
+            // Whoever waits for the confirm gives up its own copy with it, which a change of leaders must not lose.
+            DurabilityLevel::Memory | DurabilityLevel::LeaderWritten | DurabilityLevel::Written => Level::Written,
+            DurabilityLevel::LeaderSynced | DurabilityLevel::Synced | DurabilityLevel::Selective => chosen,
         };
         let at = Target { queue: target.queue, durability: Durability::Level(level), selective: None };
         match groups.iter_mut().find(|(id, _)| *id == target.partition) {

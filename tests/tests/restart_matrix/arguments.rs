@@ -137,6 +137,12 @@ pub(crate) fn rows() -> Vec<Row> {
         argument("x-durability=synced", vec![("x-durability", "synced".into())], Some("written".into())).ours(),
         argument("x-durability=written", vec![("x-durability", "written".into())], Some("synced".into())).ours(),
         argument(
+            "x-durability=leader-synced",
+            vec![("x-durability", "leader-synced".into())],
+            Some("leader-written".into()),
+        )
+        .ours(),
+        argument(
             "x-durability=selective",
             vec![
                 ("x-durability", "selective".into()),

@@ -7,7 +7,7 @@
 use super::active::SingleActive;
 use super::dedup::DedupRule;
 use super::levels::LevelRule;
-use crate::topology::Name;
+use crate::topology::{Durability, Name};
 
 /// RabbitMQ's delivery limit of a quorum queue that says nothing.
 pub const DELIVERY_LIMIT_DEFAULT: u32 = 20;
@@ -100,6 +100,9 @@ pub struct Rules {
     pub single_active: Option<SingleActive>,
     /// Whether it takes messages of the same key in once.
     pub dedup: Option<DedupRule>,
+    /// When its confirms may go out, if anybody said so and it is durable: see
+    /// [`crate::topology::Queue::durability`]. No machine looks here.
+    pub durability: Option<Durability>,
 }
 
 impl Rules {
@@ -110,6 +113,7 @@ impl Rules {
                 declare_renews: self.declare_renews,
                 consumer_disconnected_timeout_ms: self.consumer_disconnected_timeout_ms,
                 target_group_size: self.target_group_size,
+                durability: self.durability.clone(),
                 ..Rules::default()
             }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use amqp::Table;
 
 use super::apply::{CommandReply, Effect};
+use super::cluster::NOT_YET_BY_ALL;
 use super::command::{Command, PutPolicy};
 use super::exchange::{Exchange, PREDECLARED};
 use super::name::Name;
@@ -175,6 +176,9 @@ impl Topology {
     fn put_policy(&mut self, put: &PutPolicy, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
         let wrong = |text: String| Refusal::precondition_failed(&format!("policy '{}': {text}", put.name));
         check_definition(&put.policy.definition, put.operator).map_err(|error| wrong(error.to_string()))?;
+        if !self.chooses_durability() && policy::names_durability(&put.policy.definition) {
+            return Err(wrong(format!("a level of durability {NOT_YET_BY_ALL}")));
+        }
         let policies = policies_of(self.vhost_mut(put.vhost)?, put.operator);
         if policies.len() >= POLICIES_MAX && !policies.contains_key(&put.name) {
             return Err(wrong(format!("limit of {POLICIES_MAX} is reached")));
@@ -352,12 +356,13 @@ impl Topology {
             if rules == queue.rules {
                 continue;
             }
+            effects.push(Effect::QueueRulesChanged { id, partition: queue.partition });
             let known = shared.iter().rev().take(SHARED_RULES_TRIED).find(|known| **known == rules).cloned();
-            queue.rules = known.unwrap_or_else(|| {
+            let rules = known.unwrap_or_else(|| {
                 shared.push(rules.clone());
                 rules
             });
-            effects.push(Effect::QueueRulesChanged { id, partition: queue.partition });
+            self.queues.set_rules(at, rules);
         }
     }
 }

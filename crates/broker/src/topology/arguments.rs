@@ -106,7 +106,7 @@ const MASTER_LOCATORS: &[&str] = &["client-local", "random", "min-masters"];
 const OVERFLOWS: &[&str] = &["drop-head", "reject-publish", "reject-publish-dlx"];
 const STRATEGIES: &[&str] = &["at-most-once", "at-least-once"];
 const MODES: &[&str] = &["default", "lazy"];
-const LEVELS: &[&str] = &["synced", "written", "selective"];
+pub(super) const LEVELS: &[&str] = &["synced", "written", "leader-synced", "leader-written", "selective"];
 const RETRIES: &[&str] = &["disabled", "all", "failed", "returned"];
 
 /// Queue arguments, in the order in which RabbitMQ validates them.
@@ -499,10 +499,14 @@ fn durability(resource: Resource<'_>, flags: Flags, arguments: &Table) -> Result
         };
     }
     let level = match arguments.get(DURABILITY) {
-        None => Durability::Synced,
-        Some(Value::LongString(word)) if &word[..] == b"synced" => Durability::Synced,
-        Some(Value::LongString(word)) if &word[..] == b"written" => Durability::Written,
-        Some(_) => return selective(resource, arguments).map(Durability::Selective),
+        Some(Value::LongString(word)) => {
+            let level = Durability::of_word(word, || selective(resource, arguments))?;
+            match level.expect("the rule of the argument lists the words") {
+                level @ Durability::Selective(_) => return Ok(level),
+                level => level,
+            }
+        }
+        _ => Durability::Synced,
     };
     let stray = [VALUE_HEADER, VALUE_CAP, INTERVAL_MS].into_iter().find(|k| arguments.get(k).is_some());
     stray.map_or(Ok(level), |key| refuse(key, "makes sense only with 'x-durability' = 'selective'"))

@@ -8,6 +8,7 @@ use amqp::Table;
 
 use super::apply::{Scope, binding_arguments};
 use super::binding::counted_bytes;
+use super::cluster::NOT_YET_BY_ALL;
 use super::command::{Binding, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind};
 use super::destination::Destination;
 use super::encoding::{self, TABLE_DEPTH_MAX};
@@ -15,7 +16,7 @@ use super::exchange::{self, Exchange};
 use super::exchange_type::{self, ExchangeType};
 use super::name::{NAME_BYTES_MAX, Name};
 use super::pools::Placement;
-use super::queue::{self, Queue, QueueCounts};
+use super::queue::{self, Queue, QueueCounts, QueueShape};
 use super::refusal::{Kind, Refusal, Resource};
 use super::scopes::Scopes;
 use super::settings::{ConsumerSettings, QueueType};
@@ -277,6 +278,7 @@ impl Topology {
         self.check_queue_limit(&command, Scope::Local)?;
         self.check_linked_exchange(actor, resource, declare.vhost, declare.arguments, "x-dead-letter-exchange")?;
         let shape = self.queue_shape(&command)?;
+        self.check_level(resource, &shape)?;
         let bytes = if declare.arguments.is_empty() { 0 } else { shape.counted_bytes() };
         self.check_argument_bytes(declare.vhost, bytes)?;
         self.check_dedicated(&command.name, &shape)?;
@@ -302,7 +304,21 @@ impl Topology {
         let arguments = self.completed(vhost, durable, false, auto_delete, arguments);
         let home = self.own_home().filter(|_| !durable);
         let declare = DeclareQueue { vhost, name, durable, exclusive: None, auto_delete, arguments, partition, home };
+        if declare.arguments.get("x-durability").is_some() && self.queues.find(vhost, &declare.name).is_none() {
+            let resource = queue::resource(&declare.name, self.vhost_name(vhost)?);
+            // What else is wrong with it is told when it is applied.
+            self.queue_shape(&declare).map_or(Ok(()), |shape| self.check_level(resource, &shape))?;
+        }
         Ok(Command::DeclareQueue(declare))
+    }
+
+    /// Whether every node knows the level that a new queue asks for. Asked before the log has the declare:
+    /// whoever applies that later works by the same version, or a later one.
+    fn check_level(&self, resource: Resource<'_>, shape: &QueueShape) -> Result<(), Refusal> {
+        match shape.settings.durability.level().is_of_leader() && !self.chooses_durability() {
+            true => Err(Refusal::invalid_argument(resource, "x-durability", NOT_YET_BY_ALL)),
+            false => Ok(()),
+        }
     }
 
     /// The arguments of a declare with the queue type spelled out.

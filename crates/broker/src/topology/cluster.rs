@@ -38,7 +38,8 @@ use crate::ids::{NodeNumber, PartitionId, PoolId};
 /// - 6: a quorum queue may ask for a partition of its own.
 /// - 7: queues that carry direct replies do not count towards a virtual host's limit.
 /// - 8: a node is forgotten as of what was looked at: not where another one was since.
-pub const MACHINE_VERSION: u32 = 8;
+/// - 9: policies choose levels of durability, and queues and messages those of their leader alone.
+pub const MACHINE_VERSION: u32 = 9;
 /// The version of a topology that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 /// The version from which on the map of partitions decides where queues may be.
@@ -47,6 +48,11 @@ pub(super) const MAP_DECIDES: u32 = 2;
 const KEEPS_ARGON2ID: u32 = 3;
 /// The version from which on queues of replies are none to a limit.
 const REPLIES_ARE_NO_QUEUES: u32 = 7;
+/// The version from which on policies choose levels of durability, and the leader's own are known.
+const CHOOSES_DURABILITY: u32 = 9;
+/// The end of a refusal.
+pub(super) const NOT_YET_BY_ALL: &str =
+    "cannot be chosen so before all nodes of the cluster run this version of leveret";
 
 /// Nodes that a cluster may ever have: one that is gone keeps its record.
 pub const NODES_EVER_MAX: usize = 1 << 12;
@@ -223,6 +229,12 @@ impl Topology {
     /// did for builds that all nodes may not have left behind yet.
     pub(super) fn counts_replies(&self) -> bool {
         self.machine_version < REPLIES_ARE_NO_QUEUES
+    }
+
+    /// Whether all nodes know the levels of durability that wait for the leader alone, and policies that
+    /// choose one.
+    pub fn chooses_durability(&self) -> bool {
+        self.machine_version >= CHOOSES_DURABILITY
     }
 
     /// The version that the topology's machine can be raised to, if that is above what it works by:

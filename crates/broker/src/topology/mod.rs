@@ -76,7 +76,9 @@ pub use message_facts::{HistoryId, MessageFacts, NoFacts, RouteRequest, stable_h
 pub use name::{NAME_BYTES_MAX, Name};
 pub use password::{ARGON2_SALT_BYTES, HASH_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, TooManySteps, WrongPattern};
-pub use policy::{ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition, is_unsupported_key};
+pub use policy::{
+    ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition, check_keys, is_unsupported_key,
+};
 pub use policy_plan::{PolicyPlan, PolicySurvey, Unplanned};
 pub use pools::{GROUP_SIZE_DEFAULT, POOL_PARTITIONS, POOL_PARTITIONS_OF_ALL, PlacedPartition, Placement};
 pub use queue::{QUEUES_MAX, Queue, QueueShape, REPLY_PREFIX, RouteTarget};

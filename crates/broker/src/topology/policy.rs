@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 
 use amqp::{Table, Value};
 
-use super::arguments::{self, DEDUPLICATION_WINDOW_MS_MAX, EXPIRY_MS_MAX, GROUP_SIZE_MAX};
+use super::arguments::{
+    self, DEDUPLICATION_WINDOW_MS_MAX, DURABILITY_INTERVAL_MS_MAX, EXPIRY_MS_MAX, GROUP_SIZE_MAX, LEVELS,
+};
 use super::name::{NAME_BYTES_MAX, Name};
 use super::pattern::Pattern;
 use super::settings::QueueType;
@@ -139,6 +141,8 @@ pub struct WrongDefinition {
 #[derive(Clone, Copy)]
 enum Rule {
     Name,
+    /// A name that is not empty.
+    NonEmpty,
     /// A whole number from the first to the second.
     Within(i64, i64),
     Bool,
@@ -181,6 +185,10 @@ const ANY: Rule = Rule::Within(0, i64::MAX);
 const OVERFLOWS: &[&str] = &["drop-head", "reject-publish", "reject-publish-dlx"];
 const LOCATORS: &[&str] = &["client-local", "balanced", "random", "least-leaders", "min-masters"];
 const RETRIES: &[&str] = &["disabled", "all", "failed", "returned"];
+const DURABILITY: &str = "durability";
+const VALUE_HEADER: &str = "durability-value-header";
+const VALUE_CAP: &str = "durability-value-cap";
+const INTERVAL_MS: &str = "durability-interval-ms";
 
 /// Ours, and the keys of RabbitMQ 4.3's policies, streams, federation and the mirrored queues of
 /// RabbitMQ 3 included, so that a name that is merely not there yet is told from one that is
@@ -211,6 +219,10 @@ const KEYS: &[Key] = &[
     // Leveret's own.
     key("message-deduplication",          false, Rule::Bool, AsArgument),
     key("deduplication-window-ms",        false, Rule::Within(1, DEDUPLICATION_WINDOW_MS_MAX), AsArgument),
+    key(DURABILITY,                       true,  Rule::OneOf(LEVELS), AsArgument),
+    key(VALUE_HEADER,                     true,  Rule::NonEmpty, AsArgument),
+    key(VALUE_CAP,                        true,  Rule::Within(1, i64::MAX), AsArgument),
+    key(INTERVAL_MS,                      true,  Rule::Within(1, DURABILITY_INTERVAL_MS_MAX), AsArgument),
     key("initial-cluster-size",           false, ANY, NotYet),
     key("max-age",                        false, Rule::Name, NotYet),
     key("stream-max-segment-size-bytes",  false, ANY, NotYet),
@@ -236,8 +248,41 @@ pub fn is_unsupported_key(name: &[u8]) -> bool {
 /// other, and says nothing.
 ///
 /// Errors: the first key that is not known, has a value that it does not take, or asks for what
-/// this version does not do.
+/// this version does not do; or one that makes no sense beside the others.
 pub fn check_definition(definition: &Table, operator: bool) -> Result<(), WrongDefinition> {
+    check_keys(definition, operator)?;
+    check_bounds(definition)
+}
+
+/// Whether a definition says something about durability.
+pub(super) fn names_durability(definition: &Table) -> bool {
+    [DURABILITY, VALUE_HEADER, VALUE_CAP, INTERVAL_MS].iter().any(|key| definition.get(key).is_some())
+}
+
+/// *Selective* and its bounds come together, as in a declare: a level with the bounds of another policy would
+/// promise what nobody wrote.
+fn check_bounds(definition: &Table) -> Result<(), WrongDefinition> {
+    let wrong = |key: &str, reason: &str| Err(WrongDefinition { key: key.to_owned(), reason: reason.to_owned() });
+    let is_given = |key: &str| definition.get(key).is_some();
+    let is_selective = matches!(definition.get(DURABILITY), Some(Value::LongString(word)) if &word[..] == b"selective");
+    match [VALUE_HEADER, VALUE_CAP, INTERVAL_MS].into_iter().find(|key| is_given(key)) {
+        Some(key) if !is_selective => wrong(key, "makes sense only beside durability = selective"),
+        None if is_selective => wrong(
+            DURABILITY,
+            "selective needs a bound: durability-value-header with durability-value-cap, or durability-interval-ms",
+        ),
+        _ if is_given(VALUE_HEADER) && !is_given(VALUE_CAP) => {
+            wrong(VALUE_HEADER, "needs durability-value-cap beside it")
+        }
+        _ if is_given(VALUE_CAP) && !is_given(VALUE_HEADER) => {
+            wrong(VALUE_CAP, "needs durability-value-header beside it")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks each key of a definition for itself. Errors: as [`check_definition`].
+pub fn check_keys(definition: &Table, operator: bool) -> Result<(), WrongDefinition> {
     let wrong =
         |key: &[u8], reason: String| Err(WrongDefinition { key: String::from_utf8_lossy(key).into_owned(), reason });
     for (name, value) in definition.iter() {
@@ -262,6 +307,8 @@ impl Rule {
         match (self, value) {
             (Rule::Name, Value::LongString(text)) if text.len() <= NAME_BYTES_MAX => Ok(()),
             (Rule::Name, _) => Err(format!("a text of at most {NAME_BYTES_MAX} bytes")),
+            (Rule::NonEmpty, Value::LongString(text)) if (1..=NAME_BYTES_MAX).contains(&text.len()) => Ok(()),
+            (Rule::NonEmpty, _) => Err(format!("a text of 1 to {NAME_BYTES_MAX} bytes")),
             (Rule::OneOf(words), Value::LongString(text)) if words.iter().any(|w| w.as_bytes() == &text[..]) => Ok(()),
             (Rule::OneOf(words), _) => Err(format!("one of {}", words.join(", "))),
             (Rule::Bool, Value::Bool(_)) => Ok(()),
@@ -341,6 +388,27 @@ mod tests {
         );
         check(&[("message-deduplication", Value::Bool(true)), ("deduplication-window-ms", Value::I64(5))], false)
             .unwrap();
+        let selective = ("durability", text("selective"));
+        let (header, cap) = (("durability-value-header", text("amount")), ("durability-value-cap", Value::I64(1)));
+        check(&[("durability", text("leader-synced"))], true).unwrap();
+        check(&[cap.clone(), selective.clone(), header.clone()], false).unwrap();
+        check(&[("durability-interval-ms", Value::I64(5)), selective.clone()], false).unwrap();
+        assert_eq!(
+            refused(&[("durability", text("soon"))], false),
+            "durability: one of synced, written, leader-synced, leader-written, selective is expected"
+        );
+        assert_eq!(
+            refused(&[selective.clone(), cap.clone()], false),
+            "durability-value-cap: needs durability-value-header beside it"
+        );
+        assert_eq!(
+            refused(&[header.clone(), cap, ("durability", text("synced"))], false),
+            "durability-value-header: makes sense only beside durability = selective"
+        );
+        assert_eq!(
+            refused(&[selective], false),
+            "durability: selective needs a bound: durability-value-header with durability-value-cap, or durability-interval-ms"
+        );
         assert!(
             is_unsupported_key(b"ha-mode") && !is_unsupported_key(b"max-length") && !is_unsupported_key(b"ha-mood")
         );

@@ -16,7 +16,7 @@ use super::command::Home;
 use super::name::Name;
 use super::policy_plan::Held;
 use super::refusal::{Kind, Resource};
-use super::settings::{DurabilityLevel, QueueSettings, QueueType};
+use super::settings::{Durability, DurabilityLevel, QueueSettings, QueueType};
 use super::vhost::BytesByVhost;
 use super::{encoding, hash};
 use crate::ids::{PartitionId, QueueId, VhostId};
@@ -94,6 +94,15 @@ impl Queue {
     pub fn is_of_replies(&self) -> bool {
         is_of_replies(&self.name)
     }
+
+    /// When its confirms may go out: as its declare says, or else a policy. Nobody chooses for a queue that
+    /// is not durable.
+    pub fn durability(&self) -> &Durability {
+        match (&self.shape.settings.durability, &self.rules.durability) {
+            (Durability::Memory, _) | (_, None) => &self.shape.settings.durability,
+            (_, Some(said)) => said,
+        }
+    }
 }
 
 /// What the names of queues that carry direct replies begin with; 22 characters that nobody can guess
@@ -167,11 +176,8 @@ impl Queues {
     pub(super) fn insert(&mut self, queue: Queue) -> usize {
         let by_name = hash::of_name(queue.vhost.0, &queue.name);
         let by_id = hash::of_number(queue.id.0);
-        let target = RouteTarget {
-            queue: queue.id,
-            partition: queue.partition,
-            durability: queue.shape.settings.durability.level(),
-        };
+        let target =
+            RouteTarget { queue: queue.id, partition: queue.partition, durability: queue.durability().level() };
         if let Some(owner) = queue.exclusive {
             self.by_owner.entry(owner).or_default().insert(queue.id);
         }
@@ -267,6 +273,13 @@ impl Queues {
 
     pub(super) fn get_mut(&mut self, at: usize) -> &mut Queue {
         &mut self.slots[at]
+    }
+
+    /// Gives a queue other rules.
+    pub(super) fn set_rules(&mut self, at: usize, rules: Arc<Rules>) {
+        let queue = &mut self.slots[at];
+        queue.rules = rules;
+        self.targets[at].durability = queue.durability().level();
     }
 
     pub(super) fn target(&self, at: usize) -> RouteTarget {

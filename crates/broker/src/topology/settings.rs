@@ -5,6 +5,8 @@
 //! the same ones. The rules that a queue works by are a function of its type, its arguments and the
 //! policies that match it: [`effective`].
 
+use std::convert::Infallible;
+
 use amqp::{Table, Value};
 
 use super::name::Name;
@@ -46,6 +48,10 @@ impl QueueType {
 pub enum Durability {
     /// In memory only: every queue that is not durable.
     Memory,
+    /// Written to the operating system of the leader: gone if the next leader lacks it.
+    LeaderWritten,
+    /// Synced to the leader's disk: gone if the next leader lacks it.
+    LeaderSynced,
     /// Written to the operating system on enough members; a power cut may take it.
     Written,
     /// Synced to disk on enough members. The default of every durable queue.
@@ -77,6 +83,10 @@ pub struct ValueCap {
 pub enum DurabilityLevel {
     /// See `Durability::Memory`.
     Memory,
+    /// See `Durability::LeaderWritten`.
+    LeaderWritten,
+    /// See `Durability::LeaderSynced`.
+    LeaderSynced,
     /// See `Durability::Written`.
     Written,
     /// See `Durability::Synced`.
@@ -90,9 +100,42 @@ impl Durability {
     pub fn level(&self) -> DurabilityLevel {
         match self {
             Durability::Memory => DurabilityLevel::Memory,
+            Durability::LeaderWritten => DurabilityLevel::LeaderWritten,
+            Durability::LeaderSynced => DurabilityLevel::LeaderSynced,
             Durability::Written => DurabilityLevel::Written,
             Durability::Synced => DurabilityLevel::Synced,
             Durability::Selective(_) => DurabilityLevel::Selective,
+        }
+    }
+
+    /// What `word` asks for; `selective` gives the bounds of that level, if they are lawful.
+    pub(super) fn of_word<E>(word: &[u8], selective: impl FnOnce() -> Result<Selective, E>) -> Result<Option<Self>, E> {
+        Ok(Some(match word {
+            b"leader-written" => Durability::LeaderWritten,
+            b"leader-synced" => Durability::LeaderSynced,
+            b"written" => Durability::Written,
+            b"synced" => Durability::Synced,
+            b"selective" => Durability::Selective(selective()?),
+            _ => return Ok(None),
+        }))
+    }
+}
+
+impl DurabilityLevel {
+    /// Whether the leader alone decides.
+    pub fn is_of_leader(self) -> bool {
+        matches!(self, DurabilityLevel::LeaderWritten | DurabilityLevel::LeaderSynced)
+    }
+
+    /// The word by which a queue asks for it; a transient queue cannot.
+    pub fn word(self) -> &'static str {
+        match self {
+            DurabilityLevel::Memory => "memory",
+            DurabilityLevel::LeaderWritten => "leader-written",
+            DurabilityLevel::LeaderSynced => "leader-synced",
+            DurabilityLevel::Written => "written",
+            DurabilityLevel::Synced => "synced",
+            DurabilityLevel::Selective => "selective",
         }
     }
 }
@@ -182,6 +225,8 @@ pub struct Wishes {
     pub deduplicates: Option<bool>,
     /// `deduplication-window-ms`; says something where messages are deduplicated.
     pub deduplication_window_ms: Option<u64>,
+    /// `durability`, with the keys of its bounds.
+    pub durability: Option<Durability>,
 }
 
 impl Wishes {
@@ -229,6 +274,15 @@ impl Wishes {
                 _ => None,
             },
             deduplication_window_ms: number("deduplication-window-ms"),
+            durability: word("durability").and_then(|level| {
+                let bounds = || {
+                    let header = word("durability-value-header").map(|header| Name::new(&header));
+                    let value = header.zip(number("durability-value-cap"));
+                    let interval_ms = number("durability-interval-ms").and_then(|ms| u32::try_from(ms).ok());
+                    Selective { value: value.map(|(header, cap)| ValueCap { header, cap }), interval_ms }
+                };
+                Durability::of_word(&level, || Ok::<_, Infallible>(bounds())).ok().flatten()
+            }),
         }
     }
 }
@@ -238,7 +292,8 @@ impl Wishes {
 ///
 /// - Of two numbers the smaller holds, wherever it comes from; of two delivery limits the one that
 ///   is a limit; of two target group sizes the larger.
-/// - Of two words the argument's holds; but an operator's `overflow` holds over a policy's.
+/// - Of two words the argument's holds; but an operator's `overflow` holds over a policy's, and so does its
+///   level of durability, which comes with the bounds that are named beside it.
 /// - A key that the queue's type does not know says nothing: a policy matches queues of all types.
 /// - Source: RabbitMQ's guides on policies, on quorum queues and on operator policies.
 pub fn effective(
@@ -301,6 +356,7 @@ pub fn effective(
             .or(policy.deduplicates)
             .unwrap_or(false)
             .then(|| DedupRule { window_ms: least(|w| w.deduplication_window_ms).unwrap_or(0) }),
+        durability: [arguments, operator, policy].into_iter().find_map(|wishes| wishes.durability.clone()),
     }
 }
 
@@ -338,6 +394,25 @@ mod tests {
         assert_eq!(of(&[]), Some(70));
         assert_eq!(of(&[("deduplication-window-ms", Value::I32(50))]), Some(50), "the shorter window holds");
         assert_eq!(of(&[("message-deduplication", Value::Bool(false))]), None, "its declarer does not want it");
+    }
+
+    #[test]
+    fn a_level_of_durability_comes_with_its_bounds_from_the_declare_before_the_operator_before_a_policy() {
+        let policy = wishes(&[
+            ("durability", text("selective")),
+            ("durability-value-header", text("amount")),
+            ("durability-value-cap", Value::I64(70)),
+        ]);
+        let operator = wishes(&[("durability", text("leader-synced"))]);
+        let of = |fields: &[(&'static str, Value)], operator| {
+            effective(QueueType::Quorum, &wishes(fields), Some(&policy), operator).durability
+        };
+        let bounds = ValueCap { header: Name::from("amount"), cap: 70 };
+        let selective = Durability::Selective(Selective { value: Some(bounds), interval_ms: None });
+        assert_eq!(of(&[], None), Some(selective));
+        assert_eq!(of(&[], Some(&operator)), Some(Durability::LeaderSynced));
+        assert_eq!(of(&[("durability", text("written"))], Some(&operator)), Some(Durability::Written));
+        assert!(effective(QueueType::Classic, &Wishes::default(), Some(&policy), None).is_plain(), "no machine looks");
     }
 
     #[test]

@@ -147,6 +147,11 @@ impl Scrape {
                 self.quorum.behind,
             ),
             (
+                "partitions_without_spare",
+                "Partitions that this node leads without a member to spare, where written waits for the disks of a majority",
+                self.quorum.unspared,
+            ),
+            (
                 "nodes_unreached",
                 "Nodes of the cluster that this one is not linked with",
                 self.quorum.unreached.len() as u64,

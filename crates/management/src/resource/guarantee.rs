@@ -135,6 +135,8 @@ struct Found {
 /// How far the copies of a partition are.
 struct Copies {
     all: usize,
+    /// There is none to spare.
+    is_unspared: bool,
     /// Copies that have synced all that is committed; `None` if this node does not know.
     in_sync: Option<usize>,
 }
@@ -143,7 +145,8 @@ impl Copies {
     fn of(partition: &PartitionFigures) -> Copies {
         let voters = || partition.copies.iter().filter(|copy| !copy.is_learner);
         let is_in_sync = |copy: &&CopyFigures| copy.synced.is_some_and(|synced| synced >= partition.committed);
-        Copies { all: voters().count(), in_sync: partition.leads.then(|| voters().filter(is_in_sync).count()) }
+        let in_sync = partition.leads.then(|| voters().filter(is_in_sync).count());
+        Copies { all: voters().count(), is_unspared: partition.is_unspared, in_sync }
     }
 
     /// How many have to have something before it is confirmed.
@@ -164,7 +167,7 @@ impl Found {
         let empty = QueueFigures::empty(queue.id);
         let figures = self.queues.get(&queue.id).unwrap_or(&empty);
         let level = match queue.shape.durable {
-            true => queue.shape.settings.durability.level(),
+            true => queue.durability().level(),
             false => DurabilityLevel::Memory,
         };
         let partition = self.partitions.get(&queue.partition).filter(|_| level != DurabilityLevel::Memory);
@@ -193,11 +196,12 @@ impl Found {
             "name": json::text(&queue.name),
             "vhost": topology.vhost_of(queue.vhost).map(|vhost| json::text(&vhost.name)),
             "partition": queue.partition.0,
-            "durability": word(level),
+            "durability": level.word(),
             "guarantee": sentence(level, copies.as_ref(), figures, is_down, meant),
             "copies": copies.as_ref().map(|copies| copies.all).or(Some(meant.copies).filter(|all| *all > 0)),
             "copies_in_sync": copies.as_ref().and_then(|copies| copies.in_sync),
             "copies_needed": copies.as_ref().map(Copies::needed),
+            "written_is_synced": partition.filter(|partition| partition.leads).map(|partition| partition.is_unspared),
             "leads": partition.map(|partition| partition.leads),
             "leader": partition.and_then(|partition| partition.leader).map(name_of),
             "term": partition.map(|partition| partition.term),
@@ -209,15 +213,6 @@ impl Found {
             "value_at_risk": figures.value_cap.map(|_| figures.value_at_risk),
             "value_at_risk_cap": figures.value_cap,
         })
-    }
-}
-
-fn word(level: DurabilityLevel) -> &'static str {
-    match level {
-        DurabilityLevel::Memory => "memory",
-        DurabilityLevel::Written => "written",
-        DurabilityLevel::Synced => "synced",
-        DurabilityLevel::Selective => "selective",
     }
 }
 
@@ -258,8 +253,22 @@ fn sentence(
         return format!("{} copies; its leader knows how many are in sync", copies.all);
     };
     let all = format!("{in_sync} of {} {}", copies.all, if copies.all == 1 { "copy" } else { "copies" });
+    let is_alone = copies.all == 1;
     match level {
         DurabilityLevel::Synced => format!("{all} synced to disk; {} before a confirm", copies.needed()),
+        DurabilityLevel::LeaderSynced if is_alone => format!("{all} synced to disk; 1 before a confirm"),
+        DurabilityLevel::LeaderSynced => {
+            format!(
+                "{all} synced to disk; the leader's before a confirm, and a change of leaders may take what others lack"
+            )
+        }
+        DurabilityLevel::LeaderWritten if !is_alone => format!(
+            "{all} synced to disk; confirmed once the leader has written it, and a power cut there or a change of leaders may \
+             take what others lack"
+        ),
+        DurabilityLevel::Written if copies.is_unspared => {
+            format!("{all} synced to disk; {} before a confirm, as there is no copy to spare", copies.needed())
+        }
         DurabilityLevel::Selective => match figures.value_cap {
             Some(cap) => {
                 format!("{all} synced to disk, but for a value of {} at risk, of at most {cap}", figures.value_at_risk)
@@ -289,6 +298,7 @@ mod tests {
             committed: 10,
             applied: 10,
             copies,
+            is_unspared: false,
             appended_bytes: 0,
             extent_bytes: 0,
             extent_messages: (0, 0),
@@ -308,6 +318,17 @@ mod tests {
             "2 of 3 copies synced to disk; 2 before a confirm"
         );
         assert_eq!(
+            said(DurabilityLevel::LeaderSynced, &partition(true, three.clone())),
+            "2 of 3 copies synced to disk; the leader's before a confirm, and a change of leaders may take what others lack"
+        );
+        let written = |is_unspared| {
+            said(DurabilityLevel::Written, &PartitionFigures { is_unspared, ..partition(true, three.clone()) })
+        };
+        let lasting =
+            "2 of 3 copies synced to disk; confirmed once written, and a power cut may take what is not synced";
+        assert_eq!(written(false), lasting);
+        assert_eq!(written(true), "2 of 3 copies synced to disk; 2 before a confirm, as there is no copy to spare");
+        assert_eq!(
             said(DurabilityLevel::Synced, &partition(false, three)),
             "3 copies; its leader knows how many are in sync"
         );
@@ -318,7 +339,12 @@ mod tests {
             "this node has no copy of it; 1 copy on others, and its leader knows how many are in sync"
         );
         let one = partition(true, vec![copy(1, Some(10))]);
-        assert_eq!(said(DurabilityLevel::Synced, &one), "1 of 1 copy synced to disk; 1 before a confirm");
+        for level in [DurabilityLevel::Synced, DurabilityLevel::LeaderSynced] {
+            assert_eq!(said(level, &one), "1 of 1 copy synced to disk; 1 before a confirm");
+        }
+        let of_system =
+            "1 of 1 copy synced to disk; confirmed once written, and a power cut may take what is not synced";
+        assert_eq!(said(DurabilityLevel::LeaderWritten, &one), of_system);
         let risky = QueueFigures { value_at_risk: 40, value_cap: Some(100), ..figures };
         let risk = sentence(DurabilityLevel::Selective, Some(&Copies::of(&one)), &risky, false, three_here);
         assert_eq!(risk, "1 of 1 copy synced to disk, but for a value of 40 at risk, of at most 100");

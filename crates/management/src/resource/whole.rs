@@ -36,6 +36,7 @@ fn row(member: &MemberStanding) -> Value {
         "snapshot": member.snapshot,
         "voter": member.is_voter,
         "voters": member.voters,
+        "unspared": member.is_unspared,
     })
 }
 
@@ -162,6 +163,7 @@ fn standing(cx: Cx<'_>, map: &Map, members: &Members, id: PartitionId) -> Standi
         "members": described,
         "in_sync": in_sync,
         "of": of,
+        "unspared": leader.and_then(|(_, row)| *row).is_some_and(|row| row["unspared"] == true),
     });
     Standing { described, in_sync, of }
 }
@@ -207,14 +209,20 @@ fn guarantee(queue: &Queue, place: &Place<'_>, standing: Option<&Standing>) -> G
         };
         return Guarantee { words, lacks: home.is_none_or(|home| !home.is_reached) };
     }
-    let waits = match queue.shape.settings.durability.level() {
-        DurabilityLevel::Memory => ", confirmed from memory",
-        DurabilityLevel::Written => ", confirmed once written",
-        DurabilityLevel::Synced => "",
-        DurabilityLevel::Selective => ", confirmed by value at risk",
-    };
     let Some(Standing { in_sync, of, described }) = standing else {
         return Guarantee { words: "not known".to_owned(), lacks: true };
+    };
+    let waits = match queue.durability().level() {
+        DurabilityLevel::Memory => ", confirmed from memory",
+        // The leader is all there is.
+        DurabilityLevel::LeaderWritten if *of > 1 => ", confirmed once its leader has written it",
+        DurabilityLevel::LeaderSynced if *of > 1 => ", confirmed once its leader has synced it",
+        DurabilityLevel::Written if described["unspared"] == true => {
+            ", confirmed once a majority has synced it, as none is to spare"
+        }
+        DurabilityLevel::LeaderWritten | DurabilityLevel::Written => ", confirmed once written",
+        DurabilityLevel::LeaderSynced | DurabilityLevel::Synced => "",
+        DurabilityLevel::Selective => ", confirmed by value at risk",
     };
     let copies = if *of == 1 { "copy" } else { "copies" };
     let words = match described["leader"].is_null() {

@@ -42,8 +42,11 @@ const TARGET_BYTES_MIN: usize = 2;
 const RULE_WRITTEN: u8 = 0;
 const RULE_SYNCED: u8 = 1;
 const RULE_SELECTIVE: u8 = 2;
-/// With any of the three: the target brings the rule of its queue.
+/// This one and the next: only from nodes whose topology works by a version that all know.
+const RULE_LEADER_WRITTEN: u8 = 3;
+/// With any of the others: the target brings the rule of its queue.
 const RULE_BROUGHT: u8 = 4;
+const RULE_LEADER_SYNCED: u8 = 8;
 
 const FROM_TOPOLOGY: &str = "rules and deletes come to every node from the topology, never from another node";
 const OF_ITS_NODE: &str = "a node finds out itself that a link broke";
@@ -239,6 +242,8 @@ fn put_target(out: &mut Segments, target: &Target) {
     let brought = if target.selective.is_some() { RULE_BROUGHT } else { 0 };
     out.put_varint(target.queue.0);
     match target.durability {
+        Durability::Level(Level::LeaderWritten) => out.put_u8(RULE_LEADER_WRITTEN | brought),
+        Durability::Level(Level::LeaderSynced) => out.put_u8(RULE_LEADER_SYNCED | brought),
         Durability::Level(Level::Written) => out.put_u8(RULE_WRITTEN | brought),
         Durability::Level(Level::Synced) => out.put_u8(RULE_SYNCED | brought),
         Durability::Selective { value } => {
@@ -254,6 +259,8 @@ fn put_target(out: &mut Segments, target: &Target) {
 fn target(cursor: &mut Cursor<'_>) -> Result<Target, DecodeError> {
     let (queue, rule) = (queue(cursor)?, cursor.u8()?);
     let durability = match rule & !RULE_BROUGHT {
+        RULE_LEADER_WRITTEN => Durability::Level(Level::LeaderWritten),
+        RULE_LEADER_SYNCED => Durability::Level(Level::LeaderSynced),
         RULE_WRITTEN => Durability::Level(Level::Written),
         RULE_SYNCED => Durability::Level(Level::Synced),
         RULE_SELECTIVE => Durability::Selective { value: cursor.varint()? },

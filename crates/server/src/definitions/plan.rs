@@ -9,7 +9,7 @@ use crate::patterns::{Meter, check_cost};
 use broker::topology::{
     Applied, ApplyTo, Binding, Command, DeclareExchange, ExchangeType, HashAlgorithm, Kind, NAME_BYTES_MAX, Name,
     PasswordHash, Pattern, Permission, Policy, PolicySurvey, PutPolicy, QueueType, Refusal, TopicPermission, Topology,
-    Unplanned, UserLimits, VhostDescription, VhostLimits, check_definition, is_unsupported_key,
+    Unplanned, UserLimits, VhostDescription, VhostLimits, check_definition, check_keys, is_unsupported_key,
 };
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
@@ -402,7 +402,7 @@ impl Planner<'_> {
             let mut single = amqp::Table::new();
             let value_amqp = amqp_value(&value.value());
             single.push(Bytes::copy_from_slice(key.as_bytes()), value_amqp.clone());
-            check_definition(&single, operator).map_err(|error| value.wrong(error.reason))?;
+            check_keys(&single, operator).map_err(|error| value.wrong(error.reason))?;
             definition.push(Bytes::from(key), value_amqp);
         }
         check_definition(&definition, operator).map_err(|error| definition_node.wrong(error.reason))?;

@@ -26,6 +26,10 @@ pub struct Figures {
     /// Confirmed at *written*, and lost where a majority lost its power, or forgot, before it was
     /// synced anywhere that counts.
     pub lost_with_power: u64,
+    /// Confirmed by a leader alone before they were committed.
+    pub by_leaders: u64,
+    /// Of these, lost with a change of leaders, or with the leader's power.
+    pub superseded: u64,
     /// Times that a member counted as whole again after a power cut because it heard of no leader
     /// for long.
     pub gave_up_waiting: u64,
@@ -88,6 +92,8 @@ impl Figures {
             power_cuts,
             snapshots,
             lost_with_power,
+            by_leaders,
+            superseded,
             gave_up_waiting,
             caught_up,
             checkpoints_used,
@@ -122,6 +128,8 @@ impl Figures {
         self.power_cuts += power_cuts;
         self.snapshots += snapshots;
         self.lost_with_power += lost_with_power;
+        self.by_leaders += by_leaders;
+        self.superseded += superseded;
         self.gave_up_waiting += gave_up_waiting;
         self.caught_up += caught_up;
         self.checkpoints_used += checkpoints_used;

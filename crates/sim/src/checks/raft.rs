@@ -173,6 +173,16 @@ impl<R: Reference> Group<R> {
         }
     }
 
+    /// Who led a term.
+    pub fn leader_of(&self, term: Term) -> Option<NodeId> {
+        self.leaders.get(&term).copied()
+    }
+
+    /// The last term that anybody led, and who.
+    pub fn last_leader(&self) -> Option<(Term, NodeId)> {
+        self.leaders.last_key_value().map(|(term, node)| (*term, *node))
+    }
+
     /// The messages that were published by entries of a member's log that are not known to be
     /// applied.
     pub fn published_on(&self, node: NodeId) -> BTreeSet<u64> {

@@ -101,7 +101,12 @@ struct Channel {
     held: BTreeMap<u64, Held>,
     /// When that limit was reached, if nothing was settled since.
     full_since: Option<Micros>,
+    /// The level that its messages ask for themselves.
+    level: Option<&'static str>,
 }
+
+/// Levels that a channel may ask for: those of the leader alone.
+const LEVELS: [&str; 2] = ["leader-written", "leader-synced"];
 
 /// What a client wants of the world.
 #[derive(Debug, PartialEq, Eq)]
@@ -282,6 +287,7 @@ impl Client {
             limit: 0,
             held: BTreeMap::new(),
             full_since: None,
+            level: (ledger.has_levels && self.random.chance(60)).then(|| *self.random.pick(&LEVELS)),
         };
         let habit = channel.habit;
         self.channels.insert(number, channel);
@@ -342,6 +348,7 @@ impl Client {
         let bytes = self.random.between(0, 400) as usize;
         let channel = self.channels.get_mut(&number).expect("it is there");
         let id = ledger.publish(channel.key, to.clone(), expires);
+        ledger.message(id).is_of_leader = channel.level.is_some();
         let mut body = id.to_be_bytes().to_vec();
         body.resize(8 + bytes, id as u8);
         if confirms {
@@ -357,7 +364,14 @@ impl Client {
         };
         let lives = self.random.between(0, 3_000).to_string();
         let caller = channel.key.to_be_bytes();
+        let headers = channel.level.map(|level| {
+            let mut headers = Table::new();
+            headers.push("x-durability", Value::LongString(Bytes::from_static(level.as_bytes())));
+            headers.encode()
+        });
         let properties = Properties {
+            // A table's length is not part of its fields.
+            headers: headers.as_ref().map(|encoded| &encoded[4..]),
             delivery_mode: Some(2),
             reply_to: (channel.habit == Habit::Calls).then_some(DIRECT_REPLY_TO.as_bytes()),
             correlation_id: (channel.habit == Habit::Calls).then_some(&caller),

@@ -46,6 +46,8 @@ pub(super) struct Message {
     pub(super) fate: Fate,
     /// It may end by its own time.
     pub(super) expires: bool,
+    /// Its leader confirmed it alone: who leads next may lack it.
+    pub(super) is_of_leader: bool,
     /// Queues out of which it came without `redelivered`.
     fresh: BTreeSet<String>,
     /// Queues out of which it came, and when first.
@@ -150,6 +152,8 @@ pub(super) struct Ledger {
     channels: u64,
     /// Sockets are full at times: a message may be got past a consumer that has no room.
     pub(super) has_full_sockets: bool,
+    /// Some channels ask for levels of the leader alone.
+    pub(super) has_levels: bool,
     /// Consumers may be on their way to the next leader.
     pub(super) leaders_move: bool,
     /// When a consumer got something of a queue last.
@@ -193,6 +197,7 @@ impl Ledger {
             to,
             fate: Fate::Sent,
             expires,
+            is_of_leader: false,
             fresh: BTreeSet::new(),
             came: BTreeMap::new(),
             ended: BTreeSet::new(),
@@ -332,7 +337,7 @@ impl Ledger {
     /// All queues are empty: what was confirmed must have come out of each of its queues.
     pub(super) fn finish(&self) {
         for (id, message) in self.messages.iter().enumerate() {
-            if message.fate != Fate::Confirmed {
+            if message.fate != Fate::Confirmed || message.is_of_leader {
                 continue;
             }
             if message.to == To::Queue(SHORT_LIVED.to_owned()) && !message.ended.contains(DEAD) {

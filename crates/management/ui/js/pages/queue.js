@@ -91,7 +91,8 @@ function Guarantee({ queue, told }) {
     more = "A majority is there, so it goes on. Bring the missing copy back before another one goes.";
   } else {
     words ??= copies === 1 ? "1 of 1 copy synced to disk before a confirm." : `${inSync} of ${copies} copies synced to disk.`;
-    if (told?.durability === "written") { kind = "warn"; more = "A policy or an argument asked for that: quicker, and less safe."; }
+    const level = told?.durability, isOfLeader = level === "leader-written" || (level === "leader-synced" && copies > 1);
+    if (level === "written" || isOfLeader) { kind = "warn"; more = "A policy or an argument asked for that: quicker, and less safe."; }
     else if (copies === 1) more = "It survives crashes and power cuts of this node, not the loss of its disk. Three nodes keep three copies.";
     else more = `A confirm means that a majority has it on disk; ${plural(Math.ceil(copies / 2) - 1, "node")} may fail without a loss.`;
   }
