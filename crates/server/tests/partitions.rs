@@ -345,6 +345,43 @@ fn queue_and_message_choose_the_level_and_a_selective_queue_sums_up_values() {
     assert_eq!(refused, (406, "PRECONDITION_FAILED - header 'amount' must be a number and not negative".to_owned()));
 }
 
+#[test]
+fn levels_of_the_leader_reach_it_once_all_nodes_know_them_and_those_of_a_majority_before() {
+    let text = |word: &'static str| Value::LongString(word.into());
+    let of_leader = |word| {
+        let mut arguments = Table::new();
+        arguments.push("x-durability", text(word));
+        arguments
+    };
+    let levels = |held: &HeldNode| {
+        let hands = held.hands.iter().map(|hand| hand.lock().unwrap());
+        let of = hands.flat_map(|hand| hand.held.iter().map(|held| held.targets[0].durability).collect::<Vec<_>>());
+        of.collect::<Vec<_>>()
+    };
+    let publish = |client: &mut Client, queue| {
+        publish_with(client, queue, &[]);
+        publish_with(client, queue, &[("x-durability", text("leader-synced"))]);
+        publish_with(client, queue, &[("x-durability", text("leader-written"))]);
+    };
+    let held = HeldNode::start_with(1, (0, 0), mapped(), &[]);
+    let mut client = held.node.channel();
+    declare_durable(&mut client, "own", of_leader("leader-written"));
+    publish(&mut client, "own");
+    support::eventually("all arrive", || held.held(1) + held.held(2) == 3);
+    let of_leader_alone = [Level::LeaderWritten, Level::LeaderSynced, Level::LeaderWritten];
+    assert_eq!(levels(&held), of_leader_alone.map(Durability::Level));
+
+    let held = HeldNode::start_with(1, (0, 0), Topology::new(), &[]);
+    let mut client = held.node.channel();
+    declare_durable(&mut client, "kept", Table::new());
+    publish(&mut client, "kept");
+    support::eventually("all arrive", || held.held(1) + held.held(2) == 3);
+    assert_eq!(levels(&held), [Level::Synced, Level::Synced, Level::Written].map(Durability::Level));
+    client.send(1, &durable("own", of_leader("leader-written")));
+    let (code, why) = closed(client.recv().method);
+    assert!(code == 406 && why.contains("before all nodes of the cluster run this version"), "{code} {why}");
+}
+
 fn publishers_of_a_loaded_shard_wait(shards: usize) {
     let held = HeldNode::start(shards, shards - 1, shards - 1);
     let mut client = two_queues(&held);

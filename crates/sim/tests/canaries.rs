@@ -67,6 +67,14 @@ fn what_is_confirmed_and_not_in_the_log_is_found_out() {
     found(Bug::RefusalIsAConfirm, 3, "[confirm]", Faults::ALL);
 }
 
+#[test]
+fn a_leader_that_forgets_what_it_confirmed_alone_is_found_out() {
+    let (bug, faults) = (Some(Bug::TailIsForgotten), Faults { crashes: true, ..Faults::NONE });
+    let options = Options { bug, nodes: 1, faults, levels: true, ..Options::default() };
+    look_for("(LeaderSynced), leads on", options);
+    look_for("(LeaderWritten), leads on", options);
+}
+
 /// What rots, and leaders that are hit, have theirs below.
 #[test]
 fn each_kind_of_fault_bites_alone() {

@@ -55,6 +55,23 @@ fn queues_come_and_go_in_all_weathers() {
     assert!(total.leaders > 80 && total.power_cuts > 30, "runs in which nothing goes wrong show nothing: {total:?}");
 }
 
+/// What a leader confirmed alone is there while it leads on, and in its queue's order; what is lost is lost with a
+/// change of leaders.
+#[test]
+fn leaders_keep_what_they_confirm_alone_in_all_weathers() {
+    let levels = Options { levels: true, ..Options::default() };
+    let mut total = run_all(10_500..10_560, levels);
+    total.add(&run_all(10_600..10_620, Options { rules: true, spread: true, ..levels }));
+    total.add(&run_all(10_700..10_715, Options { faults: Faults { leaders: true, ..Faults::NONE }, ..levels }));
+    total.add(&run_all(10_800..10_810, Options { nodes: 5, ..levels }));
+    assert!(total.by_leaders > 1_000 && total.superseded > 20, "leaders confirm alone, and change: {total:?}");
+    let alone = run_all(
+        10_900..10_920,
+        Options { nodes: 1, faults: Faults { power: false, disks: false, ..Faults::ALL }, ..levels },
+    );
+    assert!(alone.by_leaders > 100 && alone.superseded == 0, "nobody else comes to lead: {alone:?}");
+}
+
 /// A shard that writes the log writes for all, and whoever syncs says so to all.
 #[test]
 fn partitions_on_several_shards_share_a_log_in_all_weathers() {

@@ -74,6 +74,15 @@ fn three_nodes_keep_what_their_sessions_promise_while_leaders_change() {
     );
 }
 
+/// Whoever asks for the level of the leader alone hears of each publish once, and in order, and what it acked
+/// before stays acked.
+#[test]
+fn leaders_that_confirm_alone_answer_once_and_in_order_while_they_change() {
+    let total = run_all(200..212, Options { levels: true, ..Options::default() });
+    assert!(total.confirmed > 3_000 && total.resent > 50 && total.proven > 100, "{total:?}");
+    assert!(total.leaders_moved > 10 && total.restarts > 40, "{total:?}");
+}
+
 #[test]
 fn three_nodes_keep_it_while_what_is_on_one_disk_rots() {
     let faults = Faults { rot: true, ..Faults::ALL };

@@ -4,5 +4,6 @@
 mod api;
 mod commands;
 mod leave;
+mod levels;
 mod news;
 mod nodes;
