@@ -6,6 +6,7 @@
 //! - [`messages`]: a model of the queues, made from the committed log by rules of its own;
 //!   [`fate`]: of one message.
 //! - [`topology`]: the group that decides what exists, with its own state.
+//! - [`leaders`]: what a leader confirmed and the majority did not have by then.
 //! - [`consumers`]: one consumer at a time, where a queue asks for that; [`ends`]: queues that were
 //!   deleted.
 //! - here: what clients are told. A confirm holds at its level, the value at risk keeps its cap,
@@ -18,6 +19,7 @@ pub mod consumers;
 pub mod ends;
 pub mod fate;
 mod figures;
+mod leaders;
 pub mod messages;
 pub mod raft;
 pub mod topology;
@@ -109,6 +111,8 @@ pub struct Published {
     pub is_superseded: bool,
     /// Its queues had one with its key, so that it was confirmed and dropped.
     pub repeats: bool,
+    /// What it repeats, where that was not committed by then.
+    pub originals: Vec<u64>,
     /// It asked an exchange to let it wait.
     pub waited_ms: Option<u32>,
     /// Its queues were gone or going, so that it was confirmed and dropped.
@@ -350,41 +354,6 @@ impl Checks {
         }
     }
 
-    /// A member leads anew: what was confirmed as written and is not in its log is lost, by what
-    /// happened until now.
-    fn observe_leader(&mut self, node: NodeId, group: usize) {
-        if self.at_risk.is_empty() {
-            return;
-        }
-        let has = self.groups[group].published_on(node);
-        let is_lost = |id: &u64| self.published[*id as usize].group == group && !has.contains(id);
-        let lost: Vec<u64> = self.at_risk.iter().copied().filter(is_lost).collect();
-        for id in lost {
-            self.at_risk.remove(&id);
-            self.open.remove(&id);
-            self.lost_to(id, node);
-        }
-    }
-
-    /// A leader lacks a message that another one, or itself in an earlier term, has confirmed.
-    fn lost_to(&mut self, id: u64, node: NodeId) {
-        let published = &mut self.published[id as usize];
-        let by = published.confirmed_by;
-        let is_other = by != Some(node);
-        let is_superseded = match published.asked {
-            Asked::LeaderSynced => is_other,
-            Asked::LeaderWritten => is_other || by.is_some_and(|by| published.forgotten_by & bit(by) != 0),
-            // By what members may have forgotten: see `finish`.
-            _ => return,
-        };
-        if !is_superseded {
-            let asked = published.asked;
-            violated("lost", &format!("{node} confirmed message {id} ({asked:?}), leads on, and does not have it"));
-        }
-        published.is_superseded = true;
-        self.figures.superseded += 1;
-    }
-
     /// An entry was appended to a node's log.
     pub fn appended(&mut self, node: NodeId, group: usize, term: Term, index: LogIndex, body: Bytes) {
         self.groups[group].appended(node, index, term, body);
@@ -408,9 +377,7 @@ impl Checks {
                 model.commit(index.0, body, &self.published, &self.settle_asked, &self.ends, &mut found);
             },
         );
-        if !found.is_empty() {
-            self.settle_repeats(group);
-        }
+        let is_news = !found.is_empty();
         for found in found {
             match found {
                 Found::Committed(id) => {
@@ -434,21 +401,8 @@ impl Checks {
                 }
             }
         }
-    }
-
-    /// What was confirmed as a repeat of what was not committed by then: that may be so now.
-    fn settle_repeats(&mut self, group: usize) {
-        let is_excused = |queue: QueueId| self.ends.excuses(queue);
-        let is_known = |id: &u64| {
-            let published = &self.published[*id as usize];
-            published.group == group && published.key.is_some() && self.models[group].knows(published, &is_excused)
-        };
-        let known: Vec<u64> = self.at_risk.iter().copied().filter(is_known).collect();
-        for id in known {
-            self.at_risk.remove(&id);
-            self.open.remove(&id);
-            self.published[id as usize].repeats = true;
-            self.figures.repeats += 1;
+        if is_news {
+            self.settle_repeats(group);
         }
     }
 
@@ -475,11 +429,11 @@ impl Checks {
     }
 
     /// A partition said this to a client.
-    pub fn said(&mut self, group: usize, said: Said, effect: &Effect) {
+    pub fn said(&mut self, node: NodeId, group: usize, said: Said, effect: &Effect) {
         match effect {
             Effect::Confirm { channel, first, count } => {
                 for seq in *first..*first + *count {
-                    self.confirmed(said, *channel, seq);
+                    self.confirmed(node, said, *channel, seq);
                 }
             }
             // With the office of a leader its consumers end too.
@@ -537,7 +491,7 @@ impl Checks {
         }
         let is_nowhere = said.serves && self.published[*id as usize].targets.len() == 1;
         // Where a refusal is an answer, it does not come again.
-        if self.expected.gives_up[group] && (is_nowhere || !said.led_before) {
+        if self.expected.gives_up[group] && (is_nowhere || !said.led_before && !said.leads) {
             for queue in &self.published[*id as usize].targets {
                 *self.aimed.get_mut(queue).expect("it was counted") -= 1;
             }
@@ -600,7 +554,7 @@ impl Checks {
         }
     }
 
-    fn confirmed(&mut self, said: Said, channel: ChannelKey, seq: u64) {
+    fn confirmed(&mut self, node: NodeId, said: Said, channel: ChannelKey, seq: u64) {
         if is_dead_letter_channel(channel) {
             return;
         }
@@ -641,19 +595,13 @@ impl Checks {
         if published.asked == Asked::Synced && !asks_less {
             violated("confirm", &format!("message {id} was confirmed as synced and is not committed"));
         }
-        let (by, last) = (self.groups[group].leader_of(said.term), self.groups[group].last_leader());
-        published.confirmed_by = by;
-        let is_of_leader = matches!(published.asked, Asked::LeaderWritten | Asked::LeaderSynced);
-        if is_of_leader {
-            self.figures.by_leaders += 1;
-            // Said by one that does not know yet that it leads no more.
-            if let Some((_, leader)) = last.filter(|(term, _)| *term > said.term)
-                && !self.groups[group].published_on(leader).contains(&id)
-            {
-                return self.lost_to(id, leader);
-            }
+        self.note_originals(node, said, id);
+        let is_of_leader = matches!(self.published[id as usize].asked, Asked::LeaderWritten | Asked::LeaderSynced);
+        if is_of_leader && self.confirmed_alone(node, id) {
+            return;
         }
         self.at_risk.insert(id);
+        let published = &self.published[id as usize];
         if let Asked::Selective { .. } = published.asked {
             let targets = published.targets.clone();
             targets.into_iter().for_each(|queue| self.check_cap(queue));

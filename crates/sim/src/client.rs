@@ -786,6 +786,7 @@ fn compose(
         confirmed_by: None,
         is_superseded: false,
         repeats: false,
+        originals: Vec::new(),
         waited_ms: asked_ms.filter(|ms| *ms > 0),
         is_nowhere: false,
     };

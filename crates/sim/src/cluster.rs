@@ -430,7 +430,7 @@ impl Cluster {
         for (partition, said, effect) in effects {
             let group = group_of(partition);
             self.trace.line(now, || format!("{id} p{group} says {} ({said:?})", brief_effect(&effect)));
-            self.checks.said(group, said, &effect);
+            self.checks.said(id, group, said, &effect);
             if let Effect::DeadLetter(letter) = &effect {
                 self.send_letter(node, group, letter);
             }

@@ -189,6 +189,8 @@ pub struct Said {
     pub applied_before: LogIndex,
     /// It led when its turn began.
     pub led_before: bool,
+    /// It leads now that its turn ends.
+    pub leads: bool,
     /// It led all through its turn.
     pub serves: bool,
     /// Its clock, milliseconds since the epoch.

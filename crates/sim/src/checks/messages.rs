@@ -269,16 +269,18 @@ impl Model {
     /// Whether each queue of a message takes a key in once and had one with its key after it was
     /// published, or within the window before.
     pub fn knows(&self, message: &Published, is_excused: &dyn Fn(QueueId) -> bool) -> bool {
-        let Some(key) = message.key else { return false };
-        message.targets.iter().filter(|id| !is_excused(**id)).all(|id| {
-            let Some(rule) = self.rules(*id).dedup else { return false };
-            let Some(queue) = self.queues.get(id) else { return false };
-            let was_there = |(seq, _): &(u64, u64)| {
-                let settled_at = queue.fates[*seq as usize - 1].settled_at;
-                rule.window_ms > 0 || settled_at.is_none_or(|index| index > message.since)
-            };
-            queue.keys.get(&key).is_some_and(|seqs| seqs.iter().any(was_there))
-        })
+        message.key.is_some() && message.targets.iter().filter(|id| !is_excused(**id)).all(|id| self.had(message, *id))
+    }
+
+    /// Whether this one of its queues did.
+    pub fn had(&self, message: &Published, queue: QueueId) -> bool {
+        let (Some(key), Some(rule)) = (message.key, self.rules(queue).dedup) else { return false };
+        let Some(queue) = self.queues.get(&queue) else { return false };
+        let was_there = |(seq, _): &(u64, u64)| {
+            let settled_at = queue.fates[*seq as usize - 1].settled_at;
+            rule.window_ms > 0 || settled_at.is_none_or(|index| index > message.since)
+        };
+        queue.keys.get(&key).is_some_and(|seqs| seqs.iter().any(was_there))
     }
 
     fn publish(&mut self, batch: &Batch<'_>, entry: &mut Entry<'_>, found: &mut Vec<Found>) {

@@ -6,11 +6,12 @@
 
 use super::{id_of, violated};
 use crate::node::View;
+use broker::QueueId;
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId, Restored, Term};
 use partition::entry::{Commands, LogCommand};
 use partition::machine::{MACHINE_VERSION, Queues, Unobserved};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use storage::{FileNo, Location};
 
 /// A member's log as it was told to write it.
@@ -29,6 +30,15 @@ pub trait Reference: Default {
 
     /// Equal for equal states.
     fn state_hash(&self) -> u64;
+}
+
+/// Where a log publishes a message.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// The last entry that does.
+    pub index: u64,
+    /// The queues that take it in.
+    pub queues: Vec<QueueId>,
 }
 
 /// What is known of one group.
@@ -173,21 +183,19 @@ impl<R: Reference> Group<R> {
         }
     }
 
-    /// Who led a term.
-    pub fn leader_of(&self, term: Term) -> Option<NodeId> {
-        self.leaders.get(&term).copied()
-    }
-
-    /// The last term that anybody led, and who.
-    pub fn last_leader(&self) -> Option<(Term, NodeId)> {
-        self.leaders.last_key_value().map(|(term, node)| (*term, *node))
+    /// Who led the last term that anybody led.
+    pub fn last_leader(&self) -> Option<NodeId> {
+        self.leaders.last_key_value().map(|(_, node)| *node)
     }
 
     /// The messages that were published by entries of a member's log that are not known to be
     /// applied.
-    pub fn published_on(&self, node: NodeId) -> BTreeSet<u64> {
-        let entries = self.mirrors.get(&node).into_iter().flat_map(|mirror| mirror.log.values());
-        entries.flat_map(|(_, body)| published_in(body)).collect()
+    pub fn published_on(&self, node: NodeId) -> BTreeMap<u64, Taken> {
+        let mut published = BTreeMap::new();
+        for (index, (_, body)) in self.mirrors.get(&node).into_iter().flat_map(|mirror| &mirror.log) {
+            note_published(*index, body, &mut published);
+        }
+        published
     }
 
     /// A committed entry as stored, with its term.
@@ -201,16 +209,18 @@ impl<R: Reference> Group<R> {
     }
 }
 
-/// The messages that an entry publishes.
-fn published_in(body: &Bytes) -> Vec<u64> {
-    let mut ids = Vec::new();
-    let Ok(mut commands) = Commands::parse(body) else { return ids };
+/// Adds the messages that an entry publishes.
+fn note_published(index: u64, body: &Bytes, published: &mut BTreeMap<u64, Taken>) {
+    let Ok(mut commands) = Commands::parse(body) else { return };
     while let Ok(Some(command)) = commands.next() {
         if let LogCommand::Publish(batch) = command {
-            ids.extend(batch.iter().filter_map(|message| id_of(message.body())));
+            for id in batch.iter().filter_map(|message| id_of(message.body())) {
+                let taken = published.entry(id).or_default();
+                taken.index = index;
+                taken.queues.extend(batch.targets());
+            }
         }
     }
-    ids
 }
 
 impl Reference for Queues {

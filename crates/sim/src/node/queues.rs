@@ -116,6 +116,7 @@ fn said_now(partition: &QueuePartition, r: &Running) -> Said {
         applied,
         applied_before: applied,
         led_before: partition.is_leading(),
+        leads: partition.is_leading(),
         serves: partition.is_leading(),
         now_ms: r.latest_ms,
         latest_ms: r.latest_ms,

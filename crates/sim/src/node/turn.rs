@@ -116,15 +116,16 @@ impl Edge for Mouth<'_> {
                 self.repaired += partition.messages_repaired() - self.repaired_before;
                 let (applied_before, led_before, term_before) = self.before;
                 let term = partition.replica().group().status().term;
-                let serves = led_before && partition.is_leading() && term_before == term;
+                let leads = partition.is_leading();
+                let serves = led_before && leads && term_before == term;
                 let applied = partition.applied();
-                Said { term, applied, applied_before, led_before, serves, now_ms, latest_ms }
+                Said { term, applied, applied_before, led_before, leads, serves, now_ms, latest_ms }
             }
             None => {
                 let (term, applied) = (Term(0), LogIndex(0));
                 let applied_before = applied;
                 let serves = id.is_in_memory() || id == TOPOLOGY;
-                Said { term, applied, applied_before, led_before: serves, serves, now_ms, latest_ms }
+                Said { term, applied, applied_before, led_before: serves, leads: serves, serves, now_ms, latest_ms }
             }
         };
         self.said.extend(effects.drain(..).map(|effect| (id, said, effect)));
