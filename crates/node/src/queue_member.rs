@@ -7,7 +7,7 @@ use crate::own_disk::OwnDisk;
 use crate::shard::{Edge, Now};
 use crate::share::Share;
 use crate::steward::{LOOK_EVERY_MS, MembersView, SETTLED_MS, told};
-use crate::ticks::Ticks;
+use crate::ticks::{Tick, Ticks};
 use crate::waits::Waiting;
 use broker::{ConsumerKey, NodeNumber};
 use consensus::{Change, NodeId};
@@ -230,8 +230,11 @@ impl QueueMember {
             for (from, frame) in waiting.frames.drain(..) {
                 self.partition.step(from, frame, &mut cx);
             }
-            while self.ticks.take(now.ms) {
+            while let Some(tick) = self.ticks.take(now.ms) {
                 self.partition.tick(&mut cx);
+                if tick == Tick::Whole {
+                    self.partition.tick_office(&mut cx);
+                }
             }
         }
         for command in waiting.commands.drain(..) {

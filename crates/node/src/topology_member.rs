@@ -259,7 +259,7 @@ impl<M: Proposer> TopologyMember<M> {
         for (from, frame) in waiting.frames.drain(..) {
             self.log.step(from, frame, &self.machine, out);
         }
-        while self.ticks.take(now.ms) {
+        while self.ticks.take(now.ms).is_some() {
             self.log.tick();
             self.proposals.iter_mut().for_each(Proposals::tick);
         }

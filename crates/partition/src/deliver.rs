@@ -110,8 +110,8 @@ impl QueuePartition {
         }
     }
 
-    /// Another tick of this leader's office went by.
-    pub(crate) fn tick_office(&mut self, cx: &mut Context<'_>) {
+    /// Another 150 ms of this leader's office went by, if this member leads.
+    pub fn tick_office(&mut self, cx: &mut Context<'_>) {
         let Some(leader) = self.leader.as_deref_mut() else { return };
         leader.ticks += 1;
         if leader.awaits_holders && leader.holders_know_at.is_none() && self.predecessor.has_ended(self.replica.group())

@@ -37,10 +37,10 @@ const SENT_SLACK_FIRST: u64 = 8;
 const SENT_CREDIT_MIN: u64 = 64;
 /// What unlimited credit counts as when the watermark is raised.
 const SENT_AHEAD_UNLIMITED: u64 = 4096;
-/// So many ticks, 300 to 450 ms, a leader gives out nothing that an earlier one may have given out, once those who
+/// So many ticks, 450 to 600 ms, a leader gives out nothing that an earlier one may have given out, once those who
 /// were attached there know that its office ended: they attach anew within a tenth of a second, and what they hold is
 /// theirs.
-pub(crate) const HOLDERS_TICKS: u64 = 3;
+pub(crate) const HOLDERS_TICKS: u64 = 4;
 /// So many ticks of its office, three seconds, it waits at most: links to a node that hangs are given up before.
 pub(crate) const HOLDERS_TICKS_MAX: u64 = 20;
 /// A watermark that runs ahead of a queue from which nothing went out for so long is lowered to

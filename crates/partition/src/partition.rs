@@ -212,10 +212,9 @@ impl QueuePartition {
         self.leader.as_ref().map_or(0, |leader| leader.queues.capacity())
     }
 
-    /// A tick went by (150 ms): heartbeats, elections.
+    /// A tick went by (150 ms, or less while a leader is looked for): heartbeats, elections.
     pub fn tick(&mut self, cx: &mut Context<'_>) {
         self.replica.tick();
-        self.tick_office(cx);
         // A handing over of leadership that came to nothing is given up here, and with it the
         // reason to hold entries back.
         self.propose_held(false);

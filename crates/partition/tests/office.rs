@@ -271,7 +271,7 @@ fn a_channel_whose_link_broke_is_remembered_and_one_that_ended_is_not() {
 fn a_channel_that_does_nothing_for_long_is_forgotten_and_one_that_publishes_is_not() {
     let mut rig = Rig::new(Vec::new(), 1 << 20);
     let pass = |rig: &mut Rig, ticks: u64| {
-        (0..ticks).for_each(|_| rig.with(|partition, cx| partition.tick(cx)));
+        (0..ticks).for_each(|_| rig.with(|partition, cx| partition.tick_office(cx)));
         rig.run();
     };
     for seq in 1..=4 {

@@ -279,7 +279,10 @@ impl Trio {
         self.now += 150;
         for at in 0..3 {
             let now = self.now;
-            self.members[at].with(now, |p, cx| p.tick(cx));
+            self.members[at].with(now, |p, cx| {
+                p.tick(cx);
+                p.tick_office(cx);
+            });
         }
         self.run();
     }
