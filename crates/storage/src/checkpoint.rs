@@ -169,6 +169,7 @@ impl<D: Disk> CheckpointStore<D> {
                 // The first save makes one file only.
                 Err(StorageError::Missing { .. }) => {}
                 Err(error) if error.is_damage() => {
+                    self.keep_as_it_is(&name)?;
                     self.groups.entry(group).or_default()[place] = None;
                     first_error.get_or_insert(error);
                 }
@@ -179,6 +180,13 @@ impl<D: Disk> CheckpointStore<D> {
         // whole.
         let Some(newest) = newest else { return first_error.map_or(Ok(None), Err) };
         Ok(Some(CheckpointPair { newest, older, is_fallback }))
+    }
+
+    /// Has a file that holds no checkpoint stay so. Half overwritten by a process that died, and not synced, it
+    /// would be a whole one again after a power cut: an old one, whose log is given up meanwhile.
+    fn keep_as_it_is(&self, name: &str) -> Result<(), StorageError> {
+        let file = self.disk.open(name, OpenMode::ReadWrite).map_err(at("open", name))?;
+        file.sync_data().map_err(syncing(name))
     }
 
     fn load(&self, name: &str, group: GroupId) -> Result<Checkpoint, StorageError> {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use storage::disk::{Crash, Fault};
+use storage::disk::{Crash, DiskFile as _, Fault, OpenMode};
 use storage::inspect::{Depth, Fact, Needs, inspect};
 use storage::wal::{RecordName, Recovery, found_log, has_log};
 use storage::{
@@ -225,6 +225,30 @@ fn newest_damaged_checkpoint_is_passed_over_for_the_one_before() {
     assert!(matches!(store.load_newest(GroupId(7)), Err(StorageError::Corrupt { .. })));
     store.remove(GroupId(7)).unwrap();
     assert_eq!(store.load_newest(GroupId(7)).unwrap(), None);
+}
+
+#[test]
+fn a_checkpoint_that_was_passed_over_is_none_after_a_power_cut_either() {
+    for seed in 0..20 {
+        let disk = Arc::new(FaultyDisk::new(seed));
+        let mut store = CheckpointStore::open(&disk, FOLDER_ID).unwrap();
+        for file in 1..=2 {
+            store.save(GroupId(7), WalPosition { file: FileNo(file), offset: 0 }, &[1; 5000]).unwrap();
+        }
+        // The third was begun over the first.
+        let file = disk.open("checkpoints/00000007.0", OpenMode::ReadWrite).unwrap();
+        file.write_at(&[3; 3000], 8192).unwrap();
+        disk.crash(Crash::Process);
+        for _ in 0..2 {
+            disk.restart();
+            let mut store = CheckpointStore::open(&disk, FOLDER_ID).unwrap();
+            let pair = store.load_pair(GroupId(7)).unwrap().unwrap();
+            let generations = (pair.newest.generation, pair.older.map(|older| older.generation));
+            assert_eq!(generations, (2, None), "seed {seed}");
+            // The log that the older one needs may be given up from now on.
+            disk.crash(Crash::Power);
+        }
+    }
 }
 
 #[test]
