@@ -239,7 +239,7 @@ fn dead_letters_are_counted_by_reason_and_by_how_sure_they_are() {
         let to = vec![("x-dead-letter-exchange", Field::from("")), ("x-dead-letter-routing-key", Field::from("dead"))];
         [to, rest].concat()
     };
-    let mut declare = |client: &mut Client, name: &str, arguments: Vec<(&'static str, Field)>| {
+    let declare = |client: &mut Client, name: &str, arguments: Vec<(&'static str, Field)>| {
         client.declare(channel, &QueueDeclare { name, durable: true, arguments, ..QueueDeclare::default() }).unwrap();
     };
     declare(&mut client, "dead", Vec::new());
