@@ -113,6 +113,10 @@ fn number(name: &'static str, value_name: &'static str, help: &'static str) -> A
         .help(help)
 }
 
+fn rate(name: &'static str, help: &'static str) -> Arg {
+    number(name, "MSG/S", help).value_parser(bench::options::units::rate)
+}
+
 fn given_arguments() -> Vec<Arg> {
     let results = Arg::new("results")
         .value_name("RESULTS")
@@ -125,14 +129,14 @@ fn given_arguments() -> Vec<Arg> {
         flag("study", "Use the study of 21 configurations that ships with this program"),
         path("prices", "Prices of machines, volumes and clusters (TOML)"),
         flag("partial", "Use what is whole of a results file whose run was interrupted"),
-        number("rate", "MSG/S", "Rate to hold"),
+        rate("rate", "Rate to hold"),
         number("p99-ms", "MS", "End-to-end latency to hold at that rate, 99th percentile"),
         Arg::new("lose-node")
             .long("lose-node")
             .value_name("YES|NO")
             .value_parser(["yes", "no"])
             .help("Hold both with one node lost"),
-        number("backlog-rate", "MSG/S", "Let a backlog form at this rate; 0 asks for none"),
+        rate("backlog-rate", "Let a backlog form at this rate; 0 asks for none"),
     ]
 }
 

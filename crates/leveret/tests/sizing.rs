@@ -43,6 +43,8 @@ fn the_study_is_reported_and_predicted_without_any_file() {
     // Of 7x8/gp2, which is cheaper, the study does not say how late it is.
     assert_eq!(other["recommendation"]["chosen"]["name"], "5x8/st1");
     assert_eq!(other["recommendation"]["open"][0]["name"], "7x8/gp2");
+    let at = |rate| printed(&sizing(&["report", "--study", "--rate", rate, "--json"], folder.path()));
+    assert_eq!(at("24k"), at("24000"));
     let text = printed(&sizing(&["predict", "--study", "--candidate", "9x16/gp2"], folder.path()));
     assert!(text.contains("9x16/gp2") && text.contains("inside of the 90 % band"), "{text}");
 }

@@ -5,7 +5,7 @@
 
 mod read;
 pub mod table;
-pub(crate) mod units;
+pub mod units;
 
 use amqp::{Table, Value};
 

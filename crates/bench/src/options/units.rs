@@ -44,6 +44,13 @@ impl Counted {
     }
 }
 
+/// Messages a second: `24000`, `24k`.
+///
+/// - Errors: the text is no such number.
+pub fn rate(text: &str) -> Result<f64, String> {
+    Counted::Rate.number(text).ok_or_else(|| format!("`{text}` is no rate: a number such as 24000, or 24k"))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
