@@ -1,7 +1,7 @@
 //! Passwords and their hashes as definitions have them.
 //!
-//! Invariant: what [`text_of`] writes [`read_hash`] reads, and so does RabbitMQ where the algorithm
-//! is one of its own. A password in the clear is hashed before the topology is looked at: that may
+//! Invariant: what [`text_of`] writes [`read_hash`] reads, and so does RabbitMQ: where the algorithm is
+//! none of its own it keeps the hash, and lets nobody in by it. A password in the clear is hashed before the topology is looked at: that may
 //! take long, and nobody waits for it.
 
 use crate::node::Shared;
@@ -15,16 +15,28 @@ use std::collections::HashMap;
 /// The hashes of passwords in the clear, by user and password.
 pub(super) type ClearPasswords = HashMap<(String, String), PasswordHash>;
 
+const ARGON2ID: &str = "$argon2id$";
+
 /// The algorithm that a hash names itself.
 pub fn named_by(text: &str) -> Option<HashAlgorithm> {
-    text.starts_with("$argon2id$").then_some(HashAlgorithm::Argon2id)
+    argon2id_in(text).map(|_| HashAlgorithm::Argon2id)
 }
 
-/// The hash in this text: RabbitMQ's in base64, that of Argon2id as it is. Without an algorithm its
+/// The text of a hash of Argon2id, as it is or in base64.
+fn argon2id_in(text: &str) -> Option<Vec<u8>> {
+    if text.starts_with(ARGON2ID) {
+        return Some(text.as_bytes().to_vec());
+    }
+    STANDARD.decode(text).ok().filter(|bytes| bytes.starts_with(ARGON2ID.as_bytes()))
+}
+
+/// The hash in this text, in base64; that of Argon2id also as it is. Without an algorithm its
 /// first characters or its length name it, as with RabbitMQ before 3.6. Errors: what is expected.
 pub fn read_hash(algorithm: Option<HashAlgorithm>, text: &str) -> Result<PasswordHash, String> {
     if algorithm.or_else(|| named_by(text)) == Some(HashAlgorithm::Argon2id) {
-        return PasswordHash::from_bytes(HashAlgorithm::Argon2id, text.as_bytes()).ok_or_else(|| {
+        // No hash is a user without a password.
+        let bytes = argon2id_in(text).or_else(|| text.is_empty().then(Vec::new));
+        return bytes.and_then(|bytes| PasswordHash::from_bytes(HashAlgorithm::Argon2id, &bytes)).ok_or_else(|| {
             let module = HashAlgorithm::Argon2id.module();
             format!(
                 "for {module} a text as $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH is expected, of at most 128 MiB (m=131072) \
@@ -41,12 +53,9 @@ pub fn read_hash(algorithm: Option<HashAlgorithm>, text: &str) -> Result<Passwor
     })
 }
 
-/// The text of a hash; see [`read_hash`].
+/// The text of a hash; see [`read_hash`]. RabbitMQ takes a file in only if each hash is base64.
 pub fn text_of(hash: &PasswordHash) -> String {
-    match hash.algorithm() {
-        HashAlgorithm::Argon2id => String::from_utf8_lossy(hash.to_bytes()).into_owned(),
-        _ => STANDARD.encode(hash.to_bytes()),
-    }
+    STANDARD.encode(hash.to_bytes())
 }
 
 /// Hashes what a document has in the clear. A user who has that password already keeps the hash:
