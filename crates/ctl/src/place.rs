@@ -121,7 +121,12 @@ fn find_file(options: &Options) -> Result<Place, Failure> {
         true => format!("no node runs on {}: there is no file {}", here(), looked.join(" and no ")),
         false => others.join(", "),
     };
-    Err(unable(&node, &what, "name its data folder by --data-dir or LEVERET_DATA_DIR, or start it: leveret server"))
+    let is_by_variable = options.text("node").is_none() && !others.is_empty();
+    let advice = match is_by_variable {
+        true => format!("{NODE_VARIABLE} asks for {node}: unset it, or name the node with -n"),
+        false => "name its data folder by --data-dir or LEVERET_DATA_DIR, or start it: leveret server".to_owned(),
+    };
+    Err(unable(&node, &what, &advice))
 }
 
 fn here() -> String {

@@ -134,7 +134,12 @@ impl Group {
     }
 
     fn tick(&mut self) {
-        (0..self.members.len()).for_each(|at| self.with(at, |p, cx| p.tick(cx)));
+        (0..self.members.len()).for_each(|at| {
+            self.with(at, |p, cx| {
+                p.tick(cx);
+                p.tick_office(cx);
+            })
+        });
         self.settle();
     }
 

@@ -56,7 +56,7 @@ fn a_sync_that_was_not_made_shows_at_the_next_power_cut() {
     // Mostly the next leader is found out before it writes.
     let power = Faults { power: true, ..Faults::NONE };
     look_in(
-        230..240,
+        250..260,
         "[committed]",
         Options { bug: Some(Bug::SyncIsALie), nodes: 3, faults: power, ..Options::default() },
     );
@@ -80,9 +80,9 @@ fn a_leader_that_forgets_what_it_confirmed_alone_is_found_out() {
     let (crashes, power) = (Faults { crashes: true, ..Faults::NONE }, Faults { power: true, ..Faults::NONE });
     let options = |bug, faults| Options { bug: Some(bug), faults, levels: true, ..Options::default() };
     // Mostly others find it out before: begin near a seed that shows it.
-    look_in(60..120, "(LeaderSynced), leads on", options(Bug::TailIsForgotten, Faults::ALL));
-    look_in(85..145, "(LeaderWritten), leads on", options(Bug::TailIsForgotten, crashes));
-    look_in(80..140, "(LeaderSynced), leads on", options(Bug::SyncIsALie, power));
+    look_in(70..130, "(LeaderSynced), leads on", options(Bug::TailIsForgotten, Faults::ALL));
+    look_in(170..250, "(LeaderWritten), leads on", options(Bug::TailIsForgotten, crashes));
+    look_in(30..90, "(LeaderSynced), leads on", options(Bug::SyncIsALie, power));
 }
 
 /// What rots, and leaders that are hit, have theirs below.

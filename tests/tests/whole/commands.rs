@@ -76,13 +76,15 @@ fn a_node_that_is_drained_serves_nobody_and_leads_nothing_until_it_is_revived() 
         let shared = partitions.iter().filter(|partition| partition["of"] != 1);
         shared.map(|partition| partition["leader"].as_str().unwrap_or_default().to_owned()).collect()
     };
+    // As even as can be, so that it leads something.
+    tools.run("rabbitmq-upgrade", "post_upgrade").good();
+    tools.run("rabbitmq-upgrade", "await_online_quorum_plus_one -t 20").good();
     let arguments = vec![("x-queue-type", "quorum".into()), ("x-quorum-initial-group-size", 1.into())];
     client
         .declare(channel, &QueueDeclare { name: "sole", durable: true, arguments, ..QueueDeclare::default() })
         .unwrap();
-    // As even as can be, so that it leads something.
-    tools.run("rabbitmq-upgrade", "post_upgrade").good();
-    tools.run("rabbitmq-upgrade", "await_online_quorum_plus_one -t 20").good();
+    let critical = tools.diagnostics("check_if_node_is_quorum_critical").bad(69);
+    assert!(critical.contains("queue 'sole' in vhost '/'") && !critical.contains("queue 'q'"), "{critical}");
     assert!(leaders().iter().any(|leader| leader == "leveret@n1"), "{:?}", leaders());
     let said = tools.run("rabbitmq-upgrade", "drain").good();
     assert!(said.starts_with("Will put node leveret@n1 into maintenance mode"), "{said}");

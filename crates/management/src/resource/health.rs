@@ -102,14 +102,15 @@ impl Cx<'_> {
     }
 }
 
-/// GET: no quorum queue loses its majority with this node, nor what is declared. What has no other node
-/// may lose it.
+/// GET: no quorum queue loses its majority with this node, nor what is declared. A node alone may lose it, as
+/// with RabbitMQ.
 pub(super) fn quorum_critical(cx: Cx<'_>) -> Result<Answer, Refused> {
     let map = cx.map();
+    let is_cluster = map.everywhere().members.len() > 1;
     let loses = |members: &[&Member]| {
         let is_here = members.iter().any(|member| member.is_own);
         let left = members.iter().filter(|member| member.is_reached && !member.is_own).count();
-        is_here && members.len() > 1 && left <= members.len() / 2
+        is_here && is_cluster && left <= members.len() / 2
     };
     let queues = quorum_queues(cx, None, |queue| loses(&map.members_of(queue.partition)));
     let reason = match queues.is_empty() {
