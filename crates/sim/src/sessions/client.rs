@@ -587,7 +587,10 @@ impl Client {
             && self.random.chance(40)
         {
             let (key, publish) = (self.channels[&number].key, self.channels[&number].next_seq);
-            ledger.claims(key, publish, &queue);
+            // A confirm of the leader alone says of an ack no more than of its message.
+            if self.channels[&number].level.is_none() {
+                ledger.claims(key, publish, &queue);
+            }
             self.publish(number, To::Queue(queue), true, now, ledger);
         }
     }
