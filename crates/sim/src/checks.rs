@@ -6,7 +6,7 @@
 //! - [`messages`]: a model of the queues, made from the committed log by rules of its own;
 //!   [`fate`]: of one message.
 //! - [`topology`]: the group that decides what exists, with its own state.
-//! - [`leaders`]: what a leader confirmed and the majority did not have by then.
+//! - `leaders`: what a leader confirmed and the majority did not have by then.
 //! - [`consumers`]: one consumer at a time, where a queue asks for that; [`ends`]: queues that were
 //!   deleted.
 //! - here: what clients are told. A confirm holds at its level, the value at risk keeps its cap,
