@@ -64,9 +64,10 @@ pub enum RunError {
     },
     /// The cluster goes on without this node for good.
     #[error(
-        "this node has been forgotten: start it with an empty data folder and cluster_join, and it joins anew. Another node removed it from the \
-         cluster (`leveret ctl forget_cluster_node`) while it did not answer, and goes on without it: clients here could lose what they are told. \
-         Keep the old folder until you know that nothing in it is missed: what this node had and a majority of the others did not is nowhere else"
+        "this node has been forgotten: start it with an empty data folder and cluster_join, and it joins anew. It left the cluster (`leveret \
+         cluster leave`), or another node removed it (`leveret ctl forget_cluster_node`) while it did not answer, and the others go on without \
+         it: clients here could lose what they are told. Unless it left by itself, keep the old folder until you know that nothing in it is \
+         missed: what this node had and a majority of the others did not is nowhere else"
     )]
     Forgotten,
     /// What is set, the data folder and the cluster do not go together.
