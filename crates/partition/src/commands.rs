@@ -228,7 +228,7 @@ impl QueuePartition {
         must
     }
 
-    fn carry_out(&mut self, command: Command, cx: &mut Context<'_>) {
+    pub(crate) fn carry_out(&mut self, command: Command, cx: &mut Context<'_>) {
         if !self.deleted.is_empty() && self.answers_late(&command, cx) {
             return;
         }
@@ -238,7 +238,15 @@ impl QueuePartition {
             self.publish(publish, cx);
             return self.propose_if_full(cx);
         }
-        let Some(command) = self.has_to_wait(command, cx) else { return };
+        // Commands are large: only where somebody waits, or may have to, one is handed about.
+        let leader = self.leader.as_deref().expect("only a leader takes commands");
+        let command = match leader.awaits_holders || !leader.latecomers.is_empty() {
+            true => match self.has_to_wait(command, cx) {
+                Some(command) => command,
+                None => return,
+            },
+            false => command,
+        };
         match command {
             Command::Configure { .. } | Command::Publish(_) => unreachable!("handled above"),
             Command::DeadLetterAnswered { queue, seq, is_safe } => {
@@ -296,28 +304,6 @@ impl QueuePartition {
                     leader.barriers.push_back((ticket, channel, request));
                 }
             }
-        }
-    }
-
-    /// Keeps a new consumer while those of an earlier leader are expected, and what is said of it; gives back anything
-    /// else.
-    fn has_to_wait(&mut self, command: Command, cx: &mut Context<'_>) -> Option<Command> {
-        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-        if leader.awaits_holders && matches!(command, Command::Consume { again: false, .. }) {
-            leader.latecomers.push(command);
-            return None;
-        }
-        match leader.latecomers.is_empty() {
-            true => Some(command),
-            false => leader.latecomers.take_in(command, &mut cx.out.effects),
-        }
-    }
-
-    /// Everybody who may have something of an earlier leader had time to come: new consumers have their turn.
-    pub(crate) fn admit_latecomers(&mut self, cx: &mut Context<'_>) {
-        let Some(leader) = self.leader.as_deref_mut() else { return };
-        for command in leader.latecomers.take() {
-            self.carry_out(command, cx);
         }
     }
 

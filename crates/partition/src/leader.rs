@@ -507,7 +507,7 @@ impl Leader {
                 term,
             }));
         }
-        self.latecomers.take().into_iter().for_each(|command| refuse(command, Reply::NotLeader, effects));
+        self.latecomers.take().for_each(|command| refuse(command, Reply::NotLeader, effects));
         for (_, channel, request) in self.barriers.drain(..) {
             effects.push(Effect::Reply { channel, request, reply: Reply::NotLeader });
         }

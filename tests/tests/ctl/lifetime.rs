@@ -132,7 +132,13 @@ fn a_node_is_meant_by_name() {
     }
     let other = tools.ctl("-n rabbit@other list_queues");
     assert_eq!(other.out, "");
-    assert!(other.bad(69).contains("is of rabbit@box"));
+    let said = other.bad(69);
+    assert!(said.contains("is of rabbit@box") && !said.contains("RABBITMQ_NODENAME"), "{said}");
+    // A variable of a RabbitMQ that was here names one too.
+    let mut by_variable = clients::tools::command(tools.folder(), "rabbitmqctl", &["list_queues"]);
+    let said = by_variable.env("RABBITMQ_NODENAME", "rabbit@other").output().unwrap().stderr;
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("RABBITMQ_NODENAME asks for rabbit@other: unset it"), "{said}");
     let other = tools.ctl("-n rabbit@other ping").bad(69);
     assert!(other.contains("Failed to connect and authenticate to rabbit@other"), "{other}");
 }

@@ -499,15 +499,13 @@ fn durability(resource: Resource<'_>, flags: Flags, arguments: &Table) -> Result
         };
     }
     let level = match arguments.get(DURABILITY) {
-        Some(Value::LongString(word)) => {
-            let level = Durability::of_word(word, || selective(resource, arguments))?;
-            match level.expect("the rule of the argument lists the words") {
-                level @ Durability::Selective(_) => return Ok(level),
-                level => level,
-            }
-        }
+        Some(Value::LongString(word)) => Durability::of_word(word, || selective(resource, arguments))?
+            .expect("the rule of the argument lists the words"),
         _ => Durability::Synced,
     };
+    if matches!(level, Durability::Selective(_)) {
+        return Ok(level);
+    }
     let stray = [VALUE_HEADER, VALUE_CAP, INTERVAL_MS].into_iter().find(|k| arguments.get(k).is_some());
     stray.map_or(Ok(level), |key| refuse(key, "makes sense only with 'x-durability' = 'selective'"))
 }

@@ -1,8 +1,8 @@
 //! Passwords and their hashes as definitions have them.
 //!
 //! Invariant: what [`text_of`] writes [`read_hash`] reads, and so does RabbitMQ: where the algorithm is
-//! none of its own it keeps the hash, and lets nobody in by it. A password in the clear is hashed before the topology is looked at: that may
-//! take long, and nobody waits for it.
+//! none of its own it keeps the hash, and lets nobody in by it. A password in the clear is hashed
+//! before the topology is looked at: that may take long, and nobody waits for it.
 
 use crate::node::Shared;
 use crate::passwords::hashed;
