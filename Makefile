@@ -1,5 +1,5 @@
 # The project's commands, each one line to type. Details: CONTRIBUTING.md.
-.PHONY: server test check matrices page-test lab-pages conformance applications migration torture bench examples fuzz dist static image deb verify-packages beside
+.PHONY: server test check matrices page-test page-measure page-beside lab-pages conformance applications migration torture bench examples fuzz dist static image deb verify-packages beside
 
 # Starts the broker: AMQP on 5672, data in ./data.
 server:
@@ -17,10 +17,20 @@ check:
 matrices:
 	cargo xtask matrices $(MATRICES)
 
-# The management page in a headless Chromium, by clicks (minutes; needs node 20 with npm and a chromium; SHOTS=folder keeps screenshots).
+# The management page in a headless Chromium, by clicks, of one node and of three (minutes; needs node 20 with npm and a chromium; SHOTS=folder keeps screenshots).
 page-test:
 	cargo build --locked --workspace --bin leveret
-	cd tests/page && npm ci --omit=optional --no-fund --no-audit && node --test --test-timeout=1200000 page.test.mjs
+	cd tests/page && npm ci --omit=optional --no-fund --no-audit && node --test --test-timeout=1200000 --test-concurrency=1 page.test.mjs cluster.test.mjs
+
+# What the page costs with 10,000 queues and 2,000 connections (six minutes on a quiet machine; LEVERET_BIN=a release build; needs node 20
+# with npm and a chromium).
+page-measure:
+	cd tests/page && npm ci --omit=optional --no-fund --no-audit && node measure.mjs
+
+# RabbitMQ's page and ours: pictures of both into docs/images/beside, and how quick both are with 10,000 queues (a quarter of an hour on a
+# quiet machine; LEVERET_BIN=a release build; needs Debian's rabbitmq-server, or RABBITMQ_TEST_ROOT, node 20 with npm and a chromium).
+page-beside:
+	cd tests/page && npm ci --omit=optional --no-fund --no-audit && node beside.mjs ../../docs/images/beside
 
 # Client libraries' own test suites against this broker (tens of minutes; needs root for network namespaces, go, a JRE and maven).
 conformance:

@@ -2,61 +2,23 @@
 //
 // Each run starts a broker of its own (the newest in the target folder, or LEVERET_BIN) in a
 // temporary folder. SHOTS=folder keeps a screenshot of every page in both themes and all sizes.
-// CHROMIUM names the browser if it is not at /usr/bin/chromium.
+// CHROMIUM names the browser if it is not at /usr/bin/chromium. Several nodes, and what is wrong with
+// them, are in cluster.test.mjs.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
-import { createServer } from "node:net";
+import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { fileURLToPath } from "node:url";
-import puppeteer from "puppeteer-core";
+import { THEMES, WIDTHS, binary, browse, close, confirmBy, fill, go, gone, login, look, open as window, press, says, start, until, watchAccess } from "./harness.mjs";
 
-const here = dirname(fileURLToPath(import.meta.url));
-const root = join(here, "../..");
-const axe = readFileSync(join(here, "node_modules/axe-core/axe.min.js"), "utf8");
-const PATIENCE = 20_000;
-
-/** The newest broker that was built. */
-function binary() {
-  if (process.env.LEVERET_BIN) return process.env.LEVERET_BIN;
-  const folder = process.env.CARGO_TARGET_DIR ?? join(root, "target");
-  const found = ["debug", "release", "dist"].map((profile) => join(folder, profile, "leveret")).filter(existsSync);
-  found.sort((a, b) => statSync(b).mtimeMs - statSync(a).mtimeMs);
-  assert.ok(found[0], "no leveret is built: cargo build -p leveret");
-  return found[0];
-}
-
-const freePort = () => new Promise((resolve) => { const server = createServer().listen(0, "127.0.0.1", () => { const { port } = server.address(); server.close(() => resolve(port)); }); });
-
-let broker, folder, base, amqp, browser, benches = [];
-
-async function api(method, path, body, user = "guest:guest") {
-  const response = await fetch(`${base}api/${path}`, { method, body: body === undefined ? undefined : JSON.stringify(body), headers: { authorization: `Basic ${btoa(user)}` } });
-  const text = await response.text();
-  assert.ok(response.ok, `${method} ${path}: ${response.status} ${text}`);
-  return text ? JSON.parse(text) : undefined;
-}
-
-/** Asks until it is so. */
-async function until(what, ask) {
-  const end = Date.now() + PATIENCE;
-  for (;;) {
-    const value = await ask().catch(() => undefined);
-    if (value) return value;
-    assert.ok(Date.now() < end, `never: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 50));
-  }
-}
+let broker, folder, api, amqp, browser, benches = [];
+const open = (how) => window(browser, broker.base, how);
 
 before(async () => {
   folder = mkdtempSync(join(tmpdir(), "leveret-page-"));
-  const http = await freePort();
-  amqp = await freePort();
-  base = `http://127.0.0.1:${http}/`;
-  broker = spawn(binary(), ["server", "--data-dir", join(folder, "data"), "--amqp", `127.0.0.1:${amqp}`, "--management", `127.0.0.1:${http}`], { stdio: "ignore" });
-  await until("the broker answers", () => api("GET", "overview"));
+  broker = await start(join(folder, "data"));
+  ({ api, amqp } = broker);
   const quorum = { durable: true, arguments: { "x-queue-type": "quorum" } };
   await api("PUT", "exchanges/%2F/orders", { type: "topic", durable: true });
   for (const name of ["orders.eu", "orders.us", "emails", "a queue/with %2F ünd \"quotes\" <b>"]) {
@@ -70,106 +32,29 @@ before(async () => {
   await api("PUT", "policies/%2F/limits", { pattern: "^bulk", definition: { "max-length": 1000 }, "apply-to": "queues" });
   await api("PUT", "vhosts/second", { description: "another one" });
   benches.push(spawn(binary(), ["bench", "--uri", `amqp://127.0.0.1:${amqp}`, "--rate", "50", "--time", "600", "--queue", "measured"], { stdio: "ignore" }));
-  browser = await puppeteer.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
+  browser = await browse();
 });
 
 after(async () => {
   await browser?.close();
   for (const one of benches) one.kill("SIGKILL");
-  if (broker) {
-    const end = new Promise((resolve) => broker.once("exit", resolve));
-    broker.kill("SIGTERM");
-    await end;
-  }
+  await broker?.end();
   if (folder) rmSync(folder, { recursive: true, force: true });
 });
 
-/** A window of its own; what it says wrong is kept. */
-async function open({ width = 1300, theme = "light", user, password } = {}) {
-  const context = await browser.createBrowserContext();
-  const page = await context.newPage();
-  page.setDefaultTimeout(PATIENCE);
-  page.wrong = [];
-  // A login that is refused, and what is not there, are told by the browser as errors too.
-  page.on("console", (message) => { if (message.type() === "error" && !/status of (401|404|400)/.test(message.text())) page.wrong.push(message.text()); });
-  page.on("pageerror", (error) => page.wrong.push(error.message));
-  page.on("request", (request) => { if (!request.url().startsWith(base) && !/^(blob|data):/.test(request.url())) page.wrong.push(`asked ${request.url()}`); });
-  await page.setViewport({ width, height: width < 600 ? 860 : 900 });
-  await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: theme }, { name: "prefers-reduced-motion", value: "reduce" }]);
-  await page.goto(base);
-  if (user !== null) await login(page, user ?? "guest", password ?? "guest");
-  return page;
-}
-
-async function login(page, user, password) {
-  await page.waitForSelector(".login input[name=name]");
-  await page.type(".login input[name=name]", user);
-  await page.type(".login input[name=password]", password);
-  await page.click(".login button.primary");
-  // The login has a heading of its own.
-  await page.waitForSelector(".side a");
-  await page.waitForSelector("main h1");
-}
-
-const close = async (page) => { assert.deepEqual(page.wrong, []); await page.browserContext().close(); };
-const go = async (page, hash) => {
-  await page.evaluate((to) => { location.hash = to; }, hash);
-  await page.waitForSelector("main h1");
-  await page.waitForFunction(() => !document.querySelector("tr.waiting"));
-};
-/** Clicks the first button or link that is called so. */
-const press = async (page, name, within = "body") => {
-  const found = await page.waitForFunction((words, scope) => {
-    const box = [...document.querySelectorAll(scope)].at(-1);
-    return box && [...box.querySelectorAll("button, a, summary, label")].find((one) => (one.textContent.trim() === words || one.getAttribute("aria-label") === words || one.title === words) && !one.disabled && one.getClientRects().length > 0);
-  }, {}, name, within);
-  await found.evaluate((element) => element.scrollIntoView({ block: "center" }));
-  await found.click();
-};
-/** Fills the field with this label in the open window. */
-const fill = async (page, label, text, within = "dialog[open]") => {
-  const field = await page.waitForFunction((words, scope) => {
-    const box = [...document.querySelectorAll(scope)].at(-1);
-    const found = box && [...box.querySelectorAll("label, legend")].find((one) => one.textContent.replace("*", "").trim().startsWith(words));
-    return found && (found.htmlFor ? document.getElementById(found.htmlFor) : found.querySelector("input, textarea, select") ?? found.parentElement.querySelector("input"));
-  }, {}, label, within);
-  if (await field.evaluate((element) => element.tagName === "SELECT")) { await field.select(text); return; }
-  await field.evaluate((element) => { element.focus(); element.select?.(); });
-  await page.keyboard.press("Backspace");
-  await field.type(text);
-};
-/** Types what has to be typed before something is lost. */
-const confirmBy = async (page, word) => { await page.waitForSelector("dialog[open] input.mono"); await page.type("dialog[open] input.mono", word); };
-const says = (page, text, within = "body") => page.waitForFunction((words, scope) => [...document.querySelectorAll(scope)].some((one) => one.textContent.includes(words)), {}, text, within);
-const gone = (page, selector) => page.waitForFunction((what) => !document.querySelector(what), {}, selector);
-
 const EVERY = [["", "overview"], ["nodes", "nodes"], ["queues", "queues"], ["queues/%2F/emails", "queue"], ["exchanges", "exchanges"], ["exchanges/%2F/orders", "exchange"], ["topology", "topology"], ["connections", "connections"], ["channels", "channels"], ["consumers", "consumers"], ["vhosts", "vhosts"], ["vhosts/second", "vhost"], ["policies", "policies"], ["users", "users"], ["users/guest", "user"], ["limits", "limits"], ["definitions", "definitions"]];
 
-for (const theme of ["light", "dark"]) {
-  for (const width of [400, 1300, 2560]) {
+for (const theme of THEMES) {
+  for (const width of WIDTHS) {
     test(`every page is readable, accessible and as wide as the window: ${theme}, ${width} pixels`, async () => {
       const page = await open({ width, theme, user: null });
-      const look = async (name) => {
-        const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-        assert.ok(over <= 0, `${name} scrolls sideways by ${over} pixels`);
-        if (process.env.SHOTS) {
-          mkdirSync(process.env.SHOTS, { recursive: true });
-          await page.screenshot({ path: join(process.env.SHOTS, `${theme}-${width}-${name}.png`) });
-        }
-        const found = await page.evaluate(async () => {
-          const { violations } = await globalThis.axe.run(document, { resultTypes: ["violations"] });
-          return violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => node.html).join(" | ")}`);
-        });
-        assert.deepEqual(found, [], name);
-      };
-      // The policy of the page lets nobody add a script; the debugger is not bound by it.
-      await page.evaluate(axe);
+      await watchAccess(page);
       await page.waitForSelector(".login");
-      await look("login");
+      await look(page, `${theme}-${width}-login`);
       await login(page, "guest", "guest");
       for (const [hash, name] of EVERY) {
         await go(page, `#/${hash}`);
-        await look(name);
+        await look(page, `${theme}-${width}-${name}`);
       }
       await close(page);
     });

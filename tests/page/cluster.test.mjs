@@ -1,0 +1,175 @@
+// The management page of three nodes in a real Chromium: who leads and who has copies, leaders that are spread, and what is wrong
+// with what to do about it, each in both themes and three sizes. `make page-test` runs it after page.test.mjs; as there, the broker
+// is LEVERET_BIN or the newest that was built, and SHOTS=folder keeps pictures.
+//
+// Invariant: the tests go through one cluster in the order in which they stand, and each leaves it as the next one expects it.
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { THEMES, WIDTHS, browse, client, close, freePort, go, gone, login, look, open as window, press, says, start, until, watchAccess } from "./harness.mjs";
+
+const QUEUES = 12, COPIES = 3;
+const NAMES = [1, 2, 3].map((number) => `leveret@n${number}`);
+let folder, nodes = [], browser, ports, addresses;
+const sockets = [];
+const open = (how) => window(browser, nodes[0].base, how);
+
+/** Starts a node, or starts it again, with more arguments. */
+async function begin(at, more = []) {
+  const own = ["--cluster-peers", addresses.join(","), "--cluster-address", addresses[at], "--cluster-secret-file", join(folder, "secret"), "--node-name", NAMES[at], "--partitions", "4"];
+  nodes[at] = await start(join(folder, `data${at}`), [...own, ...more], ports[at]);
+}
+const all = (path) => nodes[0].api("GET", path);
+const running = async () => (await all("nodes")).filter((node) => node.running).length;
+/** How many queues each node leads, by its name. */
+async function led() {
+  const counts = Object.fromEntries(NAMES.map((name) => [name, 0]));
+  for (const queue of await all("queues?columns=leader,node")) counts[queue.leader ?? queue.node] += 1;
+  return counts;
+}
+const whole = async () => (await all("queues?columns=name,members,online,leader")).every((queue) => queue.leader && queue.online?.length === COPIES);
+
+before(async () => {
+  folder = mkdtempSync(join(tmpdir(), "leveret-page-cluster-"));
+  writeFileSync(join(folder, "secret"), "a secret of three nodes\n");
+  ports = await Promise.all(NAMES.map(async () => ({ amqp: await freePort(), http: await freePort() })));
+  // Nodes are numbered in the order of their addresses.
+  addresses = (await Promise.all(NAMES.map(freePort))).map((port) => `127.0.0.1:${port}`).sort();
+  await Promise.all(NAMES.map((_, at) => begin(at)));
+  await until("three nodes run", async () => (await running()) === 3);
+  for (let at = 0; at < QUEUES; at += 1) await nodes[at % 3].api("PUT", `queues/%2F/orders.${at}`, { durable: true, arguments: { "x-queue-type": "quorum" } });
+  await until("every queue has its copies", whole);
+  browser = await browse();
+});
+
+after(async () => {
+  await browser?.close();
+  sockets.forEach((socket) => socket.destroy());
+  await Promise.all(nodes.map((node) => node?.end()));
+  if (folder) rmSync(folder, { recursive: true, force: true });
+});
+
+/** Looks at pages in every theme and size; `hashes` are pairs of where and its name, `sees` what each has to say. */
+async function everywhere(what, hashes, sees) {
+  for (const theme of THEMES) {
+    for (const width of WIDTHS) {
+      const page = await open({ theme, width, user: null });
+      await watchAccess(page);
+      await login(page, "guest", "guest");
+      for (const [hash, name] of hashes) {
+        await go(page, `#/${hash}`);
+        for (const [text, within] of sees(name)) await says(page, text, within);
+        await look(page, `${theme}-${width}-${what}-${name}`);
+      }
+      await close(page);
+    }
+  }
+}
+
+/** What the map says of a node: how many it leads and follows, and how many copies it lacks. */
+const row = (page, name) => page.evaluate((node) => {
+  const found = [...document.querySelectorAll(".map-row")].find((one) => one.textContent.includes(node));
+  const number = (pattern) => Number(pattern.exec(found.querySelector("span").textContent)?.[1] ?? 0);
+  return { led: number(/(\d+) led/), followed: number(/(\d+) followed/), away: number(/(\d+) away/) };
+}, name);
+
+test("the map of three nodes shows who leads and who has copies, as the broker says it", async () => {
+  await everywhere("well", [["nodes", "nodes"], ["", "overview"], ["queues/%2F/orders.0", "queue"]], (name) => ({
+    nodes: [["3 nodes", "main h2"], ["Every queue has all its copies.", "main"]],
+    overview: [["All 3 nodes run", ".all-well"]],
+    queue: [["3 of 3 copies synced to disk", ".guarantee"], ...NAMES.map((node) => [node, "main"])],
+  })[name]);
+  const page = await open();
+  await go(page, "#/nodes");
+  await says(page, "Every queue has all its copies.", "main");
+  const counts = await led();
+  const shown = await Promise.all(NAMES.map((name) => row(page, name)));
+  for (const [at, name] of NAMES.entries()) assert.deepEqual(shown[at], { led: counts[name], followed: QUEUES - counts[name], away: 0 }, name);
+  // Each partition with a copy on every node.
+  await says(page, "the topology itself", "main table");
+  const cells = await page.$$eval("main table tbody tr", (rows) => rows.map((one) => [...one.querySelectorAll("td")].slice(1, 4).map((cell) => cell.textContent.trim())));
+  for (const of of cells) assert.ok(of.filter((text) => text === "leads").length === 1 && !of.includes("no copy"), of.join());
+  await close(page);
+});
+
+test("a node that is gone is told with what to do, and what lacks a copy; when it is back, nothing is", async () => {
+  await nodes[2].end("SIGKILL");
+  await until("it is missed", async () => (await running()) === 2 && !(await whole()));
+  await everywhere("gone", [["nodes", "nodes"], ["", "overview"], ["queues/%2F/orders.0", "queue"]], (name) => {
+    const alarm = [["leveret@n3 does not run.", ".banner.bad"], ["Start it again with its own data folder; it catches up by itself.", ".banner.bad"]];
+    return {
+      nodes: [...alarm, ["12 queues lack a copy.", "main"], ["another node must not fail now", "main"]],
+      overview: alarm,
+      queue: [["2 of 3 copies synced to disk", ".guarantee"]],
+    }[name];
+  });
+  const page = await open();
+  await go(page, "#/nodes");
+  await says(page, "12 queues lack a copy.", "main");
+  const counts = await led();
+  assert.deepEqual((({ led: leads, away }) => ({ leads, away }))(await row(page, NAMES[2])), { leads: 0, away: QUEUES });
+  assert.equal((await row(page, NAMES[0])).led, counts[NAMES[0]]);
+  await begin(2);
+  await until("it caught up", whole);
+  await page.keyboard.press("r");
+  await gone(page, ".banner");
+  await says(page, "Every queue has all its copies.", "main");
+  await close(page);
+});
+
+test("leaders are spread over the nodes after a question", async () => {
+  // Who has led for less than a minute hands nothing over by itself: one node leads everything, and only just.
+  const rest = async (at, isOn) => {
+    await nodes[0].api(isOn ? "PUT" : "DELETE", `nodes/${NAMES[at]}/maintenance`);
+    if (isOn) await until("it leads nothing", async () => (await led())[NAMES[at]] === 0);
+  };
+  await rest(0, true);
+  await rest(0, false);
+  await rest(1, true);
+  await rest(2, true);
+  await rest(1, false);
+  await rest(2, false);
+  assert.deepEqual(await led(), { [NAMES[0]]: QUEUES, [NAMES[1]]: 0, [NAMES[2]]: 0 });
+  const page = await open();
+  await go(page, "#/nodes");
+  await press(page, "Spread leaders", ".page-head");
+  await says(page, "Nothing is lost", "dialog[open]");
+  assert.equal((await led())[NAMES[0]], QUEUES, "not before the question is answered");
+  await press(page, "Spread them", "dialog[open]");
+  await gone(page, "dialog[open]");
+  const counts = await until("the others lead some", async () => { const now = await led(); return now[NAMES[1]] > 0 && now[NAMES[2]] > 0 && now; });
+  await until("the map shows it", async () => { await page.keyboard.press("r"); return (await row(page, NAMES[1])).led > 0 && (await row(page, NAMES[2])).led > 0; });
+  assert.equal(Object.values(counts).reduce((sum, count) => sum + count, 0), QUEUES);
+  await close(page);
+});
+
+test("every alarm of several nodes is told at once, each with its node and with what to do", async () => {
+  // A disk that is nearly full, connections that run out, publishers that an operator holds.
+  await nodes[1].end();
+  await until("it is missed", async () => (await running()) === 2);
+  await begin(1, ["--disk-free-min-bytes", String(2 ** 43)]);
+  await nodes[2].end();
+  await until("it is missed", async () => (await running()) === 2);
+  await begin(2, ["--connections-max", "10"]);
+  await until("three nodes run", async () => (await running()) === 3 && (await whole()));
+  while (sockets.length < 10) sockets.push(await client(nodes[2].amqp));
+  await nodes[0].api("PUT", `nodes/${NAMES[0]}/publishers/hold`);
+  await until("all of them are on", async () => { const [one, two, three] = await all("nodes"); return one.leveret_publishers_held && two.disk_free_alarm && three.sockets_used === 10; });
+  const sees = [
+    ["The disk is nearly full on leveret@n2: publishers are blocked.", ".banner.bad"], ["let them drain the queues, purge what nobody needs, or make room on the disk", ".banner.bad"],
+    ["An operator holds all publishers on leveret@n1.", ".banner.warn"], ["Let publishers go on when that is done.", ".banner.warn"],
+    ["Connections run out on leveret@n3.", ".banner.warn"], ["Raise connections_max", ".banner.warn"],
+  ];
+  await everywhere("alarms", [["nodes", "nodes"], ["", "overview"], [`nodes/${encodeURIComponent(NAMES[1])}`, "node"]], (name) => (name === "node" ? [["publishers are blocked", ".banner.bad"]] : sees));
+  const page = await open();
+  await says(page, "publishers are blocked", ".banner.bad");
+  assert.equal((await page.$$("main .banner")).length, 3, "and no other");
+  assert.equal(await page.$(".all-well"), null);
+  await press(page, "Let publishers go on", "main");
+  await until("publishers go on", async () => !(await all("nodes"))[0].leveret_publishers_held);
+  sockets.splice(0).forEach((socket) => socket.destroy());
+  await until("two alarms are over", async () => { await page.keyboard.press("r"); return (await page.$$("main .banner")).length === 1; });
+  await close(page);
+});
