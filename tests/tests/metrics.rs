@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use clients::api::until;
-use clients::broker::{End, free_port, is_foreign, unique};
+use clients::api::{samples, until};
+use clients::broker::{End, free_port, is_foreign};
 use clients::{Broker, Client, Http, QueueDeclare, Value as Field};
 use serde_json::Value;
 
@@ -64,18 +64,6 @@ const RAFT: [&str; 5] = [
     "rabbitmq_raft_log_snapshot_index",
     "rabbitmq_raft_term_total",
 ];
-
-/// Samples of a page: by name, each with its labels as they stand there and its value.
-fn samples(text: &str) -> BTreeMap<String, Vec<(String, f64)>> {
-    let mut found: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("a sample has a value: {line}"));
-        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-        let value = value.parse().unwrap_or_else(|_| panic!("a number: {line}"));
-        found.entry(name.to_owned()).or_default().push((labels.trim_end_matches('}').to_owned(), value));
-    }
-    found
-}
 
 fn sum(page: &BTreeMap<String, Vec<(String, f64)>>, name: &str) -> f64 {
     page.get(name).map_or(f64::NAN, |samples| samples.iter().map(|(_, value)| value).sum())
@@ -344,72 +332,6 @@ fn things_are_told_one_by_one_where_that_is_asked_for() {
 }
 
 #[test]
-fn stages_are_measured_and_a_queue_says_what_it_promises() {
-    let Some((broker, http)) = Broker::managed(&[]) else { return };
-    let mut client = broker.connect();
-    let channel = client.channel();
-    let arguments = vec![("x-queue-type", "quorum".into())];
-    client.declare(channel, &QueueDeclare { name: "q", durable: true, arguments, ..QueueDeclare::default() }).unwrap();
-    client.declare(channel, &QueueDeclare { name: "t", exclusive: true, ..QueueDeclare::default() }).unwrap();
-    client.confirm_select(channel).unwrap();
-    // Some of them are measured.
-    for seq in 1..=200 {
-        client.put(channel, "q", b"m");
-        client.confirmed(channel, seq, seq);
-    }
-    let latencies = http.get("/api/leveret/latencies").with(200);
-    for stage in ["route", "queue", "write", "sync", "replicate", "confirm"] {
-        let told = &latencies["stages"][stage];
-        let us = ["p50_us", "p90_us", "p99_us", "p999_us"].map(|name| told[name].as_u64().unwrap_or(0));
-        assert!(told["count"].as_u64().unwrap() > 0, "{stage}: {latencies}");
-        assert!(us.windows(2).all(|two| two[0] <= two[1]) && us[0] < 30_000_000, "{stage}: {told}");
-    }
-    assert!(latencies["stages"]["confirm"]["p50_us"].as_u64() >= latencies["stages"]["route"]["p50_us"].as_u64());
-    let page = samples(&http.get("/metrics").text);
-    let counted = |stage: &str| {
-        let counts = &page["leveret_stage_seconds_count"];
-        counts.iter().find(|(labels, _)| labels.contains(stage)).map(|(_, value)| *value)
-    };
-    assert!(counted("confirm").is_some_and(|count| count > 0.0) && counted("sync").is_some_and(|count| count > 0.0));
-
-    let promise = http.get("/api/leveret/queues/%2F/q").with(200);
-    assert_eq!(promise["guarantee"], "1 of 1 copy synced to disk; 1 before a confirm", "{promise}");
-    assert_eq!(
-        (&promise["copies"], &promise["copies_in_sync"], &promise["leads"]),
-        (&1.into(), &1.into(), &true.into())
-    );
-    assert!(promise["synced_index"].as_u64() >= promise["committed_index"].as_u64(), "{promise}");
-    assert!(promise["committed_index"].as_u64().unwrap() > 0);
-    let other = http.get("/api/leveret/queues/%2F/t").with(200);
-    assert!(other["guarantee"].as_str().unwrap().starts_with("in the memory of one node"), "{other}");
-    assert_eq!(http.get("/api/leveret/queues/%2F?sort=name").with(200).as_array().unwrap().len(), 2);
-    assert_eq!(http.get("/api/leveret/queues/%2F/none").status, 404);
-    let disk = http.get("/api/leveret/disk").with(200);
-    assert_eq!(disk["published_bytes"], 200);
-    let appended = disk["partitions"].as_array().unwrap().iter().map(|one| one["appended_bytes"].as_u64().unwrap());
-    assert!(appended.sum::<u64>() > 200, "{disk}");
-}
-
-#[test]
-fn what_is_our_own_is_told_to_whom_its_kind_is_told() {
-    let Some((broker, http)) = Broker::managed(&[]) else { return };
-    let _client = traffic(&broker);
-    let paths = ["/api/leveret/latencies", "/api/leveret/disk", "/api/leveret/queues", "/api/leveret/queues/%2F/q"];
-    let asked = |tags: &str| {
-        let user = unique("looker");
-        http.put(&format!("/api/users/{user}"), &format!(r#"{{"password":"p","tags":"{tags}"}}"#)).with(201);
-        paths.map(|path| http.as_user(&user, "p").get(path).status)
-    };
-    // As a queue is: who is no administrator and has no rights in its virtual host sees none in the list.
-    assert_eq!(asked("administrator"), [200, 200, 200, 200]);
-    assert_eq!(asked("monitoring"), [200, 200, 200, 401]);
-    assert_eq!(asked("policymaker"), [401, 401, 200, 401]);
-    assert_eq!(asked("management"), [401, 401, 200, 401]);
-    assert_eq!(asked(""), [401, 401, 401, 401]);
-    assert_eq!(paths.map(|path| http.get(path).status), [200; 4]);
-}
-
-#[test]
 fn an_address_for_metrics_serves_nothing_else() {
     let (api, metrics) = (free_port(), free_port());
     let broker = Broker::own(&["--management", &api.to_string(), "--prometheus", &metrics.to_string()]);
@@ -441,4 +363,64 @@ fn our_dashboard_and_our_alerts_ask_for_nothing_that_is_not_there() {
     for name in files.into_iter().flat_map(names) {
         assert!(page.contains_key(&name), "{name}");
     }
+}
+
+#[test]
+fn metrics_count_what_clients_did() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let (broker, http) = Broker::managed(&[]).unwrap();
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let arguments = vec![
+        ("x-durability", "selective".into()),
+        ("x-durability-value-header", "amount".into()),
+        ("x-durability-value-cap", 100i64.into()),
+    ];
+    let queue = QueueDeclare { name: "q", durable: true, arguments, ..QueueDeclare::default() };
+    client.declare(channel, &queue).unwrap();
+    client.confirm_select(channel).unwrap();
+    (0..3).for_each(|_| client.put(channel, "q", b"x"));
+    client.put(channel, "nowhere", b"x");
+    client.confirmed(channel, 1, 4);
+    let delivery = client.get(channel, "q", false).unwrap().unwrap();
+    let value = |text: &str, name: &str| -> Option<f64> {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    };
+    until("the counts", || {
+        let text = http.get("/metrics").text;
+        let global =
+            |name: &str| value(&text, &format!("rabbitmq_global_messages_{name}_total{{protocol=\"amqp091\"}}"));
+        let is_there = global("received") == Some(4.0)
+            && global("confirmed") == Some(4.0)
+            && global("unroutable_dropped") == Some(1.0)
+            && value(
+                &text,
+                "rabbitmq_global_messages_delivered_total{protocol=\"amqp091\",queue_type=\"rabbit_classic_queue\"}",
+            ) == Some(1.0)
+            && value(&text, "rabbitmq_queue_messages_ready") == Some(2.0)
+            && value(&text, "rabbitmq_queue_messages_unacked") == Some(1.0)
+            && value(&text, "rabbitmq_connections") == Some(1.0)
+            && value(&text, "rabbitmq_channels") == Some(1.0);
+        is_there.then_some(Value::Null)
+    });
+    client.ack(channel, delivery.tag, false);
+    client.round_trip(channel).unwrap();
+    let answer = http.get("/metrics");
+    assert!(answer.head.contains("content-type: application/openmetrics-text"), "{answer:?}");
+    let text = answer.text;
+    assert!(text.ends_with("# EOF\n"), "the text is whole");
+    for name in
+        ["process_resident_memory_bytes", "rabbitmq_disk_space_available_bytes", "leveret_log_written_bytes_total"]
+    {
+        assert!(value(&text, name).is_some_and(|bytes| bytes > 1000.0), "{name}\n{text}");
+    }
+    assert!(value(&text, "leveret_log_sync_seconds_count").is_some_and(|count| count >= 1.0), "{text}");
+    assert_eq!(value(&text, "leveret_connections_blocked"), Some(0.0));
+    assert!(text.contains("leveret_value_at_risk "), "{text}");
+    let text = http.get("/metrics/per-object").text;
+    let of_queue = |name: &str| value(&text, &format!("{name}{{vhost=\"/\",queue=\"q\"}}"));
+    assert_eq!(of_queue("rabbitmq_queue_messages_ready"), Some(2.0));
+    assert_eq!(of_queue("leveret_value_at_risk_cap"), Some(100.0), "{text}");
 }

@@ -1,5 +1,4 @@
 //! Rates and histories over HTTP: what is counted where, by RabbitMQ's names.
-#![allow(clippy::unwrap_used)]
 
 use clients::api::{until, vhost};
 use clients::broker::is_foreign;

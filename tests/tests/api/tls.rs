@@ -1,5 +1,4 @@
 //! The management API over HTTPS: who is served, who is sent elsewhere, and the command line.
-#![allow(clippy::unwrap_used)]
 
 use clients::Broker;
 use clients::broker::{binary, free_port, is_foreign};

@@ -1,5 +1,4 @@
 //! How logins are counted, and told over HTTP.
-#![allow(clippy::unwrap_used)]
 
 use base64::Engine as _;
 use clients::broker::is_foreign;

@@ -1,6 +1,5 @@
 //! The audit log: who changed what, when and from where, over HTTP and over AMQP, and no secret in
 //! it.
-#![allow(clippy::unwrap_used)]
 
 use clients::api::until;
 use clients::broker::is_foreign;

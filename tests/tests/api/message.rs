@@ -1,6 +1,5 @@
 //! Publishing and getting over HTTP: what is answered, and where messages are when somebody
 //! vanishes or something stalls.
-#![allow(clippy::unwrap_used)]
 
 use std::io::Write as _;
 use std::net::{Shutdown, TcpStream};

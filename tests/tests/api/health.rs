@@ -1,6 +1,5 @@
 //! Health checks over HTTP that look at more than one thing: the node as a whole, and when
 //! certificates end.
-#![allow(clippy::unwrap_used)]
 
 use clients::Broker;
 use clients::api::reason;
@@ -56,4 +55,21 @@ fn a_certificate_that_ends_too_soon_is_told() {
     let unit = "Time unit not recognised. Supported units: days, weeks, months, years.";
     assert_eq!(reason(&check("1/fortnights"), 400), unit);
     assert_eq!(reason(&check("x/days"), 400), "Invalid expiration value.");
+}
+
+#[test]
+fn the_node_says_that_it_is_well() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    for check in ["alarms", "local-alarms", "virtual-hosts", "node-is-quorum-critical", "protocol-listener/amqp"] {
+        assert_eq!(http.get(&format!("/api/health/checks/{check}")).with(200)["status"], "ok", "{check}");
+    }
+    let port = broker.addr().port();
+    assert_eq!(http.get(&format!("/api/health/checks/port-listener/{port}")).with(200)["status"], "ok");
+    assert_eq!(http.get("/api/health/checks/port-listener/1").status, 503);
+    assert_eq!(http.get("/api/aliveness-test/%2F").with(200)["status"], "ok");
+    let overview = http.get("/api/overview").with(200);
+    assert!(overview["object_totals"]["queues"].is_u64() && overview["rabbitmq_version"].is_string(), "{overview}");
+    let node = overview["node"].as_str().unwrap();
+    assert_eq!(http.get(&format!("/api/nodes/{node}")).with(200)["running"], true);
+    assert_eq!(http.get("/api/nodes").with(200).as_array().unwrap().len(), 1);
 }

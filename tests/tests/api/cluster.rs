@@ -1,6 +1,5 @@
 //! What is asked over HTTP of a cluster as a whole, on one node: flags, members, what changes
 //! nothing, what comes later.
-#![allow(clippy::unwrap_used)]
 
 use clients::Broker;
 use clients::api::{reason, vhost};

@@ -1,16 +1,16 @@
 //! Definitions over HTTP.
-#![allow(clippy::unwrap_used)]
 
-use clients::broker::is_foreign;
+use clients::api::vhost;
+use clients::broker::{is_foreign, unique};
 use clients::{Broker, Client, Login, Publish};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// As RabbitMQ 3.13.6 exports it over HTTP, with names of our own: with what 3.13 says twice of a virtual
 /// host, policies for one type of queues, mirrored queues and a shovel.
-const EXPORT: &str = include_str!("../../crates/server/tests/fixtures/rabbitmq-3.13.6-definitions.json");
+const EXPORT: &str = include_str!("../../../crates/server/tests/fixtures/rabbitmq-3.13.6-definitions.json");
 /// The same virtual host as it exports it alone.
-const ONE: &str = include_str!("../../crates/server/tests/fixtures/rabbitmq-3.13.6-one-virtual-host.json");
+const ONE: &str = include_str!("../../../crates/server/tests/fixtures/rabbitmq-3.13.6-one-virtual-host.json");
 /// A shovel, five keys of mirrors and one of streams.
 const LEFT_OUT: usize = 7;
 
@@ -149,4 +149,74 @@ fn an_export_of_one_virtual_host_of_rabbitmq_3_13_is_taken_into_another() {
     // What is said of the virtual host that it came from says nothing of this one.
     let copy = http.get("/api/vhosts/copy").with(200);
     assert_eq!([&copy["description"], &copy["default_queue_type"]], [&json!(""), &json!("classic")]);
+}
+
+/// As RabbitMQ 3.10.8 exports it: see the server's tests.
+const EXPORT_OF_3_10: &str = include_str!("../../../crates/server/tests/fixtures/rabbitmq-3.10.8-definitions.json");
+
+#[test]
+fn a_real_export_is_taken_in_whole_but_for_what_is_for_others() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let (broker, http) = Broker::managed(&[]).unwrap();
+    let answer = http.post("/api/definitions", EXPORT_OF_3_10).with(200);
+    assert_eq!((answer["left_out"].as_array().unwrap().len(), &answer["different"]), (8, &json!([])), "{answer}");
+    let exported = http.get("/api/definitions").with(200);
+    let wanted: Value = serde_json::from_str(EXPORT_OF_3_10).unwrap();
+    let sorted = |document: &Value, part: &str| {
+        let mut items: Vec<String> =
+            document[part].as_array().unwrap().iter().map(|item| item["name"].to_string()).collect();
+        items.sort();
+        items
+    };
+    for part in ["users", "vhosts", "queues", "exchanges", "policies"] {
+        assert_eq!(sorted(&exported, part), sorted(&wanted, part), "{part}");
+    }
+    for part in ["permissions", "topic_permissions", "bindings"] {
+        assert_eq!(exported[part].as_array().unwrap().len(), wanted[part].as_array().unwrap().len(), "{part}");
+    }
+    // A password of RabbitMQ's hash, the rights, the topology and the policies are in force.
+    let login = Login { vhost: "orders".to_owned(), response: b"\0alice\0wonder".to_vec(), ..Login::default() };
+    let mut alice = Client::login(broker.addr(), &login).unwrap();
+    let channel = alice.channel();
+    alice.confirm_select(channel).unwrap();
+    alice.publish(channel, &Publish { exchange: "events", key: "eu.alice.new", body: b"x", ..Default::default() });
+    alice.confirmed(channel, 1, 1);
+    assert_eq!(alice.get(channel, "orders.new", true).unwrap().unwrap().body, b"x");
+    alice.publish(channel, &Publish { exchange: "events", key: "eu.bob.new", body: b"x", ..Default::default() });
+    assert_eq!(alice.closed(channel).code, 403);
+    let queue = http.get("/api/queues/orders/orders.old").with(200);
+    assert_eq!(queue["effective_policy_definition"], json!({ "max-length": 100000, "expires": 86400000 }));
+    // What came out goes in again, and changes nothing.
+    http.post("/api/definitions", &exported.to_string()).with(204);
+    assert_eq!(http.get("/api/definitions").with(200), exported);
+}
+
+#[test]
+fn definitions_come_out_as_they_go_in() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let vhost = vhost(&http);
+    http.put(&format!("/api/queues/{vhost}/q"), r#"{"arguments":{"x-max-length":3}}"#).with(201);
+    http.put(&format!("/api/exchanges/{vhost}/x"), r#"{"type":"fanout"}"#).with(201);
+    http.post(&format!("/api/bindings/{vhost}/e/x/q/q"), "{}").with(201);
+    let user = unique("user");
+    http.put(&format!("/api/users/{user}"), r#"{"password":"secret","tags":"monitoring"}"#).with(201);
+    let exported = http.get("/api/definitions").with(200);
+    assert!(!exported.to_string().contains("secret"), "a password never comes out");
+    let of = |part: &str, field: &str, name: &str| {
+        exported[part].as_array().unwrap().iter().find(|item| item[field] == *name).cloned()
+    };
+    assert!(of("users", "name", &user).unwrap()["password_hash"].as_str().unwrap().len() > 10);
+    assert_eq!(of("queues", "vhost", &vhost).unwrap()["arguments"]["x-max-length"], 3);
+    assert_eq!(of("bindings", "vhost", &vhost).unwrap()["source"], "x");
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+    http.delete(&format!("/api/users/{user}")).with(204);
+    http.post("/api/definitions", &exported.to_string()).with(204);
+    assert_eq!(http.get(&format!("/api/queues/{vhost}/q")).with(200)["arguments"]["x-max-length"], 3);
+    http.as_user(&user, "secret").get("/api/whoami").with(200);
+    let wrong = r#"{"users":[{"name":"x"}]}"#;
+    assert_eq!(http.post("/api/definitions", wrong).status, 400);
+    http.delete(&format!("/api/users/{user}")).with(204);
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
 }

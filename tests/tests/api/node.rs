@@ -1,6 +1,5 @@
 //! The node over HTTP: its memory, and the fields without which RabbitMQ's own clients cannot read
 //! it.
-#![allow(clippy::unwrap_used)]
 
 use clients::api::until;
 use clients::broker::{is_foreign, unique};
@@ -118,4 +117,35 @@ fn an_exclusive_queue_names_its_owner_and_virtual_hosts_come_by_name() {
     let names: Vec<&str> = vhosts.as_array().unwrap().iter().map(|vhost| vhost["name"].as_str().unwrap()).collect();
     assert!(names.is_sorted(), "{names:?}");
     made.iter().for_each(|vhost| drop(http.delete(&format!("/api/vhosts/{vhost}")).with(204)));
+}
+
+#[test]
+fn the_operator_holds_publishers_and_lets_them_go_on() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let (broker, http) = Broker::managed(&[]).unwrap();
+    let node = http.get("/api/overview").with(200)["node"].as_str().unwrap().to_owned();
+    let hold = format!("/api/nodes/{node}/publishers/hold");
+    let mut client = broker.connect();
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: "q", durable: true, ..QueueDeclare::default() }).unwrap();
+    client.confirm_select(channel).unwrap();
+    client.put(channel, "q", b"before");
+    client.confirmed(channel, 1, 1);
+    http.put(&hold, "").with(204);
+    let clients::Event::Method(clients::methods::CONNECTION_BLOCKED, reason) = client.event(0) else {
+        panic!("blocked")
+    };
+    assert!(String::from_utf8_lossy(&reason).contains("held by the operator"), "{reason:?}");
+    client.put(channel, "q", b"during");
+    assert_eq!(http.get("/api/health/checks/alarms").with(503)["alarms"][0]["resource"], "operator");
+    assert_eq!(http.get(&format!("/api/nodes/{node}")).with(200)["leveret_publishers_held"], true);
+    assert!(http.get("/metrics").text.lines().any(|line| line == "leveret_publishers_held 1"));
+    client.silent(channel);
+    http.delete(&hold).with(204);
+    client.confirmed(channel, 2, 2);
+    http.put(&format!("/api/users/{}", "monitor"), r#"{"password":"secret","tags":"monitoring"}"#).with(201);
+    assert_eq!(http.as_user("monitor", "secret").put(&hold, "").status, 401, "for administrators");
+    assert_eq!(http.put("/api/nodes/nobody/publishers/hold", "").status, 404);
 }

@@ -1,6 +1,5 @@
 //! The OpenAPI document against the handlers: each path takes the methods that it is said to take
 //! and no others.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 

@@ -1,0 +1,82 @@
+//! What holds for every path: who is answered at all, what is not there, what no field is called, lists, and
+//! requests that are none.
+
+use clients::Broker;
+use clients::api::{reason, vhost};
+use clients::broker::unique;
+use serde_json::json;
+
+#[test]
+fn what_is_not_there_is_answered_in_json_and_only_to_who_may_ask() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    assert_eq!(http.get("/api/connections/none").with(404)["error"], "Object Not Found");
+    assert_eq!(reason(&http.get("/api/queues/%2F/none"), 404), "Not Found");
+    assert_eq!(reason(&http.get("/api/nothing/of/the/kind"), 404), "Not Found");
+    assert_eq!(http.post("/api/overview", "{}").status, 405);
+    let stranger = http.as_user("guest", "wrong");
+    let refused = stranger.get("/api/overview");
+    assert_eq!(refused.status, 401, "{refused:?}");
+    let nobody = http.raw(b"GET /api/overview HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert_eq!(nobody.status, 401);
+    assert!(nobody.head.contains("www-authenticate: basic"), "{nobody:?}");
+    assert_eq!(reason(&http.put("/api/vhosts/x", "{not json"), 400), "not_json");
+    let me = http.get("/api/whoami").with(200);
+    assert_eq!((me["name"].clone(), me["tags"].clone()), (json!("guest"), json!(["administrator"])));
+}
+
+#[test]
+fn a_mistyped_field_is_refused_with_the_one_that_was_meant() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let (vhost, name) = (vhost(&http), unique("user"));
+    for (path, body, told) in [
+        (format!("users/{name}"), r#"{"pasword":"pw","tags":""}"#, "unknown field pasword; did you mean password?"),
+        (
+            format!("policies/{vhost}/p"),
+            r#"{"pattern":".*","definition":{"max-length":1},"apply_to":"queues"}"#,
+            "unknown field apply_to; did you mean apply-to?",
+        ),
+        (format!("queues/{vhost}/q"), r#"{"durabel":true}"#, "unknown field durabel; did you mean durable?"),
+    ] {
+        assert_eq!(reason(&http.put(&format!("/api/{path}"), body), 400), told);
+        assert_eq!(http.get(&format!("/api/{path}")).status, 404, "nothing was made");
+    }
+    // What a client was shown it may send back.
+    http.put(&format!("/api/queues/{vhost}/q"), r#"{"durable":true}"#).with(201);
+    let shown = http.get(&format!("/api/queues/{vhost}/q")).with(200).to_string();
+    http.put(&format!("/api/queues/{vhost}/q"), &shown).with(204);
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}
+
+#[test]
+fn lists_are_paged_sorted_and_cut_to_columns() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let vhost = vhost(&http);
+    for name in ["b", "c", "a", "ab"] {
+        http.put(&format!("/api/queues/{vhost}/{name}"), "{}").with(201);
+    }
+    let of = |query: &str| http.get(&format!("/api/queues/{vhost}?{query}")).with(200);
+    assert_eq!(of("columns=name&sort=name"), json!([{"name":"a"},{"name":"ab"},{"name":"b"},{"name":"c"}]));
+    let page = of("page=2&page_size=3&sort=name&columns=name");
+    assert_eq!(page["items"], json!([{"name":"c"}]));
+    assert_eq!((&page["page_count"], &page["total_count"], &page["item_count"]), (&json!(2), &json!(4), &json!(1)));
+    let found = of("page=1&page_size=10&name=%5Ea&use_regex=true&columns=name&sort=name&sort_reverse=true");
+    assert_eq!(found["items"], json!([{"name":"ab"},{"name":"a"}]));
+    assert_eq!(found["filtered_count"], 2);
+    assert_eq!(http.get(&format!("/api/queues/{vhost}?page=9")).status, 400);
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}
+
+#[test]
+fn bad_requests_harm_nobody() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    for bytes in [&b"what?\r\n\r\n"[..], b"GET / HTTP/9.9\r\n\r\n", b"\x00\x01\x02\r\n\r\n"] {
+        let answer = http.raw(bytes);
+        assert!([0, 400, 404, 505].contains(&answer.status), "{answer:?}");
+    }
+    let head = format!("GET /api/whoami HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+    let answer = http.raw(head.as_bytes());
+    assert!([0, 400, 414, 431].contains(&answer.status), "{}", answer.status);
+    // Somebody who never asks holds up nobody.
+    let _silent: Vec<_> = (0..20).map(|_| std::net::TcpStream::connect(http.addr()).unwrap()).collect();
+    http.get("/api/whoami").with(200);
+}
