@@ -1,7 +1,7 @@
 """A broker for the Python clients: the binary that LEVERET_BIN names, on a free port and a fresh folder, or AMQP_URI's.
 
 With LEVERET_NODES=3 it is three nodes of one cluster, and each connection comes to another of them; what a test does to its broker
-is done to all.
+is done to all. With LEVERET_KILLS=yes too, all connections come to the first, and the other two are killed in turn meanwhile (kills.py).
 
 Invariant: the broker started here ends with the tests, however they end."""
 
@@ -68,6 +68,10 @@ def in_turn(port, ports):
     threading.Thread(target=accept, daemon=True).start()
 
 
+def is_killing():
+    return os.environ.get("LEVERET_KILLS") == "yes"
+
+
 class Server:
     """A broker of our own; `arguments` are those behind the folder and the address."""
 
@@ -91,16 +95,19 @@ class Server:
     def many(port, nodes):
         """Ports of the nodes behind one of the broker's."""
         ports = [free_port() for _ in range(nodes)]
-        in_turn(port, ports)
+        in_turn(port, ports[:1] if is_killing() else ports)
         return ports
 
     def cluster(self, nodes):
         """Makes the commands those of nodes that find each other."""
         (self.folder / "secret").write_text("a secret of the nodes of a test\n")
         peers = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
+        self.management = [free_port() for _ in range(nodes)]
         for number, (command, peer) in enumerate(zip(self.commands, peers)):
             for at, word in enumerate(command):
-                if word == "--management" and number > 0:
+                if word == "--management" and is_killing():
+                    command[at + 1] = f"127.0.0.1:{self.management[number]}"
+                elif word == "--management" and number > 0:
                     command[at + 1] = "none"
             command += ["--cluster-peers", ",".join(peers), "--cluster-address", peer, "--cluster-secret-file", self.folder / "secret"]
             command += ["--node-name", f"leveret@node{number + 1}"]
@@ -114,13 +121,29 @@ class Server:
                 for command, port in zip(self.commands, behind[address]):
                     command[at + 1] = f"127.0.0.1:{port}"
 
-    def start(self):
-        """Starts it on its folder as it is, and waits until it is ready."""
+    def launch(self, command):
         # The tests' own variable would be an unknown setting to the broker.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
         with open(self.folder / "log", "ab") as log:
-            self.processes = [subprocess.Popen(command, stdout=log, stderr=log, env=environment) for command in self.commands]
-        self.starts += len(self.processes)
+            self.starts += 1
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def start(self):
+        """Starts it on its folder as it is, and waits until it is ready."""
+        self.processes = [self.launch(command) for command in self.commands]
+        self.until_ready()
+
+    def kill_one(self, number):
+        """`kill -9` of one of the nodes."""
+        assert self.processes[number].poll() is None, f"node {number + 1} ended by itself:\n{self.log()}"
+        self.processes[number].kill()
+        self.processes[number].wait()
+
+    def start_one(self, number):
+        self.processes[number] = self.launch(self.commands[number])
+        self.until_ready()
+
+    def until_ready(self):
         due = time.monotonic() + START_PATIENCE_S
         while self.log().count("ready: AMQP 0-9-1") < self.starts:
             if not self.runs() or time.monotonic() > due:

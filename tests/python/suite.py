@@ -1,9 +1,13 @@
 """A client library's own tests against a broker of ours: `suite.py kombu` or `suite.py py-amqp`.
 
+    LEVERET_NODES=3 suite.py kombu                        on three nodes, each connection on another
+    LEVERET_NODES=3 LEVERET_KILLS=yes suite.py kombu      on the first of three nodes, the other two of which are killed in turn
+
 Invariant: the tests are those of the library's source distribution, untouched, of the version that is installed; what is left
 out is named here with its reason."""
 
 import importlib.metadata
+import json
 import os
 import pathlib
 import subprocess
@@ -12,13 +16,20 @@ import tarfile
 import tempfile
 
 import trustme
-from conftest import Server, free_port
+from conftest import Server, free_port, is_killing
+from kills import Kills
 
 # The package, where its tests are, and which of these. Left out are two that need a public host, and those that fail to connect to nobody.
 SUITES = {
     "kombu": ("kombu", "t/integration/test_py_amqp.py", "not test_failed_"),
     "py-amqp": ("amqp", "t/integration", "not default_certs"),
 }
+
+
+# A suite is run again until so many nodes were killed.
+KILLS_MIN = 20
+# How often a test may be tried while nodes are killed.
+TRIES_MAX = 3
 
 
 def source(package):
@@ -50,6 +61,24 @@ def certificates(folder):
         certificate.private_key_pem.write_to_path(folder / f"{prefix}_key{suffix}.pem")
 
 
+def run_under_kills(server, command, folder, environment):
+    """Runs the tests again and again until KILLS_MIN nodes were killed. What fails, since it waits for a second at most or holds on to a
+    name that a kill had not let go yet, has to pass when it is run again, under kills too."""
+    kills, status, again = Kills(server), 0, 0
+    command = [*command, "-o", f"cache_dir={server.folder / 'cache'}"]
+    while status == 0 and kills.count < KILLS_MIN and not kills.failure:
+        status = subprocess.run(command, cwd=folder, env=environment).returncode
+        for _ in range(TRIES_MAX - 1):
+            if status == 1:
+                failed = json.loads((server.folder / "cache/v/cache/lastfailed").read_text())
+                print(f"run again: {' '.join(failed)}", file=sys.stderr)
+                again += len(failed)
+                status = subprocess.run([*command, "--last-failed"], cwd=folder, env=environment).returncode
+    kills.end()
+    print(f"{kills.count} kills (seed {kills.seed}), {again} tests were run again", file=sys.stderr)
+    return status
+
+
 def main():
     package, tests, which = SUITES[sys.argv[1]]
     folder = source(package)
@@ -67,9 +96,12 @@ def main():
             "RABBITMQ_5672_TCP": str(server.port),
             "RABBITMQ_5671_TCP": str(tls_port),
         }
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--disable-warnings", "--timeout", "60", "-k", which, tests, *sys.argv[2:]]
+        command = [sys.executable, "-m", "pytest", "-q", "--disable-warnings", "--timeout", "60", "-k", which, tests, *sys.argv[2:]]
         try:
-            status = subprocess.run(command, cwd=folder, env=environment).returncode
+            if is_killing():
+                status = run_under_kills(server, command, folder, environment)
+            else:
+                status = subprocess.run([*command, "-p", "no:cacheprovider"], cwd=folder, env=environment).returncode
             server.stop()
         finally:
             for process in server.processes:
