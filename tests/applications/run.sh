@@ -8,6 +8,8 @@
 #   tests/applications/run.sh node java       some of them
 #   AMQP_URI=amqp://… tests/applications/run.sh    against a broker that runs already, RabbitMQ for one; RESTART may name a program that
 #                                             kills and starts it, AMQPS_URI where it serves TLS, else those parts are left out
+#   NODES=3 tests/applications/run.sh celery  on three nodes behind one port, all of which are killed in turn; without TLS. PYTHON names
+#                                             a python that has pytest and pika
 #
 # Needs python3 with venv, openssl, node with npm, a JDK with maven, go; Ruby, PHP and C come with their libraries from Debian's packages, all other
 # libraries from their registries. WORK is the scratch folder (default target/applications), LEVERET_BIN the binary (default: cargo
@@ -20,8 +22,11 @@ mkdir -p "$work"
 applications=("$@")
 [ ${#applications[@]} -gt 0 ] || applications=(celery node java go ruby php shell)
 
-started=
-leave() { [ -z "$started" ] || "$here/broker.sh" stop "$work" || true; }
+started= nodes=
+leave() {
+  [ -z "$started" ] || "$here/broker.sh" stop "$work" || true
+  [ -z "$nodes" ] || { kill "$nodes" && wait "$nodes"; } || true
+}
 trap leave EXIT
 
 if [ -z "${AMQP_URI:-}" ]; then
@@ -30,12 +35,22 @@ if [ -z "${AMQP_URI:-}" ]; then
     LEVERET_BIN=$(cd "$root" && cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug/leveret
   fi
   read -r port tls_port < <(python3 -c 'import socket; s = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]; print(*(x.getsockname()[1] for x in s))')
-  started=1
-  "$here/broker.sh" start "$work" "$LEVERET_BIN" "$port" "$tls_port"
-  export AMQPS_URI=amqps://guest:guest@127.0.0.1:$tls_port/%2f
-  export AMQP_URI=amqp://guest:guest@127.0.0.1:$port/%2f
-  export RESTART=$work/restart
-  printf '#!/bin/sh\nexec "%s" restart "%s"\n' "$here/broker.sh" "$work" >"$RESTART"
+  if [ "${NODES:-1}" = 3 ]; then
+    folder=$work/nodes
+    rm -rf "$folder" && mkdir -p "$folder"
+    LEVERET_BIN=$LEVERET_BIN "${PYTHON:-python3}" "$here/nodes.py" "$folder" "$port" >"$folder/nodes.log" 2>&1 &
+    nodes=$!
+    until [ -e "$folder/ready" ]; do kill -0 "$nodes" && sleep 0.1; done
+    export AMQP_URI=amqp://guest:guest@127.0.0.1:$port/%2f RESTART=$work/restart
+    printf '#!/bin/sh\ntouch "%s/kill"; while [ -e "%s/kill" ]; do kill -0 %s || exit 1; sleep 0.1; done\n' "$folder" "$folder" "$nodes" >"$RESTART"
+  else
+    started=1
+    "$here/broker.sh" start "$work" "$LEVERET_BIN" "$port" "$tls_port"
+    export AMQPS_URI=amqps://guest:guest@127.0.0.1:$tls_port/%2f
+    export AMQP_URI=amqp://guest:guest@127.0.0.1:$port/%2f
+    export RESTART=$work/restart
+    printf '#!/bin/sh\nexec "%s" restart "%s"\n' "$here/broker.sh" "$work" >"$RESTART"
+  fi
   chmod +x "$RESTART"
 fi
 export AMQP_URI

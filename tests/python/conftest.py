@@ -69,7 +69,8 @@ def in_turn(port, ports):
 
 
 def is_killing():
-    return os.environ.get("LEVERET_KILLS") == "yes"
+    """Whether nodes are killed meanwhile: `yes` spares the first, which all connections come to, `all` spares none."""
+    return os.environ.get("LEVERET_KILLS") in ("yes", "all")
 
 
 class Server:
@@ -95,7 +96,7 @@ class Server:
     def many(port, nodes):
         """Ports of the nodes behind one of the broker's."""
         ports = [free_port() for _ in range(nodes)]
-        in_turn(port, ports[:1] if is_killing() else ports)
+        in_turn(port, ports[:1] if os.environ.get("LEVERET_KILLS") == "yes" else ports)
         return ports
 
     def cluster(self, nodes):

@@ -14,6 +14,24 @@ import urllib.request
 WHOLE_PATIENCE_S = 60
 
 
+def until_dispensable(server, number):
+    """Waits until nothing needs a node for its majority."""
+    due = time.monotonic() + WHOLE_PATIENCE_S
+    while not is_dispensable(server, number):
+        assert time.monotonic() < due, f"node {number + 1} is needed for ever:\n{server.log()[-4000:]}"
+        time.sleep(0.05)
+
+
+def is_dispensable(server, number):
+    url = f"http://127.0.0.1:{server.management[number]}/api/health/checks/node-is-quorum-critical"
+    word = base64.b64encode(b"guest:guest").decode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers={"authorization": f"Basic {word}"}), timeout=10) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
 class Kills:
     """Kills nodes of a server, one after the other, from its start until `end`."""
 
@@ -28,7 +46,7 @@ class Kills:
         chance = random.Random(self.seed)
         try:
             for number in itertools.cycle(range(1, len(self.server.processes))):
-                self.until_dispensable(number)
+                until_dispensable(self.server, number)
                 if self.over.wait(chance.uniform(0.1, 1)):
                     return
                 self.server.kill_one(number)
@@ -37,22 +55,6 @@ class Kills:
                 self.server.start_one(number)
         except BaseException as failure:
             self.failure = failure
-
-    def until_dispensable(self, number):
-        """Waits until nothing needs a node for its majority."""
-        due = time.monotonic() + WHOLE_PATIENCE_S
-        while not self.is_dispensable(number):
-            assert time.monotonic() < due, f"node {number + 1} is needed for ever:\n{self.server.log()[-4000:]}"
-            time.sleep(0.05)
-
-    def is_dispensable(self, number):
-        url = f"http://127.0.0.1:{self.server.management[number]}/api/health/checks/node-is-quorum-critical"
-        word = base64.b64encode(b"guest:guest").decode()
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers={"authorization": f"Basic {word}"}), timeout=10) as answer:
-                return answer.status == 200
-        except (urllib.error.URLError, OSError):
-            return False
 
     def end(self):
         """Ends it, with all nodes up again. Fails if a node did not come back, or nobody was killed."""
