@@ -22,7 +22,7 @@ export function alarmsOf(nodes, overview) {
     if (near(node.sockets_used, node.sockets_total)) all.push({ kind: "warn", title: `Connections run out${of}.`, todo: "Raise connections_max, or look for an application that opens connections and does not close them." });
   }
   if (overview?.leveret_quarantined > 0) all.push({ kind: "bad", title: `${plural(overview.leveret_quarantined, "partition is", "partitions are")} damaged.`, todo: "Their queues are down until `leveret repair` or a copy makes them whole." });
-  return all;
+  return all.sort((one, other) => (other.kind === "bad") - (one.kind === "bad"));
 }
 
 export const Alarms = ({ of, onRelease }) => of.map((alarm) => html`<div class="banner ${alarm.kind}" role=${alarm.kind === "bad" ? "alert" : "status"} key=${alarm.title}><${Icon} name="alert" />

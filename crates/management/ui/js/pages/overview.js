@@ -41,13 +41,13 @@ export function Overview() {
       <${Tile} label="Ready" value=${count(totals?.messages_ready)} points=${lengths.of.messages_ready} hue="--ready" more="wait for a consumer" />
       <${Tile} label="Unacknowledged" value=${count(totals?.messages_unacknowledged)} points=${lengths.of.messages_unacknowledged} hue="--unacked" more="are with a consumer" />
     </div>
+    ${data && html`<div class="counts">${[["connections", "connections"], ["channels", "channels"], ["exchanges", "exchanges"], ["queues", "queues"], ["consumers", "consumers"]].map(([name, icon]) => html`<a class="count" href=${href(name)} key=${name}><${Icon} name=${icon} size=${20} /><b>${count(data.object_totals?.[name])}</b><span>${name}</span></a>`)}</div>`}
     ${data && !stats && html`<p class="faint">Rates of the whole broker are shown to users with the tag <code>monitoring</code>.</p>`}
     <div class="charts">
       ${stats && html`<${Chart} title="Message rates" times=${rates.times} words=${rate} series=${series(rates, [["publish", "Published", "--publish"], ["confirm", "Confirmed", "--confirm"], ["deliver_get", "Delivered", "--deliver"], ["ack", "Acknowledged", "--ack"], ["redeliver", "Redelivered", "--redeliver"], ["return_unroutable", "Returned", "--unroutable"], ["drop_unroutable", "Dropped: no route", "--bad"]].filter(([field]) => !["redeliver", "return_unroutable", "drop_unroutable"].includes(field) || stats[field] > 0))} />`}
       <${Chart} title="Messages in queues" times=${lengths.times} words=${short} series=${series(lengths, [["messages_ready", "Ready", "--ready"], ["messages_unacknowledged", "Unacknowledged", "--unacked"]])} />
     </div>
     <${Latencies} />
-    ${data && html`<div class="counts">${[["connections", "connections"], ["channels", "channels"], ["exchanges", "exchanges"], ["queues", "queues"], ["consumers", "consumers"]].map(([name, icon]) => html`<a class="count" href=${href(name)} key=${name}><${Icon} name=${icon} size=${20} /><b>${count(data.object_totals?.[name])}</b><span>${name}</span></a>`)}</div>`}
     ${can.monitors && nodes && html`<${Card} title="Nodes" aside=${html`<a href="#/nodes">All about them</a>`}><div class="node-rows">${nodes.map((node) => html`<${NodeRow} key=${node.name} node=${node} />`)}</div></${Card}>`}
     <div class="halves"><${Busy} title="Longest queues" sort="messages" cell=${(queue) => html`<${Figure} n=${queue.messages} strong />`} words="messages" has=${(queue) => queue.messages > 0} none="No message waits anywhere." />
       <${Busy} title="Busiest queues" sort="message_stats.publish_details.rate" cell=${(queue) => rate(queue.message_stats?.publish_details?.rate)} words="published" has=${(queue) => queue.message_stats?.publish_details?.rate > 0} none="Nothing was published to a queue in the last seconds." /></div>
