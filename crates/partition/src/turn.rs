@@ -158,43 +158,50 @@ where
         // A portion of room is for this step, whichever queue uses it; the last consumer's is at
         // hand without a look-up.
         let (mut at_hand, mut room) = (None, 0usize);
-        while let Some(consumer) = self.lq.dispatch.next_consumer() {
+        'turns: while let Some(consumer) = self.lq.dispatch.next_consumer() {
             let (key, no_ack) = (consumer.key, consumer.no_ack);
-            let Some(head) = self.head() else { break };
+            let Some(mut head) = self.head() else { break };
             if at_hand != Some(key) {
                 self.put_room(at_hand, room);
                 at_hand = Some(key);
                 room = self.rooms.take(key);
             }
-            if room == 0 {
-                room = self.at.room(key);
+            loop {
                 if room == 0 {
-                    self.lq.dispatch.set_stalled(key, true);
-                    continue;
+                    room = self.at.room(key);
+                    if room == 0 {
+                        self.lq.dispatch.set_stalled(key, true);
+                        continue 'turns;
+                    }
                 }
-            }
-            if !self.may_be_sent(head.seq) {
-                self.blocked_at = Some(head.seq);
-                break;
-            }
-            let Next::Message(message) = self.fetch(head.seq) else {
-                self.blocked_at = Some(head.seq);
-                break;
-            };
-            if self.lq.life.is_some() {
-                if self.lq.is_timed(head.seq) && self.lq.is_over(head, &message, self.now_ms) {
-                    self.drop_head(head, Reason::Expired, Some(message));
-                    continue;
+                if !self.may_be_sent(head.seq) {
+                    self.blocked_at = Some(head.seq);
+                    break 'turns;
                 }
-                self.lq.note_taken(head.seq, &message, !no_ack);
+                let Next::Message(message) = self.fetch(head.seq) else {
+                    self.blocked_at = Some(head.seq);
+                    break 'turns;
+                };
+                if self.lq.life.is_some() {
+                    if self.lq.is_timed(head.seq) && self.lq.is_over(head, &message, self.now_ms) {
+                        self.drop_head(head, Reason::Expired, Some(message));
+                        continue 'turns;
+                    }
+                    self.lq.note_taken(head.seq, &message, !no_ack);
+                }
+                room = room.saturating_sub(message.len());
+                let delivery = self.delivery(key, !no_ack, head, message);
+                let stays = self.lq.dispatch.assign(head, share, self.at.levels(&self.lq.sink));
+                if no_ack {
+                    self.settle_sent(head.seq);
+                }
+                self.at.effects().push(Effect::Deliver(delivery));
+                if !stays {
+                    continue 'turns;
+                }
+                let Some(next) = self.head() else { break 'turns };
+                head = next;
             }
-            room = room.saturating_sub(message.len());
-            let delivery = self.delivery(key, !no_ack, head, message);
-            self.lq.dispatch.assign(head, share, self.at.levels(&self.lq.sink));
-            if no_ack {
-                self.settle_sent(head.seq);
-            }
-            self.at.effects().push(Effect::Deliver(delivery));
         }
         self.put_room(at_hand, room);
     }
@@ -364,7 +371,15 @@ where
     }
 
     /// Asks for channel-wide credit where messages wait for it, and gives back what is of no use.
+    #[inline]
     fn grants(&mut self) {
+        if self.lq.dispatch.has_to_do_with_grants() {
+            self.ask_and_return_grants();
+        }
+    }
+
+    #[cold]
+    fn ask_and_return_grants(&mut self) {
         let (mut wanted, mut returned) = (Vec::new(), Vec::new());
         self.lq.dispatch.ask_for_grants(&mut wanted);
         self.lq.dispatch.return_grants(&mut returned);

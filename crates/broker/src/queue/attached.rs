@@ -116,6 +116,12 @@ impl Attached {
         self.has_room() && (!self.consumer.granted_only || self.granted > 0)
     }
 
+    /// Whether what it takes changes with each message that it is given.
+    #[inline]
+    pub(super) fn is_bounded(&self) -> bool {
+        self.consumer.granted_only || (!self.consumer.no_ack && self.consumer.prefetch != 0)
+    }
+
     /// Whether it takes messages, as far as its queue knows.
     #[inline]
     fn has_room(&self) -> bool {
@@ -226,6 +232,12 @@ impl Tally {
         if self.free.unlimited > 0 { u64::MAX } else { self.free.limited }
     }
 
+    /// Whether anybody is to be asked for a grant, or has one.
+    #[inline]
+    pub(super) fn has_to_do_with_grants(&self) -> bool {
+        !self.unasked.is_empty() || !self.granted.is_empty()
+    }
+
     /// Who is to be asked for a grant, in order.
     pub(super) fn unasked(&self) -> impl Iterator<Item = ConsumerKey> + '_ {
         self.unasked.iter().copied()
@@ -293,5 +305,32 @@ mod tests {
                 assert!(many <= few * 100 * 2, "{few} looks for 100 consumers, {many} for 10,000");
             }
         }
+    }
+
+    #[test]
+    fn a_turn_stays_with_who_has_it_as_long_as_that_is_said() {
+        let mut dispatch = Dispatch::new(1, 1, 0);
+        for number in 1..=5 {
+            dispatch.attach(consumer(1, number, (number % 2) as i32)).expect("nobody is exclusive");
+        }
+        for number in [1, 2] {
+            let unlimited = Consumer { prefetch: 0, ..consumer(2, number, 1) };
+            dispatch.attach(unlimited).expect("nobody is exclusive");
+        }
+        dispatch.add_ready(40);
+        let turn = |dispatch: &Dispatch| dispatch.next_consumer().map(|consumer| consumer.key);
+        let (mut stayed, mut passed) = (0, 0);
+        while let Some(key) = turn(&dispatch)
+            && let Some(head) = dispatch.head(None, Some)
+        {
+            if dispatch.assign(head, 3, None) {
+                assert_eq!(turn(&dispatch), Some(key));
+                stayed += 1;
+            } else {
+                passed += 1;
+            }
+            assert_eq!(dispatch.free_credit(), u64::MAX, "two have no limit");
+        }
+        assert!(dispatch.ready() == 0 && stayed > 5 && passed > 5, "{stayed} stayed, {passed} passed");
     }
 }

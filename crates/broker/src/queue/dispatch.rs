@@ -342,8 +342,8 @@ impl Dispatch {
     }
 
     /// Hands `head` to the consumer whose turn it is. After `share` messages in a row the turn goes
-    /// on to the next one.
-    pub fn assign(&mut self, head: Head, share: u64, levels: Option<&Levels>) {
+    /// on to the next one. True while it stays where it is: then nobody need ask whose it is.
+    pub fn assign(&mut self, head: Head, share: u64, levels: Option<&Levels>) -> bool {
         let key = self.ring.front().expect("assign follows a next_consumer that gave one");
         self.take(head, levels);
         let attached = self.attached.get_mut(&key).expect("who is in the ring is attached");
@@ -353,20 +353,23 @@ impl Dispatch {
             self.held += 1;
         }
         attached.turn += 1;
-        self.tally.note(attached);
+        if attached.is_bounded() {
+            self.tally.note(attached);
+        }
         let is_over = attached.turn >= share;
         if is_over {
             attached.turn = 0;
         }
         // Who is alone has the next turn too.
         if attached.has_credit() && (!is_over || self.ring.is_alone()) {
-            return;
+            return true;
         }
         attached.turn = 0;
         if let Some(ticket) = attached.ticket.take() {
             self.ring.remove(attached.consumer.priority, ticket);
         }
-        self.refresh(key);
+        place(attached, &mut self.tally, &mut self.ring);
+        false
     }
 
     /// Hands `head` to a `basic.get` of `channel`.
@@ -529,28 +532,36 @@ impl Dispatch {
     /// Takes `count` numbers from `first` out of a holder's hands, appending those that it held to
     /// `taken`.
     pub fn release(&mut self, holder: ConsumerKey, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
-        let held = match self.attached.get_mut(&holder) {
-            // After a cancel and a consume with the same key there is none: keys are used once.
-            Some(attached) => &mut attached.held,
-            None => match self.holders.get_mut(&holder) {
-                Some(held) => held,
-                None => return,
-            },
+        let Some(attached) = self.attached.get_mut(&holder) else {
+            return self.release_left(holder, first, count, taken);
         };
+        // After a cancel and a consume with the same key there is none: keys are used once.
         let before = taken.len();
-        let all = held.remove_range_into(first, count, taken);
+        let all = attached.held.remove_range_into(first, count, taken);
         self.held -= all;
         assert!(taken.len() > before || all == 0, "what was taken is told");
-        let is_empty = held.is_empty();
-        if let Some(attached) = self.attached.get_mut(&holder).filter(|attached| !attached.foreign.is_empty()) {
+        if !attached.foreign.is_empty() {
             attached.foreign.remove_range(first, count);
         }
-        if is_empty && self.holders.contains_key(&holder) {
+        let is_empty = attached.held.is_empty();
+        place(attached, &mut self.tally, &mut self.ring);
+        if is_empty && !self.holders.is_empty() {
             self.holders.remove(&holder);
         }
-        self.refresh(holder);
         if is_empty && self.single.is_some() {
             self.choose_active();
+        }
+    }
+
+    /// As [`release`](Self::release), of who is not attached.
+    fn release_left(&mut self, holder: ConsumerKey, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
+        let Some(held) = self.holders.get_mut(&holder) else { return };
+        self.held -= held.remove_range_into(first, count, taken);
+        if held.is_empty() {
+            self.holders.remove(&holder);
+            if self.single.is_some() {
+                self.choose_active();
+            }
         }
     }
 
@@ -604,27 +615,28 @@ impl Dispatch {
 
     /// The consumer's connection is full, or has room again. False if there is no such consumer.
     pub fn set_stalled(&mut self, key: ConsumerKey, stalled: bool) -> bool {
-        match self.attached.get_mut(&key) {
-            Some(a) => a.stalled = stalled,
-            None => return false,
-        }
-        self.refresh(key);
+        let Some(attached) = self.attached.get_mut(&key) else { return false };
+        attached.stalled = stalled;
+        place(attached, &mut self.tally, &mut self.ring);
         true
     }
 
     /// Lets a consumer with a channel-wide prefetch take `count` more; 0 says that its channel has
     /// none to give now.
     pub fn grant(&mut self, key: ConsumerKey, count: u32) -> bool {
-        match self.attached.get_mut(&key) {
-            Some(a) => {
-                a.granted += count;
-                a.asked &= count == 0;
-                a.refused = count == 0;
-            }
-            None => return false,
-        }
-        self.refresh(key);
+        let Some(attached) = self.attached.get_mut(&key) else { return false };
+        attached.granted += count;
+        attached.asked &= count == 0;
+        attached.refused = count == 0;
+        place(attached, &mut self.tally, &mut self.ring);
         true
+    }
+
+    /// Whether anybody is to be asked for a grant, or has one: only where channels have a prefetch of
+    /// their own.
+    #[inline]
+    pub fn has_to_do_with_grants(&self) -> bool {
+        self.tally.has_to_do_with_grants()
     }
 
     /// Consumers that wait for a grant while messages are ready; each is told once until its grant
@@ -656,26 +668,33 @@ impl Dispatch {
         }
         let granted: Vec<_> = self.tally.granted().collect();
         for key in granted {
-            if let Some(a) = self.attached.get_mut(&key) {
-                returned.push((key, std::mem::take(&mut a.granted)));
+            if let Some(attached) = self.attached.get_mut(&key) {
+                returned.push((key, std::mem::take(&mut attached.granted)));
+                place(attached, &mut self.tally, &mut self.ring);
             }
-            self.refresh(key);
         }
     }
 
-    /// Puts a consumer into the ring, or takes it out, as its credit says.
+    /// Something about a consumer changed.
     fn refresh(&mut self, key: ConsumerKey) {
-        let Some(a) = self.attached.get_mut(&key) else { return };
-        self.tally.note(a);
-        let priority = a.consumer.priority;
-        match (a.has_credit(), a.ticket) {
-            (true, None) => a.ticket = Some(self.ring.push(priority, key)),
-            (false, Some(ticket)) => {
-                a.ticket = None;
-                self.ring.remove(priority, ticket);
-            }
-            _ => {}
+        if let Some(attached) = self.attached.get_mut(&key) {
+            place(attached, &mut self.tally, &mut self.ring);
         }
+    }
+}
+
+/// Puts a consumer into the ring, or takes it out, as its credit says.
+#[inline]
+fn place(attached: &mut Attached, tally: &mut Tally, ring: &mut Ring) {
+    tally.note(attached);
+    let (key, priority) = (attached.consumer.key, attached.consumer.priority);
+    match (attached.has_credit(), attached.ticket) {
+        (true, None) => attached.ticket = Some(ring.push(priority, key)),
+        (false, Some(ticket)) => {
+            attached.ticket = None;
+            ring.remove(priority, ticket);
+        }
+        _ => {}
     }
 }
 

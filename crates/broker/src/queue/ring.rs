@@ -19,6 +19,8 @@ const END: Turn = (Reverse(i32::MIN), u64::MAX);
 pub(super) struct Ring {
     /// Empty, or with `END`, whose value means nothing.
     turns: BTreeMap<Turn, ConsumerKey>,
+    /// The first of them: it is asked for with every message.
+    front: Option<ConsumerKey>,
     last_ticket: u64,
 }
 
@@ -26,7 +28,11 @@ impl Ring {
     /// Whose turn it is.
     #[inline]
     pub(super) fn front(&self) -> Option<ConsumerKey> {
-        self.turns.first_key_value().filter(|(turn, _)| **turn != END).map(|(_, key)| *key)
+        self.front
+    }
+
+    fn look(&mut self) {
+        self.front = self.turns.first_key_value().filter(|(turn, _)| **turn != END).map(|(_, key)| *key);
     }
 
     /// Whether nobody else is there than the one at the front.
@@ -42,6 +48,7 @@ impl Ring {
             self.turns.insert(END, key);
         }
         self.turns.insert((Reverse(priority), self.last_ticket), key);
+        self.look();
         self.last_ticket
     }
 
@@ -49,11 +56,13 @@ impl Ring {
     pub(super) fn remove(&mut self, priority: i32, ticket: u64) {
         let was_there = self.turns.remove(&(Reverse(priority), ticket));
         assert!(was_there.is_some(), "a ticket stands for a place");
+        self.look();
     }
 
     /// The queue has no consumer any more: memory goes back.
     pub(super) fn clear(&mut self) {
         self.turns.clear();
+        self.front = None;
     }
 }
 

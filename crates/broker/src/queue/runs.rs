@@ -207,7 +207,19 @@ impl<P> Runs<P> {
     }
 
     /// The first live number at or after `from`, with its run.
+    #[inline]
     pub fn next_live(&self, from: u64) -> Option<(u64, &Run<P>)> {
+        // A queue that is consumed in order is asked about its first run, which has no holes.
+        match self.runs.front() {
+            Some(run) if run.holes.is_none() && from < run.past() => {
+                Some((from.max(run.first + u64::from(run.prefix)), run))
+            }
+            _ => self.find_live(from),
+        }
+    }
+
+    #[inline(never)]
+    fn find_live(&self, from: u64) -> Option<(u64, &Run<P>)> {
         let mut at = match self.runs.front() {
             Some(run) if from < run.past() => 0,
             _ => match self.runs.back() {
