@@ -8,7 +8,6 @@
 use crate::command::{Command, Reply};
 use crate::commands::refuse;
 use crate::partition::{Context, QueuePartition};
-use consensus::Role;
 use std::collections::VecDeque;
 
 /// What may wait, in bytes.
@@ -57,7 +56,7 @@ impl Early {
 impl QueuePartition {
     /// Has a command wait for the office to which this member was elected. Without one it is refused.
     pub(crate) fn wait_for_office(&mut self, command: Command, cx: &mut Context<'_>) {
-        let is_elected = self.replica.group().status().role == Role::Leader;
+        let is_elected = self.replica.is_leader();
         // Whoever takes office looks itself which queues are gone.
         let is_decision = matches!(command, Command::Delete { .. } | Command::Reopen { .. });
         let left = if is_elected && !is_decision { self.early.hold(command) } else { Some(command) };

@@ -20,7 +20,7 @@ use crate::peer::PeerFrame;
 use crate::replica::Replica;
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
-use consensus::{EntryKind, LogIndex, NodeId, Position, ReadState, Role, Term};
+use consensus::{EntryKind, LogIndex, NodeId, Position, ReadState, Term};
 use snapshot::Snapshots;
 use std::collections::VecDeque;
 use storage::Location;
@@ -171,8 +171,7 @@ impl LogPartition {
 
     /// Whether this member leads and has applied everything from before.
     pub fn is_leading(&self) -> bool {
-        let status = self.replica.group().status();
-        status.role == Role::Leader && self.applied.term == status.term
+        self.replica.is_leader() && self.applied.term == self.replica.group().term()
     }
 
     /// Stands for election at once: for a group of one, which need not wait for a timeout.
@@ -198,7 +197,7 @@ impl LogPartition {
     /// Appends a command; `false` if this member does not lead.
     pub fn propose(&mut self, data: &[u8], token: u64, machine: &mut impl Machine) -> bool {
         let Some(index) = self.replica.propose(entry_of(None, data)) else { return false };
-        let term = self.replica.group().status().term;
+        let term = self.replica.group().term();
         // What this member proposed there when it led before was written over meanwhile.
         let kept = self.proposed.partition_point(|p| p.index < index);
         self.proposed.drain(kept..).for_each(|gone| machine.lost(gone.token));

@@ -20,10 +20,11 @@ use crate::peer::PeerFrame;
 use broker::PartitionId;
 use bytes::{BufMut, Bytes, BytesMut};
 use consensus::{
-    Entry, EntryKind, Group, Kind, LogIndex, Membership, Message, NodeId, Position, ReadState, Ready, Role,
-    SnapshotOffer, SnapshotWanted, Term,
+    Entry, EntryKind, Group, Kind, LogIndex, Membership, Message, NodeId, Position, ReadState, Ready, SnapshotOffer,
+    SnapshotWanted, Term,
 };
 use doubt::{Doubt, Doubtful};
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use storage::{GroupId, Location, Record, RecordKind};
 
@@ -44,7 +45,7 @@ struct Write {
     /// The term in it, if it has one.
     term: Option<Term>,
     /// Positions of the entries in it, in order.
-    entries: Vec<(LogIndex, Term)>,
+    entries: SmallVec<[(LogIndex, Term); 1]>,
     located: bool,
 }
 
@@ -73,7 +74,8 @@ pub struct Replica {
     id: PartitionId,
     node: NodeId,
     group: Group,
-    ready: Ready,
+    /// What the group wants done; away while it is looked at.
+    ready: Option<Box<Ready>>,
     next_ticket: u64,
     writes: VecDeque<Write>,
     table: LogTable,
@@ -142,7 +144,7 @@ impl Replica {
             group,
             voters,
             is_joint: !voters_outgoing.is_empty(),
-            ready: Ready::default(),
+            ready: None,
             next_ticket: 1,
             writes: VecDeque::new(),
             table,
@@ -170,14 +172,16 @@ impl Replica {
     /// Gives the memory of a burst back, as after a start, where the whole log was committed at
     /// once.
     pub(crate) fn trim(&mut self) {
-        self.ready.trim(ROOM_KEPT);
+        if let Some(ready) = &mut self.ready {
+            ready.trim(ROOM_KEPT);
+        }
         self.committed.shrink_to(ROOM_KEPT);
         self.table.trim();
     }
 
     /// How many committed entries it has room for, whether they wait to be applied or did.
     pub fn room_for_committed(&self) -> usize {
-        self.committed.capacity().max(self.ready.committed.capacity())
+        self.committed.capacity().max(self.ready.as_ref().map_or(0, |ready| ready.committed.capacity()))
     }
 
     /// Its partition.
@@ -227,7 +231,7 @@ impl Replica {
 
     /// Whether this member leads.
     pub fn is_leader(&self) -> bool {
-        self.group.status().role == Role::Leader
+        self.group.is_leader()
     }
 
     /// Appends a command as the leader; its index in this term, or `None` if this member does not
@@ -254,7 +258,7 @@ impl Replica {
     }
 
     fn note_written(&mut self, member: NodeId, term: Term, index: LogIndex) {
-        if term != self.group.status().term {
+        if term != self.group.term() {
             return;
         }
         if term != self.written_term {
@@ -267,7 +271,7 @@ impl Replica {
 
     /// The index up to which this leader has written its own log; 0 where nobody waited for that.
     pub fn own_written(&self) -> LogIndex {
-        let is_of_now = self.written_term == self.group.status().term;
+        let is_of_now = self.written_term == self.group.term();
         self.written.get(&self.node).copied().filter(|_| is_of_now).unwrap_or_default()
     }
 
@@ -278,12 +282,11 @@ impl Replica {
     /// would lose what was confirmed. Then this is what is committed. A group of one has no spare
     /// by intent, and written means written.
     pub fn written_index(&self) -> LogIndex {
-        let status = self.group.status();
-        if self.written_term != status.term || status.role != Role::Leader {
+        if self.written_term != self.group.term() || !self.group.is_leader() {
             return LogIndex(0);
         }
-        if self.lacks_spare(status.term) {
-            return status.commit;
+        if self.lacks_spare(self.group.term()) {
+            return self.group.commit();
         }
         let voters = &self.voters;
         let majority = voters.len() / 2 + 1;
@@ -329,16 +332,15 @@ impl Replica {
             self.table.written(*index, *term, *body);
         }
         let Some((index, term)) = last else { return };
-        let status = self.group.status();
         // Only an entry of the current term says anything: it came from this term's leader, or is
         // its own, so the log up to it matches the leader's. One of an older term may yet be
         // overwritten (Raft paper, figure 8).
-        if self.table.term(index) != Some(term) || term != status.term {
+        if term != self.group.term() || self.table.term(index) != Some(term) {
             return;
         }
-        if status.role == Role::Leader {
-            self.note_written(node, status.term, index);
-        } else if let Some(leader) = status.leader.filter(|_| term == status.term) {
+        if self.group.is_leader() {
+            self.note_written(node, term, index);
+        } else if let Some(leader) = self.group.leader() {
             // An entry of the leader's own term: logs that share it share all before. One of an
             // older term proves nothing, as the leader may have another entry there, and would
             // count this member for that one.
@@ -358,11 +360,10 @@ impl Replica {
 
     /// The term is synced: what was written meanwhile may be said.
     fn say_unsaid(&mut self, out: &mut Outputs) {
-        let status = self.group.status();
         let Some((term, index)) = self.unsaid.filter(|(term, _)| *term <= self.synced_term) else { return };
         self.unsaid = None;
-        let leader = status.leader.filter(|leader| *leader != self.node && self.doubt.is_none());
-        if let Some(leader) = leader.filter(|_| term == status.term && self.table.term(index) == Some(term)) {
+        let leader = self.group.leader().filter(|leader| *leader != self.node && self.doubt.is_none());
+        if let Some(leader) = leader.filter(|_| term == self.group.term() && self.table.term(index) == Some(term)) {
             self.say_written(leader, term, index, out);
         }
     }
@@ -394,14 +395,14 @@ impl Replica {
     /// A tick went by.
     pub fn tick(&mut self) {
         self.group.tick();
-        let lacks_spare = self.is_leader() && self.lacks_spare(self.group.status().term);
+        let lacks_spare = self.is_leader() && self.lacks_spare(self.group.term());
         self.unspared_ticks = if lacks_spare { self.unspared_ticks.saturating_add(1) } else { 0 };
         self.ask_for_memory();
     }
 
     /// Takes out what the group has to say, until it has no more.
     pub fn drive(&mut self, out: &mut Outputs) {
-        let mut ready = std::mem::take(&mut self.ready);
+        let mut ready = self.ready.take().unwrap_or_default();
         // While a snapshot is on its way into the state nothing else is taken up: it is a matter of
         // one checkpoint.
         while self.installing.is_none() && self.group.ready(&mut ready) {
@@ -414,7 +415,7 @@ impl Replica {
             self.wanted.append(&mut ready.snapshots_wanted);
             self.read_states.append(&mut ready.read_states);
         }
-        self.ready = ready;
+        self.ready = Some(ready);
         self.end_doubt(out);
         out.frames.extend(self.frames.drain(..).map(|(to, frame)| (to, self.id, frame)));
         out.refused_images.append(&mut self.refused_images);
@@ -431,8 +432,12 @@ impl Replica {
     fn write(&mut self, ready: &mut Ready, out: &mut Outputs) {
         let group = GroupId(self.id.0);
         let snapshot = ready.snapshot.take();
-        let mut records = Vec::with_capacity(ready.append.len() + 1);
-        let mut entries = Vec::with_capacity(ready.append.len());
+        // Often there is nothing to write: what is committed, or a message.
+        let mut records = Vec::new();
+        if !ready.append.is_empty() {
+            records.reserve(ready.append.len() + 1);
+        }
+        let mut entries = SmallVec::with_capacity(ready.append.len());
         let mut new_term = None;
         let mut sync = SyncWish::Within(u32::from(crate::entry::SYNC_WITHIN_MS_MAX));
         if let Some(hard) = ready.hard_state.take() {
@@ -509,7 +514,7 @@ impl Replica {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let term = Some(self.stored_vote.0);
-        let (entries, located) = (Vec::new(), true);
+        let (entries, located) = (SmallVec::new(), true);
         self.writes.push_back(Write { ticket, ready: None, after_sync: Vec::new(), term, entries, located });
         self.installing = Some(Install { position, membership, ready, after_sync, ticket, is_synced: false });
         out.wal.push(WalWrite { partition: self.id, ticket, records, sync: SyncWish::Now, report_written: false });
@@ -531,7 +536,7 @@ impl Replica {
     fn write_beside(&mut self, records: Vec<Record>, out: &mut Outputs) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        let (entries, located) = (Vec::new(), true);
+        let (entries, located) = (SmallVec::new(), true);
         let write = Write { ticket, ready: None, after_sync: Vec::new(), term: None, entries, located };
         self.writes.push_back(write);
         out.wal.push(WalWrite { partition: self.id, ticket, records, sync: SyncWish::Now, report_written: false });

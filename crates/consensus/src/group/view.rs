@@ -24,8 +24,27 @@ impl Group {
     }
 
     /// Whether this member leads.
+    #[inline]
     pub fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
+    }
+
+    /// Its term: [`Status::term`] alone, for who asks with every entry.
+    #[inline]
+    pub fn term(&self) -> Term {
+        Term(self.raw.raft.term)
+    }
+
+    /// The leader that it knows of: [`Status::leader`] alone.
+    #[inline]
+    pub fn leader(&self) -> Option<NodeId> {
+        node(self.raw.raft.leader_id)
+    }
+
+    /// What it knows to be committed: [`Status::commit`] alone.
+    #[inline]
+    pub fn commit(&self) -> LogIndex {
+        LogIndex(self.raw.raft.raft_log.committed)
     }
 
     /// How many voters the leader has heard of lately, itself included; zero on other members. More

@@ -77,8 +77,8 @@ impl Replica {
 
     /// A tick went by: a member in doubt asks the leader that it follows.
     pub(super) fn ask_for_memory(&mut self) {
-        let status = self.group.status();
         let Some(doubt) = &mut self.doubt else { return };
+        let status = self.group.status();
         let Some(leader) = status.leader.filter(|leader| *leader != self.node) else { return };
         doubt.wanted = doubt.wanted.filter(|(term, _)| *term == status.term);
         doubt.ask_in = doubt.ask_in.saturating_sub(1);
