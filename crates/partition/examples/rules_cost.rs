@@ -71,7 +71,7 @@ fn pending_bytes(per_entry: u64, in_order: bool) -> f64 {
             let number = entry * per_entry + at;
             // Delays of many lengths make times in no order.
             let due_ms = if in_order { number } else { number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 };
-            let targets = smallvec![scheduled_for(QUEUE)];
+            let targets = [scheduled_for(QUEUE)];
             builder.publish(ChannelKey::NOBODY, 0, &targets, &[], &[], Level::Synced, &message, Stamp::Due(due_ms));
         }
         let (bytes, _) = builder.finish(1);

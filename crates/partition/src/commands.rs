@@ -172,7 +172,18 @@ impl QueuePartition {
             self.carry_out_postponed(cx);
             return;
         }
-        self.carry_out(command, cx);
+        // Looked at where they are: commands are large, and handing them on would copy them for each message.
+        match &command {
+            Command::Publish(publish) => {
+                self.publish(publish, cx);
+                self.propose_if_full(cx);
+            }
+            // Neither a queue's end nor a new leader's wait for holders is anything to it.
+            &Command::Settle { queue, holder, first, count, outcome } => {
+                self.settle(queue, holder, first, count, outcome, cx.now_ms)
+            }
+            _ => self.carry_out(command, cx),
+        }
     }
 
     fn postpone(&mut self, command: Command) {
@@ -232,8 +243,6 @@ impl QueuePartition {
         if !self.deleted.is_empty() && self.answers_late(&command, cx) {
             return;
         }
-        // Looked at where it is: a publish is large, and taking it out would copy it for each
-        // message.
         if let Command::Publish(publish) = &command {
             self.publish(publish, cx);
             return self.propose_if_full(cx);
@@ -375,6 +384,10 @@ impl QueuePartition {
                 Standing::Passed => return self.answer_passed(publish, cx),
             }
         }
+        if self.publish_plainly(publish) {
+            return true;
+        }
+        let leader = self.leader.as_deref_mut().expect("it was there above");
         let mut targets = std::mem::take(&mut leader.targets);
         targets.clear();
         let mut level = Level::LeaderWritten;
@@ -512,6 +525,39 @@ impl QueuePartition {
         !is_refused
     }
 
+    /// Takes in what most publishes are: one for a single queue that has no rules and stays, and the message
+    /// has no time of its own. False, and nothing has happened, for any other.
+    #[inline]
+    fn publish_plainly(&mut self, publish: &Publish) -> bool {
+        let [target] = &publish.targets[..] else { return false };
+        let Durability::Level(level) = target.durability else { return false };
+        let is_timed = publish.delay_ms > 0 || broker::properties::has_expiration(&publish.message.properties);
+        if is_timed || self.deleted.contains(target.queue) {
+            return false;
+        }
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        let Some(lq) = leader.queues.get_mut(&target.queue) else { return false };
+        if lq.rules.is_some() || lq.life.is_some() || lq.closing.is_some() {
+            return false;
+        }
+        lq.next_seq += 1;
+        if !lq.sink.published && lq.dispatch.consumers() > 0 {
+            lq.sink.published = true;
+            leader.published.push(target.queue);
+        }
+        let (channel, seq) = (publish.channel, publish.publish_seq);
+        let publisher = if seq == 0 { ChannelKey::NOBODY } else { channel };
+        leader.builder.publish(publisher, seq, &[target.queue], &[], &[], level, &publish.message, Stamp::None);
+        if level.is_on_disk() {
+            leader.builder.want_sync();
+        }
+        if seq != 0 {
+            note_taken(leader, seq);
+            leader.confirm_at(level, channel, seq);
+        }
+        true
+    }
+
     /// Writes a message for more queues than one batch may name, some at a time and in entries of a
     /// usual length. Those are nobody's publish: the rest of its queues, which come behind, carry
     /// the number that is confirmed.
@@ -526,8 +572,7 @@ impl QueuePartition {
             let leader = self.leader.as_deref_mut().expect("publishing ends no office");
             let rules = level_rules(leader, some, &message.properties);
             let dedup = if key.is_some() { dedup_rules(leader, some) } else { SmallVec::new() };
-            let some = SmallVec::from_slice(some);
-            leader.builder.publish(ChannelKey::NOBODY, 0, &some, &rules, &dedup, level, message, stamp);
+            leader.builder.publish(ChannelKey::NOBODY, 0, some, &rules, &dedup, level, message, stamp);
             if level.is_on_disk() {
                 leader.builder.want_sync();
             }
@@ -622,7 +667,8 @@ impl QueuePartition {
 
     fn settle(&mut self, id: QueueId, holder: ConsumerKey, first: u64, count: u64, outcome: Disposition, now_ms: u64) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-        let mut taken = Vec::new();
+        let mut taken = std::mem::take(&mut leader.taken);
+        taken.clear();
         if let Some(lq) = leader.queues.get_mut(&id) {
             lq.dispatch.release(holder, first, count, &mut taken);
             lq.closing.iter_mut().for_each(|closing| closing.settled(holder, first, count));
@@ -635,10 +681,8 @@ impl QueuePartition {
         let leader = self.leader.as_deref_mut().expect("it was there above");
         // A queue that was deleted meanwhile: an ack after that is harmless.
         let Some(lq) = leader.queues.get_mut(&id) else { return };
-        if taken.is_empty() {
-            return;
-        }
         match outcome {
+            _ if taken.is_empty() => {}
             Disposition::Discard if lq.rules.as_ref().is_some_and(|r| r.dead_letter.is_some()) => {
                 for (first, count) in &taken {
                     lq.note_released(*first, *count, false);
@@ -674,6 +718,7 @@ impl QueuePartition {
                 }
             }
         }
+        leader.taken = taken;
     }
 
     /// Of messages that somebody settles who does not hold them here, takes those that are ready. Where

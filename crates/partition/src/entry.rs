@@ -42,6 +42,10 @@ pub const BATCH_HEADER_BYTES: usize = 32;
 /// An entry that has reached this many bytes takes no more commands; only a single large message
 /// makes it longer.
 pub const ENTRY_BYTES_TARGET: usize = 1 << 20;
+/// Room for an entry, before anybody knows how long the next ones are.
+const CAPACITY_MIN: usize = 256;
+/// An entry of outcomes alone that is no longer than this is copied out of the room that it was built in.
+const COPIED_BYTES_MAX: usize = 1 << 10;
 /// What nobody waits for (acks, say) has no deadline of its own: the node's setting bounds how long
 /// anything stays unsynced, so that the log commits without client syncs too.
 pub const SYNC_WITHIN_MS_MAX: u16 = u16::MAX;
@@ -176,7 +180,7 @@ impl Default for EntryBuilder {
             sync_within_ms: SYNC_WITHIN_MS_MAX,
             open: None,
             batches: Vec::new(),
-            capacity_hint: 256,
+            capacity_hint: CAPACITY_MIN,
         }
     }
 }
@@ -190,6 +194,14 @@ impl EntryBuilder {
     /// Whether a sync was asked for.
     pub fn wants_sync(&self) -> bool {
         self.sync
+    }
+
+    /// Gives back the room of long entries, while nothing is in it.
+    pub(crate) fn trim(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes = Vec::new();
+            self.capacity_hint = CAPACITY_MIN;
+        }
     }
 
     /// How long the entry is so far.
@@ -223,7 +235,7 @@ impl EntryBuilder {
         &mut self,
         publisher: ChannelKey,
         publish_seq: u64,
-        targets: &SmallVec<[QueueId; 1]>,
+        targets: &[QueueId],
         rules: &[LevelRule],
         dedup: &[Option<DedupRule>],
         level: Level,
@@ -233,7 +245,7 @@ impl EntryBuilder {
         let delta = |first: u64| publish_seq.checked_sub(first).and_then(|d| u32::try_from(d).ok());
         let goes_on = self.open.as_ref().is_some_and(|open| {
             open.publisher == publisher
-                && open.targets == *targets
+                && open.targets[..] == *targets
                 && delta(open.first_publish_seq).is_some()
                 && (rules.is_empty() || open.rules[..] == *rules)
                 && (dedup.is_empty() || open.dedup[..] == *dedup)
@@ -257,7 +269,7 @@ impl EntryBuilder {
             dedup.iter().for_each(|rule| self.bytes.extend_from_slice(&DedupRule::code(*rule).to_le_bytes()));
             self.open = Some(OpenBatch {
                 publisher,
-                targets: targets.clone(),
+                targets: SmallVec::from_slice(targets),
                 offset,
                 messages: 0,
                 first_publish_seq: publish_seq,
@@ -396,10 +408,16 @@ impl EntryBuilder {
         self.sync = false;
         self.awaited = false;
         self.sync_within_ms = SYNC_WITHIN_MS_MAX;
+        if self.batches.is_empty() && self.bytes.len() <= COPIED_BYTES_MAX {
+            // It says nothing of how long the next one with messages is, which finds the room here.
+            let bytes = Bytes::copy_from_slice(&self.bytes);
+            self.bytes.clear();
+            return (bytes, Vec::new());
+        }
         let mut bytes = std::mem::take(&mut self.bytes);
         // The next loop is likely to be like this one: one allocation of the right size instead of
         // doubling. What is much too long is cut, as slices of it may be held for a while.
-        self.capacity_hint = (bytes.len() + bytes.len() / 4).clamp(256, ENTRY_BYTES_TARGET + (64 << 10));
+        self.capacity_hint = (bytes.len() + bytes.len() / 4).clamp(CAPACITY_MIN, ENTRY_BYTES_TARGET + (64 << 10));
         if bytes.capacity() > 2 * bytes.len() {
             bytes.shrink_to_fit();
         }
@@ -744,5 +762,34 @@ impl<'a> Commands<'a> {
         };
         self.at += len;
         Ok(Some(command))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_of_outcomes_is_as_any_other_and_leaves_the_room_for_the_next() {
+        let body = Bytes::from(vec![1; 8000]);
+        let message = Message { exchange: Bytes::new(), routing_key: Bytes::new(), properties: Bytes::new(), body };
+        let publish = |builder: &mut EntryBuilder| {
+            builder.publish(ChannelKey(1), 1, &[QueueId(7)], &[], &[], Level::Synced, &message, Stamp::None);
+        };
+        let settle = |builder: &mut EntryBuilder| {
+            builder.settle(QueueId(7), Reason::Acked, &[(1, 2)]);
+            builder.finish(2).0
+        };
+        let mut builder = EntryBuilder::default();
+        publish(&mut builder);
+        let (long, _) = builder.finish(1);
+        assert_eq!(settle(&mut builder), settle(&mut EntryBuilder::default()));
+        let room = builder.bytes.as_ptr();
+        publish(&mut builder);
+        assert_eq!(builder.bytes.as_ptr(), room, "it did not grow");
+        assert_eq!(builder.finish(1).0, long);
+        settle(&mut builder);
+        builder.trim();
+        assert_eq!(builder.bytes.capacity(), 0);
     }
 }

@@ -45,7 +45,7 @@ pub(crate) const HOLDERS_TICKS: u64 = 4;
 pub(crate) const HOLDERS_TICKS_MAX: u64 = 20;
 /// A watermark that runs ahead of a queue from which nothing went out for so long is lowered to
 /// what was sent.
-pub(crate) const SENT_QUIET_MS: u64 = 1_000;
+const SENT_QUIET_MS: u64 = 1_000;
 
 /// Publishes in a row of one channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -392,6 +392,8 @@ pub(crate) struct Leader {
     /// Finished entries that the log did not take yet: too much of it is uncommitted.
     pub(crate) held: VecDeque<(Bytes, InFlight)>,
     pub(crate) targets: SmallVec<[QueueId; 1]>,
+    /// Room for what a settle takes out of a holder's hands.
+    pub(crate) taken: Vec<(u64, u64)>,
     /// What is left of the room that consumers' connections gave in this step.
     pub(crate) rooms: Rooms,
     /// When queues want to be looked at.
@@ -442,6 +444,7 @@ impl Leader {
             barriers: VecDeque::new(),
             held: VecDeque::new(),
             targets: SmallVec::new(),
+            taken: Vec::new(),
             rooms: Rooms::default(),
             timers: Timers::new(),
             letters: Vec::new(),
@@ -524,6 +527,14 @@ impl Leader {
         if queue.sink.looked_at_cursor.is_none() {
             queue.sink.looked_at_cursor = Some(queue.dispatch.cursor());
             ahead.push(id);
+        }
+    }
+
+    /// Sets the time at which queues are looked at whose watermark was raised.
+    #[inline]
+    pub(crate) fn note_ahead(&mut self, now_ms: u64) {
+        if !self.ahead.is_empty() && self.look_ahead_ms.is_none() {
+            self.look_ahead_ms = Some(now_ms + SENT_QUIET_MS);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::deleted::Deleted;
 use crate::early::Early;
 use crate::entry::{ENTRY_BYTES_TARGET, Reason};
 use crate::known::KnownQueues;
-use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch, SENT_QUIET_MS};
+use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch};
 use crate::life::Life;
 use crate::log_life::LogLife;
 use crate::machine::{FixedMap, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
@@ -27,7 +27,8 @@ use crate::snapshot::Snapshots;
 use crate::tail::Tail;
 use broker::queue::Rules;
 use broker::{ChannelKey, NodeNumber, PartitionId, QueueId};
-use consensus::{EntryKind, LogIndex, NodeId, Role, Term};
+use consensus::{EntryKind, LogIndex, NodeId, Term};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use storage::Location;
 
@@ -134,13 +135,13 @@ impl QueuePartition {
 
     /// The node whose member leads, as far as this one knows.
     pub fn leader(&self) -> Option<NodeNumber> {
-        let leader = self.replica.group().status().leader?;
+        let leader = self.replica.group().leader()?;
         Some(NodeNumber(u32::try_from(leader.0).expect("numbers of nodes have 32 bits")))
     }
 
     /// The term that this member is in: whoever leads in an earlier one leads no more.
     pub fn term(&self) -> Term {
-        self.replica.group().status().term
+        self.replica.group().term()
     }
 
     /// The index of the last entry that was made here, which may wait for the log to take it.
@@ -202,8 +203,11 @@ impl QueuePartition {
             leader.queues.trim();
             leader.channels.trim();
             leader.publishers.trim();
+            leader.builder.trim();
             leader.dirty.shrink_to(ROOM_KEPT);
             leader.settling.shrink_to(ROOM_KEPT);
+            leader.published.shrink_to(ROOM_KEPT);
+            leader.taken.shrink_to(ROOM_KEPT);
         }
     }
 
@@ -226,7 +230,7 @@ impl QueuePartition {
     /// It stood still for so long that others may have elected somebody else: if it led, it leads no more,
     /// and gives nothing out that a later leader may have given to others.
     pub fn stood_still(&mut self, cx: &mut Context<'_>) {
-        if self.replica.group().status().role == Role::Leader {
+        if self.replica.is_leader() {
             self.replica.resign();
             self.drive(cx);
         }
@@ -308,16 +312,20 @@ impl QueuePartition {
 
     /// Closes the entry being built, if there is something to say, and proposes it.
     pub(crate) fn finish_entry(&mut self, now_ms: u64) -> bool {
-        let Some(leader) = &mut self.leader else { return false };
-        let mut settled = Vec::new();
-        for id in std::mem::take(&mut leader.settling) {
-            let Some(queue) = leader.queues.get_mut(&id) else { continue };
+        let Some(leader) = self.leader.as_deref_mut() else { return false };
+        if leader.settling.is_empty() && leader.published.is_empty() && leader.builder.is_empty() {
+            leader.note_ahead(now_ms);
+            return false;
+        }
+        let mut settled = std::mem::take(&mut leader.settling);
+        settled.retain(|id| {
+            let (id, Some(queue)) = (*id, leader.queues.get_mut(id)) else { return false };
             queue.sink.settling = false;
             for (ranges, reason) in
                 [(&mut queue.sink.acked, Reason::Acked), (&mut queue.sink.discarded, Reason::Discarded)]
             {
                 if !ranges.is_empty() {
-                    let ranges: Vec<(u64, u64)> = ranges.drain().collect();
+                    let ranges: SmallVec<[(u64, u64); 4]> = ranges.drain().collect();
                     leader.builder.settle(id, reason, &ranges);
                 }
             }
@@ -333,9 +341,9 @@ impl QueuePartition {
                 leader.builder.want_sync();
             }
             queue.sink.settles_in_flight += 1;
-            settled.push(id);
-        }
-        for id in std::mem::take(&mut leader.published) {
+            true
+        });
+        for id in leader.published.drain(..) {
             let Some(queue) = leader.queues.get_mut(&id) else { continue };
             queue.sink.published = false;
             // Its consumers will be given these at once: the entry says so itself, which spares one
@@ -346,9 +354,7 @@ impl QueuePartition {
                 Leader::note_raised(&mut leader.ahead, id, queue);
             }
         }
-        if !leader.ahead.is_empty() && leader.look_ahead_ms.is_none() {
-            leader.look_ahead_ms = Some(now_ms + SENT_QUIET_MS);
-        }
+        leader.note_ahead(now_ms);
         if leader.builder.is_empty() {
             return false;
         }
@@ -546,15 +552,25 @@ impl QueuePartition {
 
     /// Becomes a leader once an entry of its own term is applied; stops being one at once.
     fn note_role(&mut self, cx: &mut Context<'_>) {
-        let status = self.replica.group().status();
-        let leads = status.role == Role::Leader;
-        if let Some(leader) = status.leader.filter(|_| !leads) {
+        let (leads, term) = (self.replica.is_leader(), self.replica.group().term());
+        if let Some(leader) = &self.leader
+            && leads
+            && leader.term == term
+        {
+            return;
+        }
+        if let Some(leader) = self.replica.group().leader().filter(|_| !leads) {
             self.predecessor.follow(leader);
         }
+        if leads || self.leader.is_some() || !self.early.is_empty() {
+            self.change_role(leads, term, cx);
+        }
+    }
+
+    /// An office ends, or one begins once its first entry is applied.
+    #[cold]
+    fn change_role(&mut self, leads: bool, in_term: Term, cx: &mut Context<'_>) {
         if let Some(leader) = &mut self.leader {
-            if leads && leader.term == status.term {
-                return;
-            }
             leader.leave_unanswered(&mut cx.out.effects);
             // Publishes may yet be committed by the next leader: it is told them again.
             let term = leader.term.0 as u32;
@@ -572,8 +588,8 @@ impl QueuePartition {
             // It was elected and took no office.
             self.early.take().into_iter().for_each(|command| refuse(command, Reply::NotLeader, &mut cx.out.effects));
         }
-        if leads && self.applied_term == status.term && self.applied > LogIndex(0) {
-            let mut leader = Leader::new(status.term);
+        if leads && self.applied_term == in_term && self.applied > LogIndex(0) {
+            let mut leader = Leader::new(in_term);
             leader.awaits_holders = self.replica.group().membership().voters.len() > 1;
             self.leader = Some(Box::new(leader));
             self.look_at_rules();

@@ -159,8 +159,11 @@ impl Tail {
 
     /// The bytes at `offset` of `file`, if the entry that they belong to is here.
     pub fn get(&self, file: u32, offset: u32, bytes: u32) -> Option<Bytes> {
-        // Within the file: the entry before may lie in another one, at any offset.
-        let (&(_, at_offset), entry) = self.entries.range((file, 0)..=(file, offset)).next_back()?;
+        // Mostly it is the newest one.
+        let newest = self.entries.last_key_value().filter(|(at, _)| **at <= (file, offset));
+        let before = newest.or_else(|| self.entries.range(..=(file, offset)).next_back());
+        // The entry before may lie in another file, at any offset.
+        let (&(_, at_offset), entry) = before.filter(|(at, _)| at.0 == file)?;
         let from = (offset - at_offset) as usize;
         let past = from + bytes as usize;
         (past <= entry.body.len()).then(|| entry.body.slice(from..past))
@@ -169,7 +172,14 @@ impl Tail {
     /// `count` messages of the entry around this place were given out (or ended): once all were it
     /// goes, at once or, if it is small, when enough others were delivered after it.
     pub fn used(&mut self, file: u32, offset: u32, count: u64) {
-        let Some((&key, entry)) = self.entries.range_mut(..=(file, offset)).next_back() else { return };
+        let (key, entry) = match self.entries.last_entry() {
+            // Mostly it is the newest one.
+            Some(newest) if *newest.key() <= (file, offset) => (*newest.key(), newest.into_mut()),
+            _ => match self.entries.range_mut(..=(file, offset)).next_back() {
+                Some((key, entry)) => (*key, entry),
+                None => return,
+            },
+        };
         let within = key.0 == file && ((offset - key.1) as usize) < entry.body.len();
         if !within || entry.waiting == 0 {
             return;

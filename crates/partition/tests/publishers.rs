@@ -30,7 +30,7 @@ fn message() -> Message {
 
 fn entry_of(publisher: ChannelKey) -> Bytes {
     let mut builder = EntryBuilder::default();
-    let targets = smallvec![QueueId(1), QueueId(2)];
+    let targets = [QueueId(1), QueueId(2)];
     builder.publish(publisher, 9, &targets, &[], &[], Level::Synced, &message(), Stamp::None);
     builder.publish(publisher, 10, &targets, &[], &[], Level::Synced, &message(), Stamp::None);
     builder.closed(publisher);
@@ -108,7 +108,7 @@ fn a_checkpoint_keeps_lives_and_one_of_a_build_without_them_is_read() {
         [ChannelKey::from_words(0, 44), ChannelKey::of(LIFE, 44), ChannelKey::of(NodeLife { start: 8, ..LIFE }, 44)];
     for (publisher, last) in keys.into_iter().zip(1..) {
         let mut builder = EntryBuilder::default();
-        let targets = smallvec![QueueId(1)];
+        let targets = [QueueId(1)];
         builder.publish(publisher, last, &targets, &[], &[], Level::Synced, &message(), Stamp::None);
         queues.apply(&builder.finish(1000).0, at, &mut Unobserved).unwrap();
     }

@@ -214,7 +214,7 @@ mod tests {
                         let rules = [LevelRule::Strict];
                         let rules = if priority.is_some() { &rules[..] } else { &[] };
                         let stamp = if due { Stamp::Due(1000 + published) } else { Stamp::Since(published) };
-                        let (publisher, targets) = (ChannelKey(9), [QueueId(queue)].into_iter().collect());
+                        let (publisher, targets) = (ChannelKey(9), [QueueId(queue)]);
                         builder.publish(publisher, published, &targets, rules, &[], Level::Synced, &message, stamp);
                     }
                 }
