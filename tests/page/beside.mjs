@@ -22,7 +22,7 @@ const PATIENCE = 120_000;
 /** What is clicked and waited for on either page. */
 const PAGES = {
   rabbitmq: {
-    field: "input[name=username]", button: "input[type=submit]", ready: "#main h1", row: "#main table.list tbody tr td a",
+    field: "input[name=username]", button: "input[type=submit]", ready: "#main h1", row: "#main table.list a[href^=\"#/queues/\"]",
     scenes: async (api) => [["overview", "#/"], ["queues", "#/queues"], ["queue", "#/queues/%2F/payments"], ["node", `#/nodes/${encodeURIComponent((await api("GET", "overview")).node)}`], ["connections", "#/connections"]],
     next: async (page) => { await page.select("#queues-page", "2"); },
     byLength: (page) => page.click(".sort[sort=messages]"),
@@ -31,7 +31,7 @@ const PAGES = {
     unfold: (page) => page.evaluate(() => document.querySelectorAll("#main .section-hidden h2").forEach((head) => { if (/^Overview/.test(head.textContent)) head.click(); })),
   },
   leveret: {
-    field: ".login input[name=name]", button: ".login button.primary", ready: "main h1", row: "tbody td.name a",
+    field: ".login input[name=name]", button: ".login button.primary", ready: "main h1", row: "tbody td.name a[href^=\"#/queues/\"]",
     scenes: async (api) => [["overview", "#/"], ["queues", "#/queues"], ["queue", "#/queues/%2F/payments"], ["node", `#/nodes/${encodeURIComponent((await api("GET", "overview")).node)}`], ["connections", "#/connections"]],
     next: (page) => page.click("button[aria-label='Next page']"),
     byLength: (page) => page.evaluate(() => [...document.querySelectorAll("th button.sort")].find((one) => one.textContent.startsWith("Total")).click()),
