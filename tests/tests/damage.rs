@@ -309,7 +309,7 @@ fn damaged_record_costs_its_messages_and_nothing_else() {
     let report = quarantined_then_repaired(&mut broker, QUEUE);
     assert!(
         report.contains("given up: partition")
-            && report.contains("1 messages of queue \"payments\" of virtual host \"/\" (number 1), numbers 10\n"),
+            && report.contains("1 message of queue \"payments\" of virtual host \"/\" (number 1), numbers 10\n"),
         "{report}"
     );
     assert!(!report.contains("come back") && !report.contains("entries of its log"), "{report}");
@@ -418,7 +418,7 @@ fn damaged_extent_is_repaired_offline_too() {
     let bytes = fs::metadata(&first).unwrap().len();
     flip_at(&first, bytes - 64 - 10);
     let report = repaired(&mut broker);
-    assert!(report.contains("1 messages of queue") && report.contains("extents-"), "{report}");
+    assert!(report.contains("1 message of queue") && report.contains("extents-"), "{report}");
     let expected: Vec<u32> = (1..=14_000).filter(|n| *n != 7).collect();
     assert_eq!(numbers(&drain(&broker, QUEUE)), expected);
 }
@@ -678,6 +678,22 @@ fn no_look_into_the_folder_of_a_busy_node_finds_damage() {
             }
         }
     });
+}
+
+/// Nothing of what is in it is in a state that could be shown.
+#[test]
+fn a_folder_in_which_no_state_was_saved_yet_says_what_its_log_has() {
+    let Some(mut broker) = Broker::own_or_skip(&[]) else { return };
+    publish(&broker, QUEUE, 3);
+    broker.kill();
+    let output = leveret("inspect", &broker.data_folder(), &[]);
+    let text = shown(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let (_, told) = text.split_once("no state was saved yet").unwrap_or_else(|| panic!("{text}"));
+    let counted = |line: &str| line.split_once(": ")?.1.split(' ').next()?.parse::<u64>().ok();
+    let of =
+        |what: &str| told.lines().filter(|line| line.trim_start().starts_with(what)).filter_map(counted).sum::<u64>();
+    assert!(of("what is declared: ") >= 1 && of("partition ") >= 2, "a queue and its messages: {told}");
 }
 
 #[test]

@@ -244,7 +244,12 @@ fn dead_letters_are_counted_by_reason_and_by_how_sure_they_are() {
     declare(&mut client, "rejects", letters(vec![quorum()]));
     declare(&mut client, "returns", letters(vec![quorum(), ("x-delivery-limit", Field::from(0))]));
     declare(&mut client, "surely", letters(sure()));
+    // Without a dead-letter exchange, on disk and in memory.
     declare(&mut client, "drops", vec![("x-message-ttl", Field::from(0))]);
+    declare(&mut client, "refused", vec![quorum()]);
+    let own = |name, arguments| QueueDeclare { name, exclusive: true, arguments, ..QueueDeclare::default() };
+    client.declare(channel, &own("bounded", vec![("x-max-length", Field::from(1))])).unwrap();
+    client.declare(channel, &own("refused in memory", Vec::new())).unwrap();
     let mut put = |client: &mut Client, queue: &str, count: usize| {
         for _ in 0..count {
             seq += 1;
@@ -255,7 +260,9 @@ fn dead_letters_are_counted_by_reason_and_by_how_sure_they_are() {
     put(&mut client, "expires", 2);
     put(&mut client, "drops", 7);
     put(&mut client, "short", 4);
-    for (queue, count, requeue) in [("rejects", 5, false), ("returns", 1, true), ("surely", 6, false)] {
+    put(&mut client, "bounded", 5);
+    let rejected = [("rejects", 5, false), ("returns", 1, true), ("surely", 6, false), ("refused", 3, false)];
+    for (queue, count, requeue) in rejected.into_iter().chain([("refused in memory", 2, false)]) {
         put(&mut client, queue, count);
         for _ in 0..count {
             let got = client.get(channel, queue, false).unwrap().unwrap();
@@ -274,6 +281,10 @@ fn dead_letters_are_counted_by_reason_and_by_how_sure_they_are() {
         ("rejected", "quorum", "at_most_once", 5.0),
         ("delivery_limit", "quorum", "at_most_once", 1.0),
         ("expired", "quorum", "at_most_once", 0.0),
+        ("expired", "classic", "disabled", 7.0),
+        ("maxlen", "classic", "disabled", 4.0),
+        ("rejected", "classic", "disabled", 2.0),
+        ("rejected", "quorum", "disabled", 3.0),
         ("rejected", "quorum", "at_least_once", 6.0),
         ("confirmed", "quorum", "at_least_once", 6.0),
     ];

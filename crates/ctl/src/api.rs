@@ -139,7 +139,11 @@ impl Api {
             if answer.body.contains("\"Login failed\"") {
                 let why =
                     format!("{file} is of a server that has ended, and another one answers at {}", self.place.url);
-                return Err(unable(self.node_shown(), &why, "name the data folder of the one that runs by --data-dir"));
+                return Err(unable(
+                    Some(self.node_shown()),
+                    &why,
+                    "name the data folder of the one that runs by --data-dir",
+                ));
             }
         }
         if answer.status == 401 && answer.body.contains("\"Login failed\"") {
@@ -224,7 +228,7 @@ impl Api {
             (true, _) | (false, "GET") => "start the node, or wait until it has started: leveret ctl await_startup",
             _ => "look whether the change was made: the node may have ended before it could answer",
         };
-        unable(self.node_shown(), &why, what_to_do)
+        unable(Some(self.node_shown()), &why, what_to_do)
     }
 }
 

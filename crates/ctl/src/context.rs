@@ -36,7 +36,7 @@ impl<'a> Cx<'a> {
             (api, None) => Ok(api),
             (api, Some(why)) => {
                 let until = "wait until it serves: leveret ctl await_startup";
-                Err(crate::place::unable(api.node_shown(), &why, until))
+                Err(crate::place::unable(Some(api.node_shown()), &why, until))
             }
         });
         found.as_ref().map_err(Clone::clone)

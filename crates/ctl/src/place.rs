@@ -115,7 +115,6 @@ fn find_file(options: &Options) -> Result<Place, Failure> {
         }
         return place(&path, &told);
     }
-    let node = wanted.unwrap_or_else(|| "a node".to_owned());
     let looked: Vec<String> = folders.iter().map(|folder| folder.join(FILE_NAME).display().to_string()).collect();
     let what = match others.is_empty() {
         true => format!("no node runs on {}: there is no file {}", here(), looked.join(" and no ")),
@@ -123,10 +122,13 @@ fn find_file(options: &Options) -> Result<Place, Failure> {
     };
     let is_by_variable = options.text("node").is_none() && !others.is_empty();
     let advice = match is_by_variable {
-        true => format!("{NODE_VARIABLE} asks for {node}: unset it, or name the node with -n"),
+        true => {
+            let node = wanted.as_deref().unwrap_or_default();
+            format!("{NODE_VARIABLE} asks for {node}: unset it, or name the node with -n")
+        }
         false => "name its data folder by --data-dir or LEVERET_DATA_DIR, or start it: leveret server".to_owned(),
     };
-    Err(unable(&node, &what, &advice))
+    Err(unable(wanted.as_deref(), &what, &advice))
 }
 
 fn here() -> String {
@@ -140,8 +142,7 @@ fn is_called(node: &str, wanted: &str) -> bool {
 
 fn read(path: &Path) -> Result<Option<Value>, Failure> {
     use std::io::Read as _;
-    let unusable =
-        |why: &str| unable("a node", &format!("{}: {why}", path.display()), "start it anew, or use --username");
+    let unusable = |why: &str| unable(None, &format!("{}: {why}", path.display()), "start it anew, or use --username");
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
@@ -149,7 +150,7 @@ fn read(path: &Path) -> Result<Option<Value>, Failure> {
         }
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             let why = format!("{} cannot be read", path.display());
-            return Err(unable("a node", &why, "run this as the user that the server runs as, or as root"));
+            return Err(unable(None, &why, "run this as the user that the server runs as, or as root"));
         }
         Err(error) => return Err(unusable(&error.to_string())),
     };
@@ -162,7 +163,7 @@ fn place(path: &Path, told: &Value) -> Result<Place, Failure> {
     let node = told["node"].as_str().unwrap_or_default().to_owned();
     let (Some(url), Some(token)) = (told["url"].as_str(), told["token"].as_str()) else {
         let why = told["why"].as_str().unwrap_or("it has no token");
-        return Err(unable(&node, &format!("{node} cannot be asked"), why));
+        return Err(unable(Some(&node), &format!("{node} cannot be asked"), why));
     };
     Ok(Place {
         url: url.to_owned(),
@@ -174,10 +175,11 @@ fn place(path: &Path, told: &Value) -> Result<Place, Failure> {
     })
 }
 
-/// What is said of a node that cannot be asked.
-pub(crate) fn unable(node: &str, why: &str, what_to_do: &str) -> Failure {
+/// What is said of a node that cannot be asked; `None` where nobody knows which one it is.
+pub(crate) fn unable(node: Option<&str>, why: &str, what_to_do: &str) -> Failure {
+    let node = node.map_or_else(|| "the node".to_owned(), |name| format!("node '{name}'"));
     let text = format!(
-        "Error: unable to perform an operation on node '{node}'. Please see diagnostics information and suggestions \
+        "Error: unable to perform an operation on {node}. Please see diagnostics information and suggestions \
          below.\n\nDIAGNOSTICS\n===========\n\n  * {why}\n  * suggestion: {what_to_do}\n"
     );
     Failure::plain(UNAVAILABLE, text)

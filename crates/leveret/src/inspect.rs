@@ -8,10 +8,12 @@ mod export;
 mod json;
 mod text;
 
+use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write as _};
 use std::path::PathBuf;
 
 use storage::inspect::{Depth, Fact, inspect};
+use storage::wal::{RecordKind, RecordName};
 use storage::{Disk as _, RealDisk};
 
 use crate::exit::{self, Exit};
@@ -98,7 +100,25 @@ pub(crate) fn run(inspection: &Inspection) -> Exit {
     }
     let mut printer = Printer::new(inspection);
     inspect(&disk, inspection.depth, &server::engine::needs_of, &mut |fact| printer.show(&fact));
-    printer.end()
+    let in_log = printer.is_in_log_alone().then(|| in_log(&disk));
+    printer.end(in_log)
+}
+
+/// What the records of the log are: by group how many entries it has, and the index of the last one.
+type InLog = BTreeMap<u32, (u64, u64)>;
+
+/// Reads the log once more, for a folder in which no state was saved yet: that one is small.
+fn in_log(disk: &RealDisk) -> InLog {
+    let mut groups = InLog::new();
+    let depth = Depth { records: true, contents: false, messages: false };
+    inspect(disk, depth, &server::engine::needs_of, &mut |fact| {
+        if let Fact::Record { record: RecordName { group, kind: RecordKind::Entry, index, .. }, .. } = fact {
+            let (count, last) = groups.entry(group.0).or_default();
+            *count += 1;
+            *last = index;
+        }
+    });
+    groups
 }
 
 /// One of these is in every data folder that is not empty.
@@ -165,10 +185,11 @@ impl<'a> Printer<'a> {
         self.state_count == 0 && self.log_count > 0 && self.damage_count == 0
     }
 
-    fn end(mut self) -> Exit {
+    /// `in_log`: what is in the log, where nothing else is in the folder.
+    fn end(mut self, in_log: Option<InLog>) -> Exit {
         let written = match self.inspection.json {
             true => writeln!(self.out, "{}", json::summary(self.damage_count, self.unread_count)),
-            false => self.text.write_end((self.unread_count, self.is_in_log_alone()), &mut self.out),
+            false => self.text.write_end(self.unread_count, in_log.as_ref(), &mut self.out),
         };
         ended(self.failed.or(written.and_then(|()| self.out.flush()).err()), self.damage_count)
     }

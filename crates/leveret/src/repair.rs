@@ -127,21 +127,29 @@ fn told(report: &RepairReport, is_trial: bool) -> String {
     let mut text = String::new();
     let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a string takes all text");
     if report.found.is_empty() {
-        line(format_args!("nothing is damaged; {} messages are there, and nothing was changed", report.messages));
+        line(format_args!("nothing is damaged; {} there, and nothing was changed", are(report.messages)));
         return text;
     }
     report.found.iter().for_each(|found| line(format_args!("damaged: {found}")));
     report.given_up.iter().for_each(|lost| line(format_args!("given up: {lost}")));
     report.changed.iter().for_each(|changed| line(format_args!("changed: {changed}")));
     report.aside.iter().for_each(|(from, to)| line(format_args!("kept aside: {from} as {to}")));
-    let (there, lost) = (report.messages, lost_in_words(report));
+    let lost = lost_in_words(report);
     match is_trial {
         true => line(format_args!(
-            "this was a trial, nothing was changed: a repair leaves {there} messages and gives up {lost}"
+            "this was a trial, nothing was changed: after a repair {} there, and it gives up {lost}",
+            are(report.messages)
         )),
-        false => line(format_args!("repaired: {there} messages are there; {lost} were given up; the broker may start")),
+        false => {
+            line(format_args!("repaired: {} there; {lost} were given up; the broker may start", are(report.messages)))
+        }
     }
     text
+}
+
+/// `1 message is`, `2 messages are`.
+fn are(count: u64) -> String {
+    if count == 1 { "1 message is".to_owned() } else { format!("{count} messages are") }
 }
 
 /// How many messages are gone. What nobody can count is never passed over.

@@ -9,9 +9,10 @@ use crate::share::Share;
 use crate::steward::{LOOK_EVERY_MS, MembersView, SETTLED_MS, told};
 use crate::ticks::{Tick, Ticks};
 use crate::waits::Waiting;
-use broker::{ConsumerKey, NodeNumber};
+use broker::{ConsumerKey, NodeNumber, QueueId};
 use consensus::{Change, NodeId};
 use partition::ending::End;
+use partition::entry::Reason;
 use partition::extent_copy::Copied;
 use partition::outputs::Ticket;
 use partition::{Context, Outlets, Outputs, QueueFigures, QueuePartition, Tail};
@@ -277,6 +278,10 @@ impl QueueMember {
 
     pub(crate) fn poll_timeout(&self) -> Option<Millis> {
         self.upkeep_at.into_iter().chain(self.due_at).chain(self.ticks.next()).min()
+    }
+
+    pub(crate) fn take_given_up(&mut self) -> impl Iterator<Item = (QueueId, Reason, u64)> + use<> {
+        self.partition.take_given_up()
     }
 
     pub(crate) fn survey(&self, figures: &mut Vec<QueueFigures>) {

@@ -24,12 +24,12 @@ use crate::{TOPOLOGY, member_of};
 use broker::topology::{Command as Change, Topology};
 use broker::{PartitionId, QueueId};
 use consensus::{Membership, Position};
-use partition::Recovery;
 use partition::ending::{NO_REPLAY, ended_checkpoint};
 use partition::extent_copy::copy_runs;
 use partition::machine::schedule_of;
 use partition::place::{Place, file_u32};
 use partition::salvage::{DamagedRecord, Salvage, SalvagedLog};
+use partition::{Recovery, messages_in_words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use storage::checkpoint::checkpoint_name;
@@ -547,8 +547,8 @@ impl<D: Disk> Work<D> {
             });
             let numbers = numbers.collect::<Vec<_>>().join(", ");
             let more = if ranges.iter().count() > RANGES_TOLD_MAX { " and more" } else { "" };
-            let (count, queue) = (ranges.count(), in_words(topology, *queue));
-            given_up.push(format!("partition {id}: {count} messages of {queue}, numbers {numbers}{more}"));
+            let (messages, queue) = (messages_in_words(ranges.count()), in_words(topology, *queue));
+            given_up.push(format!("partition {id}: {messages} of {queue}, numbers {numbers}{more}"));
         }
         if lost.outcomes > 0 {
             let count = lost.outcomes;
@@ -610,11 +610,13 @@ impl<D: Disk> Work<D> {
             }
             if topology.adopt_queue(owner, partition.id()) {
                 let (partition, queue) = (partition.id().0, owner.0);
+                let (messages, are) = (messages_in_words(live), if live == 1 { "is" } else { "are" });
                 self.report.changed.push(format!(
-                    "{live} messages of a queue that nobody knows any more are in queue recovered.{partition}.{queue} of virtual host /"
+                    "{messages} of a queue that nobody knows any more {are} in queue recovered.{partition}.{queue} of virtual host /"
                 ));
             } else {
-                self.report.given_up.push(format!("{live} messages of queue {}, which nobody knows any more", owner.0));
+                let messages = messages_in_words(live);
+                self.report.given_up.push(format!("{messages} of queue {}, which nobody knows any more", owner.0));
                 self.report.messages_lost += live;
             }
         }

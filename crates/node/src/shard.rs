@@ -16,6 +16,7 @@ use crate::waits::{Intake, Waiting};
 use crate::{Millis, NEVER};
 use broker::queue::KeyMeter;
 use broker::{NodeNumber, PartitionId, QueueId};
+use partition::entry::Reason;
 use partition::{Command, Effect, Outlets, PartitionFigures, QueueFigures, QueuePartition, TransientQueues};
 
 /// How far a group has come that a shard leads, in indexes of its log.
@@ -234,6 +235,17 @@ impl<M: Proposer> Member<M> {
             Member::Queues(member) => member.survey(figures),
             Member::Topology(_) | Member::Quarantined(_) | Member::Ending(_) | Member::Vacant(_) => {}
             Member::Other(partition) => partition.survey(figures),
+        }
+    }
+
+    /// Whether a survey has what is in its queues.
+    fn tells_of_queues(&self) -> bool {
+        match self {
+            Member::Transient(_) => true,
+            Member::Queues(member) => member.partition().is_leading(),
+            Member::Topology(_) | Member::Quarantined(_) | Member::Ending(_) | Member::Vacant(_) | Member::Other(_) => {
+                false
+            }
         }
     }
 
@@ -458,6 +470,29 @@ impl<M: Proposer> Shard<M> {
     /// Appends what is in the queues of all partitions.
     pub fn survey(&self, figures: &mut Vec<QueueFigures>) {
         self.members.iter().for_each(|seated| seated.member.survey(figures));
+    }
+
+    /// The partitions of whose queues a [`survey`](Self::survey) tells: those in memory, and those that this shard's
+    /// member leads and has applied what a leader has to. Of any other it says nothing, whatever is in them.
+    pub fn surveyed(&self) -> impl Iterator<Item = PartitionId> {
+        self.members.iter().filter(|seated| seated.member.tells_of_queues()).map(|seated| seated.id)
+    }
+
+    /// Messages that ended and became no dead letters, by queue and reason, since this was asked before.
+    pub fn take_given_up(&mut self) -> Vec<(QueueId, Reason, u64)> {
+        let mut all = Vec::new();
+        for seated in &mut self.members {
+            match &mut seated.member {
+                Member::Transient(queues) => all.extend(queues.take_given_up()),
+                Member::Queues(member) => all.extend(member.take_given_up()),
+                Member::Topology(_)
+                | Member::Quarantined(_)
+                | Member::Ending(_)
+                | Member::Vacant(_)
+                | Member::Other(_) => {}
+            }
+        }
+        all
     }
 
     /// The groups of queues that this shard has a member of.

@@ -34,6 +34,7 @@ mod early;
 pub mod ending;
 pub mod entry;
 pub mod extent_copy;
+mod given_up;
 mod known;
 mod latecomers;
 mod leader;
@@ -69,7 +70,7 @@ pub use command::{
 pub use commands::refuse;
 pub use log_partition::LogPartition;
 pub use maintenance::WalState;
-pub use outputs::Outputs;
+pub use outputs::{Outputs, messages_in_words};
 pub use partition::{Context, QueuePartition};
 pub use peer::PeerFrame;
 pub use peer::forward::Forward;

@@ -200,10 +200,15 @@ impl Damage {
     }
 }
 
+/// `1 message`, `2 messages`.
+pub fn messages_in_words(count: u64) -> String {
+    if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
+}
+
 impl std::fmt::Display for Damage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (queue, count, why) = (self.queue.0, self.count(), &self.why);
-        write!(f, "{count} messages of queue {queue} cannot be read, numbers")?;
+        write!(f, "{} of queue {queue} cannot be read, numbers", messages_in_words(count))?;
         for (number, (first, count)) in self.messages.iter().enumerate().take(RANGES_TOLD_MAX) {
             let comma = if number > 0 { "," } else { "" };
             match count {

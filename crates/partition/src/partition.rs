@@ -11,6 +11,7 @@ use crate::commands::refuse;
 use crate::deleted::Deleted;
 use crate::early::Early;
 use crate::entry::{ENTRY_BYTES_TARGET, Reason};
+use crate::given_up::GivenUp;
 use crate::known::KnownQueues;
 use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch};
 use crate::life::Life;
@@ -77,8 +78,15 @@ pub struct QueuePartition {
     pub(crate) early: Early,
     /// Who led before, or leads.
     pub(crate) predecessor: Predecessor,
+    /// What ended by rules, or by consumers, and became no dead letter.
+    pub(crate) given_up: GivenUp,
     /// An entry of this length is proposed before more is added to it.
     pub(crate) entry_bytes_target: usize,
+}
+
+/// Whether what a queue with these rules gives up becomes dead letters.
+fn buries(rules: Option<&Rules>) -> bool {
+    rules.is_some_and(|rules| rules.dead_letter.is_some())
 }
 
 impl QueuePartition {
@@ -102,6 +110,7 @@ impl QueuePartition {
             deleted: Deleted::default(),
             early: Early::default(),
             predecessor: Predecessor::default(),
+            given_up: GivenUp::default(),
             entry_bytes_target,
         }
     }
@@ -131,6 +140,11 @@ impl QueuePartition {
     /// Whether this member leads and takes commands.
     pub fn is_leading(&self) -> bool {
         self.leader.is_some()
+    }
+
+    /// Messages that ended and became no dead letters, by queue and reason, since this was asked before.
+    pub fn take_given_up(&mut self) -> impl Iterator<Item = (QueueId, Reason, u64)> + use<> {
+        self.given_up.take()
     }
 
     /// The node whose member leads, as far as this one knows.
@@ -326,12 +340,18 @@ impl QueuePartition {
             {
                 if !ranges.is_empty() {
                     let ranges: SmallVec<[(u64, u64); 4]> = ranges.drain().collect();
+                    if reason == Reason::Discarded && !buries(queue.rules.as_deref()) {
+                        self.given_up.note(id, reason, ranges.iter().map(|(_, count)| count).sum());
+                    }
                     leader.builder.settle(id, reason, &ranges);
                 }
             }
             if let Some(life) = &mut queue.life {
                 for (reason, mut ranges) in std::mem::take(&mut life.sink.ended) {
                     let ranges: Vec<(u64, u64)> = ranges.drain().collect();
+                    if !buries(queue.rules.as_deref()) {
+                        self.given_up.note(id, reason, ranges.iter().map(|(_, count)| count).sum());
+                    }
                     leader.builder.settle(id, reason, &ranges);
                 }
             }

@@ -20,6 +20,7 @@ mod scheduled;
 use crate::closing::{Closing, HeldConfirm};
 use crate::command::{Command, Disposition, Effect, Level, Message, Outlets, Publish, Reply, RequestId};
 use crate::entry::Reason;
+use crate::given_up::GivenUp;
 use crate::life::Timers;
 use crate::machine::FixedMap;
 use crate::message::{self, MessageView, Stamp};
@@ -132,6 +133,8 @@ pub struct TransientQueues {
     late: BTreeMap<QueueId, VecDeque<Message>>,
     /// Repeats that queues with deduplication dropped; only those that did.
     repeats: FixedMap<QueueId, u64>,
+    /// What ended by rules, or by consumers, and became no dead letter.
+    given_up: GivenUp,
     /// Some queue had a time limit once: the others are not asked for theirs at each publish.
     has_time_limits: bool,
 }
@@ -163,6 +166,7 @@ impl TransientQueues {
             last_scheduled: 0,
             late: BTreeMap::new(),
             repeats: FixedMap::default(),
+            given_up: GivenUp::default(),
             has_time_limits: false,
         }
     }
@@ -204,6 +208,11 @@ impl TransientQueues {
             let none = QueueFigures::empty(*id);
             figures.push(QueueFigures { ready, unacked, delayed, consumers, repeats_dropped, ..none });
         }
+    }
+
+    /// Messages that ended and became no dead letters, by queue and reason, since this was asked before.
+    pub fn take_given_up(&mut self) -> impl Iterator<Item = (QueueId, Reason, u64)> + use<> {
+        self.given_up.take()
     }
 
     /// Carries out `commands` in order, then hands out what consumers have credit and room for.
@@ -488,9 +497,17 @@ impl TransientQueues {
             queue.note_released(first, count, matches!(outcome, Disposition::Nack | Disposition::Reject));
             match outcome {
                 Disposition::Discard if queue.rules.is_some() => {
-                    (first..first + count).for_each(|seq| queue.give_up(id, seq, Reason::Discarded, None, effects));
+                    let given_up = &mut self.given_up;
+                    let seqs = first..first + count;
+                    seqs.for_each(|seq| {
+                        queue.give_up(id, seq, Reason::Discarded, None, (&mut *effects, &mut *given_up))
+                    });
                 }
-                Disposition::Ack | Disposition::Discard => queue.settle(first, count),
+                Disposition::Ack => queue.settle(first, count),
+                Disposition::Discard => {
+                    self.given_up.note(id, Reason::Discarded, count);
+                    queue.settle(first, count);
+                }
                 Disposition::Nack | Disposition::Reject => {
                     for seq in first..first + count {
                         queue.sink.state.requeue(seq, outcome == Disposition::Reject);
@@ -532,7 +549,7 @@ impl TransientQueues {
             return;
         }
         self.taken.clear();
-        let at = MemoryAccess { effects, outlets, sent: &mut self.taken };
+        let at = MemoryAccess { effects, outlets, sent: &mut self.taken, given_up: &mut self.given_up };
         let (rooms, timers, now_ms) = (&mut self.rooms, &mut self.timers, self.now_ms);
         Turn { id, lq: &mut *queue, at, rooms, timers, now_ms, blocked_at: None }.run();
         for (first, count) in self.taken.drain(..) {

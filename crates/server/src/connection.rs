@@ -471,7 +471,7 @@ impl Inner {
         if has_news && !has_closed {
             self.held = Some((seen, now));
         } else if now >= since.max(self.last_read).saturating_add(patience_ms) {
-            self.amqp.give_up(now);
+            self.amqp.give_up(now, has_closed);
         }
     }
 

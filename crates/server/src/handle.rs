@@ -14,8 +14,8 @@ use crate::node::{Alarm, Alarms, Shared, trace_news};
 use crate::passwords::hashed;
 use crate::patterns;
 use crate::random;
-pub use crate::shard::ShardStatistics;
 use crate::shard::{Arrival, Look, Outsider, Parcel};
+pub use crate::shard::{InQueues, ShardStatistics};
 use crate::spans::{SpanFigures, Spans};
 use crate::topology_log::Answer;
 use broker::topology::{
@@ -25,14 +25,13 @@ use broker::topology::{
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 pub use node::{Follower, MemberStanding};
-use partition::{QueueFigures, Reply};
+use partition::Reply;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::ServerConfig;
 pub use session::is_token;
 use session::report::{ConnectionNumber, ConnectionReport};
 use session::{Admitted, Asker, Deletion, PasswordCheck, Verdict};
 pub use session::{ChannelTraffic, Counted, LoginOver, MessageSizes, QueueTraffic, Traffic};
-use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -563,9 +562,9 @@ impl Handle {
         self.look(Look::Connections).await
     }
 
-    /// What is in the queues; one that is missing is empty and unused.
-    pub async fn queue_figures(&self) -> HashMap<QueueId, QueueFigures> {
-        self.look(Look::Queues).await.into_iter().map(|figures| (figures.queue, figures)).collect()
+    /// What is in the queues, as far as this node knows it.
+    pub async fn queue_figures(&self) -> InQueues {
+        self.look(Look::Queues).await.into_iter().collect()
     }
 
     /// What went through each shard since this was asked for before, and what is in its queues. One

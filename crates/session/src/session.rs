@@ -701,5 +701,8 @@ fn reason_text(why: &Closed) -> String {
         Closed::HandshakeTimeout => "handshake not finished in time".to_owned(),
         Closed::HeartbeatTimeout => "no heartbeat from the client for two intervals".to_owned(),
         Closed::Disconnected => "socket closed without connection.close".to_owned(),
+        Closed::ClosedUnread => {
+            "closed by the client while it was held back, and not read since: what it sent last is given up".to_owned()
+        }
     }
 }

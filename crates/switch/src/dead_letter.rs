@@ -15,7 +15,7 @@ use crate::emit::by_partition;
 use crate::surroundings::{Outsider, Surroundings};
 use crate::switch::Switch;
 use broker::death::{self, Death};
-use broker::topology::{QueueType, RouteRequest, RouteTarget};
+use broker::topology::{QueueType, RouteRequest, RouteTarget, Topology};
 use broker::{ChannelKey, PartitionId, QueueId};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -27,13 +27,25 @@ use session::PublishedFacts;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
-/// How many letters a shard has sent since its start. With *at least once* a letter counts when every queue
-/// that it goes to has confirmed it, so one that is tried again counts once.
+/// What a queue does with messages that died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strategy {
+    /// They are published, and nobody waits for confirms.
+    AtMostOnce = 0,
+    /// They are kept until all queues that they go to have confirmed them.
+    AtLeastOnce = 1,
+    /// It has no dead-letter exchange: they are gone.
+    Disabled = 2,
+}
+
+/// How many letters a shard has sent since its start, and how many messages died without becoming one. With *at
+/// least once* a letter counts when every queue that it goes to has confirmed it, so one that is tried again counts
+/// once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeadLettered {
-    /// Of classic and of quorum queues; at most once and at least once; by reason, in the order of
+    /// Of classic and of quorum queues; by strategy (at most once, at least once, none); by reason, in the order of
     /// [`DeadLettered::REASONS`].
-    pub counts: [[[u64; DeadLettered::REASONS.len()]; 2]; 2],
+    pub counts: [[[u64; DeadLettered::REASONS.len()]; 3]; 2],
 }
 
 impl DeadLettered {
@@ -46,10 +58,10 @@ impl DeadLettered {
         sums.iter_mut().zip(other.counts.as_flattened().as_flattened()).for_each(|(sum, count)| *sum += count);
     }
 
-    fn note(&mut self, (queue_type, reason): (QueueType, Reason), is_at_least_once: bool) {
-        let of = &mut self.counts[usize::from(queue_type == QueueType::Quorum)][usize::from(is_at_least_once)];
+    fn note(&mut self, (queue_type, reason): (QueueType, Reason), strategy: Strategy, count: u64) {
+        let of = &mut self.counts[usize::from(queue_type == QueueType::Quorum)][strategy as usize];
         if let Some(at) = DeadLettered::REASONS.iter().position(|known| *known == reason) {
-            of[at] += 1;
+            of[at] += count;
         }
     }
 }
@@ -86,7 +98,7 @@ impl AwaitedDeadLetters {
             if dead_letter.left == 0 {
                 let AwaitedDeadLetter { partition, queue, seq, is_safe, of, .. } =
                     self.waiting.remove(&number).expect("found above");
-                of.filter(|_| is_safe).into_iter().for_each(|of| self.sent.note(of, true));
+                of.filter(|_| is_safe).into_iter().for_each(|of| self.sent.note(of, Strategy::AtLeastOnce, 1));
                 done.push((partition, Command::DeadLetterAnswered { queue, seq, is_safe }));
             }
         }
@@ -143,9 +155,19 @@ struct Addressed {
 }
 
 impl<C, O> Switch<C, O> {
-    /// Letters sent since the start.
+    /// Letters sent since the start, and what died without becoming one as far as it was noted.
     pub fn dead_lettered(&self) -> DeadLettered {
         self.awaited.borrow().sent
+    }
+
+    /// Notes what queues without a dead-letter exchange gave up. Of a queue that is gone nobody knows the type.
+    pub fn note_given_up(&self, topology: &Topology, given_up: impl IntoIterator<Item = (QueueId, Reason, u64)>) {
+        let sent = &mut self.awaited.borrow_mut().sent;
+        for (queue, reason, count) in given_up {
+            if let Some(queue) = topology.queue(queue) {
+                sent.note((queue.shape.queue_type, reason), Strategy::Disabled, count);
+            }
+        }
     }
 }
 
@@ -180,7 +202,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         let DeadLetter { queue, seq, reason, wants_answer, .. } = letter;
         let of = env.topology().queue(queue).map(|queue| (queue.shape.queue_type, reason));
         if !wants_answer {
-            of.into_iter().for_each(|of| self.awaited.borrow_mut().sent.note(of, false));
+            of.into_iter().for_each(|of| self.awaited.borrow_mut().sent.note(of, Strategy::AtMostOnce, 1));
         }
         let targets = addressed.as_ref().map_or(&[][..], |a| &a.targets[..]);
         // What was safe stays safe on its way: a dead letter is synced wherever that is a choice.
@@ -312,11 +334,12 @@ mod tests {
         wait(&mut awaited, 2, 1, of);
         wait(&mut awaited, 3, 1, None);
         awaited.answered(2, 2, true, &mut done);
-        awaited.sent.note((QueueType::Classic, Reason::Discarded), false);
+        awaited.sent.note((QueueType::Classic, Reason::Discarded), Strategy::AtMostOnce, 1);
+        awaited.sent.note((QueueType::Classic, Reason::MaxLength), Strategy::Disabled, 7);
         let mut twice = awaited.sent;
         twice.add(&awaited.sent);
-        assert_eq!(awaited.sent.counts, [[[1, 0, 0, 0], [0; 4]], [[0; 4], [0, 1, 0, 0]]]);
-        assert_eq!(twice.counts, [[[2, 0, 0, 0], [0; 4]], [[0; 4], [0, 2, 0, 0]]]);
+        assert_eq!(awaited.sent.counts, [[[1, 0, 0, 0], [0; 4], [0, 0, 7, 0]], [[0; 4], [0, 1, 0, 0], [0; 4]]]);
+        assert_eq!(twice.counts, [[[2, 0, 0, 0], [0; 4], [0, 0, 14, 0]], [[0; 4], [0, 2, 0, 0], [0; 4]]]);
         assert_eq!(done.len(), 3);
     }
 }

@@ -64,7 +64,7 @@ fn what_several_nodes_would_do_is_done_or_refused_on_one() {
     assert_eq!(reason(&shrink, 400), "last_node");
     http.get(&format!("/api/queues/{vhost}/q")).with(200);
     let act = |body: &str| http.post(&format!("/api/queues/{vhost}/q/actions"), body).with(400)["reason"].clone();
-    assert_eq!(act(r#"{"action":"sync"}"#), json!(["unknown", "sync"]));
+    assert_eq!(act(r#"{"action":"sync"}"#), "unknown action \"sync\": copies of a queue keep up by themselves");
     assert_eq!(act("{}"), json!("[{key_missing,action}]"));
     let detailed = http.get("/api/queues/detailed").with(200);
     assert!(detailed.as_array().unwrap().iter().any(|queue| queue["vhost"] == vhost && queue["name"] == "q"));

@@ -91,9 +91,12 @@ fn a_held_publisher_that_closes_its_end_or_dies_is_gone() {
 fn a_held_publisher_without_heartbeats_that_closes_its_end_is_gone() {
     // What it holds may be what the alarm is about: were it kept until the alarm is over, neither
     // would ever end.
-    let Some((_broker, http, _watcher, publisher, _)) = held_with(0, 1) else { return };
+    let Some((broker, http, _watcher, publisher, _)) = held_with(0, 1) else { return };
     drop(publisher);
     wait_until_it_is_gone(&http, "without heartbeats");
+    let log = broker.log();
+    assert!(log.contains("closed by the client while it was held back"), "{log}");
+    assert!(!log.contains("no heartbeat"), "it has none: {log}");
 }
 
 #[test]

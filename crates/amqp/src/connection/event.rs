@@ -160,4 +160,6 @@ pub enum Closed {
     HeartbeatTimeout,
     /// The socket ended without a close.
     Disconnected,
+    /// The client closed its end while it was not read, and what it had sent is not waited for any longer.
+    ClosedUnread,
 }

@@ -441,10 +441,11 @@ impl Connection {
     }
 
     /// The client is not read for want of room, and whoever looked at its socket saw no sign of
-    /// life for two intervals: it is taken for gone, as if nothing had been heard of it.
-    pub fn give_up(&mut self, now: Millis) {
+    /// life for two intervals: it is taken for gone, as if nothing had been heard of it. `has_closed`:
+    /// it closed its end, and will not read what it is sent.
+    pub fn give_up(&mut self, now: Millis, has_closed: bool) {
         self.now = now;
-        self.end(Closed::HeartbeatTimeout, Phase::Finished);
+        self.end(if has_closed { Closed::ClosedUnread } else { Closed::HeartbeatTimeout }, Phase::Finished);
     }
 
     fn handle_silence(&mut self, now: Millis) {

@@ -109,7 +109,7 @@ fn look(cx: &Cx<'_>, left: Duration) -> Result<Api, Failure> {
     let api = Api::new(crate::place::find(cx.options)?, cx.verb.name, Some(left.min(LOOK_TIMEOUT)))?;
     let answer = api.get("whoami")?;
     if let Some(why) = answer.booting() {
-        return Err(crate::place::unable(api.node_shown(), &why, "wait for longer"));
+        return Err(crate::place::unable(Some(api.node_shown()), &why, "wait for longer"));
     }
     answer.good()?;
     Ok(api)

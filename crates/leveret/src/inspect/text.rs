@@ -6,6 +6,7 @@
 
 use std::io::{self, Write};
 
+use super::InLog;
 use storage::inspect::Fact;
 use storage::wal::RecordName;
 use storage::{Founder, WalPosition};
@@ -139,16 +140,18 @@ impl Tables {
     }
 
     /// Writes the last lines. What was not read is named there: nobody is to take it for whole.
-    /// `in_log_alone`: no state was saved yet.
-    pub(super) fn write_end(&mut self, (unread, in_log_alone): (u64, bool), out: &mut impl Write) -> io::Result<()> {
+    /// `in_log`: no state was saved yet, and this is what the log has.
+    pub(super) fn write_end(&mut self, unread: u64, in_log: Option<&InLog>, out: &mut impl Write) -> io::Result<()> {
         self.end_row(out)?;
         let [wal, extents, checkpoints] = self.counts;
         writeln!(out)?;
-        if in_log_alone {
-            writeln!(
-                out,
-                "no state was saved yet: all that is in this folder is in the log, record by record (--records)"
-            )?;
+        if let Some(groups) = in_log {
+            writeln!(out, "no state was saved yet: all that is in this folder is in the log (--records lists it):")?;
+            for (group, (count, last)) in groups {
+                let whose = if *group == 0 { "what is declared".to_owned() } else { format!("partition {group}") };
+                let entries = if *count == 1 { "entry" } else { "entries" };
+                writeln!(out, "  {whose}: {count} {entries}, the last with index {last}")?;
+            }
         }
         write!(out, "log files {wal}, extents {extents}, checkpoints {checkpoints}; ")?;
         match self.damage_count {

@@ -238,15 +238,22 @@ impl Scrape {
         super::own::sizes(&self.figures, out)
     }
 
-    /// Dead letters by reason. What has no dead-letter exchange makes none, and is not counted.
+    /// What died, by reason, also where there was no dead-letter exchange and it was gone (`disabled`).
     fn dead_letters(&self, out: &mut Out<'_>) -> Result<(), Error> {
-        let [[classic, _], [at_most_once, at_least_once]] = &self.dead_lettered.counts;
-        let (types, strategies) = (["rabbit_classic_queue", "rabbit_quorum_queue"], ["at_most_once", "at_least_once"]);
+        let [[classic, _, of_classic], [at_most_once, at_least_once, of_quorum]] = &self.dead_lettered.counts;
+        let types = ["rabbit_classic_queue", "rabbit_quorum_queue"];
+        let strategies = ["at_most_once", "at_least_once", "disabled"];
         let labels = |queue_type: usize, strategy: usize| -> Labels<'_> {
             vec![("queue_type", types[queue_type]), ("dead_letter_strategy", strategies[strategy])]
         };
         for (at, metric) in DEAD_LETTERED.into_iter().enumerate() {
-            let samples = [(0, 0, classic[at]), (1, 0, at_most_once[at]), (1, 1, at_least_once[at])];
+            let samples = [
+                (0, 0, classic[at]),
+                (0, 2, of_classic[at]),
+                (1, 0, at_most_once[at]),
+                (1, 1, at_least_once[at]),
+                (1, 2, of_quorum[at]),
+            ];
             out.labelled(metric, samples.map(|(of, strategy, count)| (labels(of, strategy), count)))?;
         }
         let help = "Dead letters that all their queues have confirmed";

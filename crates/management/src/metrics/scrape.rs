@@ -10,9 +10,9 @@ use crate::process::Process;
 use crate::quorum::Quorum;
 use crate::statistics::column::QUEUE_WIDTH;
 use broker::topology::Topology;
-use broker::{NodeNumber, PartitionId, QueueId, VhostId};
+use broker::{NodeNumber, PartitionId, VhostId};
 use partition::QueueFigures;
-use server::handle::{DeadLettered, LoginOver, MemberStanding, NodeFigures, QueueTraffic};
+use server::handle::{DeadLettered, InQueues, LoginOver, MemberStanding, NodeFigures, QueueTraffic};
 use server::report::ConnectionState;
 use std::collections::HashMap;
 
@@ -197,16 +197,11 @@ fn led(topology: &Topology, leader: impl Fn(PartitionId) -> Option<NodeNumber>, 
     topology.declared_queues().filter(|queue| leader(queue.partition) == Some(own)).count() as u64
 }
 
-fn queue_rows(
-    topology: &Topology,
-    found: &HashMap<QueueId, QueueFigures>,
-    store: &crate::statistics::Store,
-    view: &View,
-) -> Vec<QueueRow> {
+fn queue_rows(topology: &Topology, found: &InQueues, store: &crate::statistics::Store, view: &View) -> Vec<QueueRow> {
     let row = |queue: &broker::topology::Queue| QueueRow {
         vhost: vhost_name(topology, queue.vhost),
         name: queue.name.to_string(),
-        figures: found.get(&queue.id).copied().unwrap_or_else(|| QueueFigures::empty(queue.id)),
+        figures: found.of(queue).unwrap_or_else(|| QueueFigures::empty(queue.id)),
         counts: counts(store.queue(queue.id).map_or(&[], |history| history.now())),
         has_dedup: queue.rules.dedup.is_some(),
     };
@@ -214,7 +209,7 @@ fn queue_rows(
         topology.declared_queues().map(row).filter(|row| view.has_vhost(&row.vhost)).collect();
     if !view.is_each() {
         // What is known of queues whose record is not here yet counts too.
-        let rest = found.values().filter(|figures| topology.queue(figures.queue).is_none());
+        let rest = found.all().filter(|figures| topology.queue(figures.queue).is_none());
         rows.extend(rest.map(|figures| QueueRow {
             vhost: String::new(),
             name: String::new(),

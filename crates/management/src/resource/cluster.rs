@@ -191,13 +191,15 @@ pub(super) fn start_vhost(cx: Cx<'_>, vhost: &[u8], node: &[u8]) -> Result<Answe
     Ok(Answer::done())
 }
 
-/// POST of an action on a queue: those of RabbitMQ were about mirrors, which 4.0 has no more.
+/// POST of an action on a queue: those of RabbitMQ were about mirrors, which 4.0 has no more. The reason is a text:
+/// RabbitMQ's is a list here, which its clients in Go cannot read, and those who ask for mirrors are told why there are none.
 pub(super) async fn queue_action(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let id = cx.usable_vhost(vhost)?;
     cx.handle().topology().find_queue(id, checked(name)?).ok_or(Refused::NotFound)?;
     let fields = object_of(&body.read(cx.caller).await?, &["action", "vhost", "name"])?;
     need_keys(&fields, &["action"])?;
-    Err(Refused::Because(json!(["unknown", fields["action"]])))
+    let action = fields["action"].as_str().unwrap_or_default();
+    Err(Refused::BadRequest(format!("unknown action \"{action}\": copies of a queue keep up by themselves")))
 }
 
 /// GET of the members of a quorum queue.

@@ -15,7 +15,7 @@ use broker::topology::{DurabilityLevel, Name, Queue, Topology};
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
 use partition::{CopyFigures, PartitionFigures, QueueFigures};
 use serde_json::{Map, Value, json};
-use server::handle::Member;
+use server::handle::{InQueues, Member};
 use std::collections::HashMap;
 
 /// GET of how long the stages of a message's road took within the last minute.
@@ -128,7 +128,7 @@ pub(super) async fn disk(cx: Cx<'_>) -> Result<Answer, Refused> {
 
 /// What is known of queues and of their partitions.
 struct Found {
-    queues: HashMap<QueueId, QueueFigures>,
+    queues: InQueues,
     partitions: HashMap<PartitionId, PartitionFigures>,
 }
 
@@ -164,8 +164,7 @@ impl Found {
     }
 
     fn describe(&self, cx: Cx<'_>, topology: &Topology, queue: &Queue) -> Value {
-        let empty = QueueFigures::empty(queue.id);
-        let figures = self.queues.get(&queue.id).unwrap_or(&empty);
+        let figures = self.queues.of(queue).unwrap_or_else(|| QueueFigures::empty(queue.id));
         let level = match queue.shape.durable {
             true => queue.durability().level(),
             false => DurabilityLevel::Memory,
@@ -197,7 +196,7 @@ impl Found {
             "vhost": topology.vhost_of(queue.vhost).map(|vhost| json::text(&vhost.name)),
             "partition": queue.partition.0,
             "durability": level.word(),
-            "guarantee": sentence(level, copies.as_ref(), figures, is_down, meant),
+            "guarantee": sentence(level, copies.as_ref(), &figures, is_down, meant),
             "copies": copies.as_ref().map(|copies| copies.all).or(Some(meant.copies).filter(|all| *all > 0)),
             "copies_in_sync": copies.as_ref().and_then(|copies| copies.in_sync),
             "copies_needed": copies.as_ref().map(Copies::needed),

@@ -49,7 +49,7 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
     let (mut queues, mut ready, mut unacked) = (0, 0, 0);
     for queue in topology.declared_queues().filter(|queue| cx.caller.monitors(&topology, queue.vhost)) {
         queues += 1;
-        if let Some(found) = figures.get(&queue.id) {
+        if let Some(found) = figures.of(queue) {
             ready += found.ready;
             unacked += found.unacked;
         }

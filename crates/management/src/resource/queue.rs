@@ -187,7 +187,7 @@ pub(super) async fn own_rows(cx: Cx<'_>) -> Result<Answer, Refused> {
 /// For another node: what is in the queues that this one leads, in numbers.
 pub(super) async fn own_figures(cx: Cx<'_>) -> Result<Answer, Refused> {
     let figures = cx.handle().queue_figures().await;
-    let rows: Vec<[u64; 3]> = figures.values().map(|found| [found.queue.0, found.ready, found.unacked]).collect();
+    let rows: Vec<[u64; 3]> = figures.all().map(|found| [found.queue.0, found.ready, found.unacked]).collect();
     Ok(Answer::json(&json!(rows)))
 }
 
@@ -198,7 +198,7 @@ pub(super) type Counts = HashMap<QueueId, (u64, u64)>;
 pub(super) async fn counts(cx: Cx<'_>) -> (Counts, Gathered) {
     let asked = cx.ask(cx.others(), "GET", "/api/leveret/figures");
     let (own, gathered) = tokio::join!(cx.handle().queue_figures(), asked);
-    let mut counts: Counts = own.values().map(|found| (found.queue, (found.ready, found.unacked))).collect();
+    let mut counts: Counts = own.all().map(|found| (found.queue, (found.ready, found.unacked))).collect();
     for said in gathered.said.iter().filter(|said| said.status == 200) {
         let rows: Vec<[u64; 3]> = serde_json::from_slice(&said.body).unwrap_or_default();
         counts.extend(rows.into_iter().map(|[id, ready, unacked]| (QueueId(id), (ready, unacked))));

@@ -12,6 +12,7 @@ use broker::topology::{Name, Queue, QueueType, Topology};
 use partition::QueueFigures;
 use serde::Serialize;
 use serde_json::{Value, json};
+use server::handle::InQueues;
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
@@ -75,7 +76,7 @@ pub(super) struct Rows<'a> {
     topology: &'a Topology,
     store: &'a Store,
     /// What this node knows of the queues that it leads.
-    figures: &'a HashMap<QueueId, QueueFigures>,
+    figures: &'a InQueues,
     owners: &'a Owners,
     /// `None` where no statistics are wanted.
     rates: Option<&'a Ranges>,
@@ -89,7 +90,7 @@ impl<'a> Rows<'a> {
         cx: Cx<'a>,
         (map, topology): (&'a Map, &'a Topology),
         store: &'a Store,
-        (figures, owners): (&'a HashMap<QueueId, QueueFigures>, &'a Owners),
+        (figures, owners): (&'a InQueues, &'a Owners),
         rates: Option<&'a Ranges>,
     ) -> Rows<'a> {
         let lengths = ["messages_details", "messages_ready_details", "messages_unacknowledged_details"];
@@ -110,14 +111,15 @@ impl<'a> Rows<'a> {
     /// A queue of the topology.
     pub(super) fn row(&self, queue: &'a Queue) -> Row<'a> {
         let (handle, map) = (self.cx.handle(), self.map);
-        let empty = QueueFigures::empty(queue.id);
-        let figures = self.figures.get(&queue.id).unwrap_or(&empty);
+        let found = self.figures.of(queue);
         let leader = handle.leader(queue.partition);
         let place = map.place(queue.partition, leader);
         // What is damaged here alone is led elsewhere.
         let is_damaged = handle.is_quarantined(queue.partition) && leader.is_none_or(|node| node == map.own);
         let leader = place.leader.filter(|_| !is_damaged);
-        let is_known = leader.is_some_and(|member| member.is_own);
+        // Who came to lead it a moment ago does not know yet what is in it.
+        let is_known = leader.is_some_and(|member| member.is_own) && found.is_some();
+        let figures = found.unwrap_or_else(|| QueueFigures::empty(queue.id));
         // In a cluster a durable classic queue has copies too.
         let has_copies =
             queue.shape.queue_type == QueueType::Quorum || handle.has_peers() && !queue.partition.is_in_memory();

@@ -7,6 +7,7 @@
 use super::Place;
 use crate::command::{DeadLetter, Delivery, Effect, Outlets};
 use crate::entry::Reason;
+use crate::given_up::GivenUp;
 use crate::life::{Life, body_bytes};
 use crate::queue::{Admission, Answer, Queue, Sink};
 use crate::turn::{Access, Next, Store, Turn};
@@ -66,12 +67,14 @@ impl MemoryQueue {
         seq: u64,
         reason: Reason,
         message: Option<Bytes>,
-        effects: &mut Vec<Effect>,
+        (effects, given_up): (&mut Vec<Effect>, &mut GivenUp),
     ) {
         if self.rules.as_ref().is_some_and(|r| r.dead_letter.is_some()) && self.sink.state.runs().is_live(seq) {
             let message = message.unwrap_or_else(|| self.message(seq));
             let letter = DeadLetter { queue: id, seq, reason, message, wants_answer: false };
             effects.push(Effect::DeadLetter(Box::new(letter)));
+        } else if self.sink.state.runs().is_live(seq) {
+            given_up.note(id, reason, 1);
         }
         self.settle(seq, 1);
     }
@@ -114,6 +117,7 @@ pub(super) struct MemoryAccess<'a> {
     pub(super) outlets: &'a mut dyn Outlets,
     /// Messages that went to who settles nothing: they end together, after the turn.
     pub(super) sent: &'a mut Vec<(u64, u64)>,
+    pub(super) given_up: &'a mut GivenUp,
 }
 
 impl Access for MemoryAccess<'_> {
@@ -172,7 +176,7 @@ impl Store for Turn<'_, MemoryAccess<'_>> {
     }
 
     fn give_up(&mut self, seq: u64, reason: Reason, message: Option<Bytes>) {
-        self.lq.give_up(self.id, seq, reason, message, self.at.effects);
+        self.lq.give_up(self.id, seq, reason, message, (&mut *self.at.effects, &mut *self.at.given_up));
     }
 
     fn purge(&mut self, answer: Answer) {

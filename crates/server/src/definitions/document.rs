@@ -11,7 +11,7 @@ use std::fmt;
 /// What is wrong with a document, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongDefinitions {
-    /// The line, from 1.
+    /// The line, from 1; 0 in a document of one line, where it would tell nobody anything.
     pub line: usize,
     /// The field, as `users[2].password_hash`; empty for the document as a whole.
     pub field: String,
@@ -21,9 +21,12 @@ pub struct WrongDefinitions {
 
 impl fmt::Display for WrongDefinitions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line > 0 {
+            write!(f, "line {}: ", self.line)?;
+        }
         match self.field.as_str() {
-            "" => write!(f, "line {}: {}", self.line, self.text),
-            field => write!(f, "line {}: {field}: {}", self.line, self.text),
+            "" => f.write_str(&self.text),
+            field => write!(f, "{field}: {}", self.text),
         }
     }
 }
@@ -57,6 +60,10 @@ pub(super) struct Node<'a> {
     path: String,
 }
 
+fn is_one_line(document: &str) -> bool {
+    !document.trim_end().contains('\n')
+}
+
 impl<'a> Node<'a> {
     /// The document itself. Errors: it is no JSON.
     pub(super) fn document(source: &'a str) -> Result<Node<'a>, WrongDefinitions> {
@@ -65,7 +72,7 @@ impl<'a> Node<'a> {
         let whole = serde_json::from_str::<Sound>(source);
         let raw =
             whole.and_then(|Sound| serde_json::from_str::<&RawValue>(source)).map_err(|error| WrongDefinitions {
-                line: error.line(),
+                line: if is_one_line(source) { 0 } else { error.line() },
                 field: String::new(),
                 text: format!("column {}: not JSON: {}", error.column(), without_place(&error)),
             })?;
@@ -78,7 +85,8 @@ impl<'a> Node<'a> {
         // stands.
         let offset = (self.raw.get().as_ptr() as usize).saturating_sub(self.source.as_ptr() as usize);
         let before = &self.source.as_bytes()[..offset.min(self.source.len())];
-        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let above = before.iter().filter(|byte| **byte == b'\n').count();
+        let line = if is_one_line(self.source) { 0 } else { above + 1 };
         WrongDefinitions { line, field: self.path.clone(), text: text.to_string() }
     }
 
@@ -299,7 +307,7 @@ mod tests {
             );
         }
         let twice = Node::document("{\"a\": 1,\n\"a\": 2}").expect("JSON").fields().expect_err("twice");
-        assert_eq!(twice.to_string(), "line 1: a: the field comes twice");
+        assert_eq!(twice.to_string(), "a: the field comes twice");
         assert!(Node::document("7").expect("JSON").fields().is_err());
     }
 }

@@ -6,7 +6,7 @@
 //! from when they are sent until the shard has shown what became of them: senders look at them
 //! before they read more from publishers.
 
-use super::Seat;
+use super::{InQueues, Seat};
 use crate::cluster::LinkArrival;
 use crate::drain::DrainStep;
 use ::node::MemberStanding;
@@ -90,7 +90,7 @@ pub(crate) enum Look {
     /// The connections that are open.
     Connections(oneshot::Sender<Vec<ConnectionReport>>),
     /// What is in the queues.
-    Queues(oneshot::Sender<Vec<QueueFigures>>),
+    Queues(oneshot::Sender<Vec<InQueues>>),
     /// How the members of groups stand.
     Members(oneshot::Sender<Vec<MemberStanding>>),
     /// What went through, since somebody looked before. One only may look, or each gets a part.

@@ -28,11 +28,13 @@
 //! Batching is what keeps the fixed costs (epoll, read, write, task switches: about 5 us together)
 //! off the message.
 
+mod in_queues;
 mod mailbox;
 pub(crate) mod thread;
 mod watch;
 mod wheel;
 
+pub use in_queues::InQueues;
 pub use mailbox::ShardStatistics;
 pub(crate) use mailbox::{Arrival, Look, Mailbox, Outsider, Parcel};
 pub(crate) use watch::Watch;

@@ -5,7 +5,7 @@
 //! task waits, and a connection is borrowed by at most one of: its own task, the step task's
 //! timers, the step task's effects.
 
-use super::{Arrival, Look, Outsider, Parcel, Seat, ShardStatistics, Watch, Wheel};
+use super::{Arrival, InQueues, Look, Outsider, Parcel, Seat, ShardStatistics, Watch, Wheel};
 use crate::cluster::LinkOut;
 use crate::connection::{Client, ConnectionTask};
 use crate::drain::Drain;
@@ -454,7 +454,7 @@ impl StepTask {
             Parcel::Look(Look::Queues(answer)) => {
                 let mut figures = Vec::new();
                 self.shard.survey(&mut figures);
-                let _ = answer.send(figures);
+                let _ = answer.send(vec![InQueues::new(figures, self.shard.surveyed())]);
             }
             Parcel::Look(Look::Members(answer)) => {
                 let mut standings = Vec::new();
@@ -468,6 +468,7 @@ impl StepTask {
                 self.shard.survey(&mut queues);
                 let (partitions, stages) = (self.shard.group_figures(), local.stages.read());
                 let counted = local.ledger.take();
+                local.switch.note_given_up(&local.shared.topology(), self.shard.take_given_up());
                 let dead_lettered = local.switch.dead_lettered();
                 let statistics = ShardStatistics { connections, queues, counted, partitions, dead_lettered, stages };
                 let _ = answer.send(vec![statistics]);
