@@ -97,11 +97,13 @@ test("the map of three nodes shows who leads and who has copies, as the broker s
 test("a node that is gone is told with what to do, and what lacks a copy; when it is back, nothing is", async () => {
   await nodes[2].end("SIGKILL");
   await until("it is missed", async () => (await running()) === 2 && !(await whole()));
-  await everywhere("gone", [["nodes", "nodes"], ["", "overview"]], (name) => {
+  await everywhere("gone", [["nodes", "nodes"], ["", "overview"], ["queues/%2F/orders.0", "queue"]], (name) => {
     const alarm = [["leveret@n3 does not run.", ".banner.bad"], ["Start it again with its own data folder; it catches up by itself.", ".banner.bad"]];
     return {
       nodes: [...alarm, ["12 queues lack a copy.", "main"], ["another node must not fail now", "main"]],
       overview: alarm,
+      // Nothing was published since: what is on the disk of a node that is gone counts for nothing all the same.
+      queue: [["2 of 3 copies synced to disk", ".guarantee"]],
     }[name];
   });
   const page = await open();
@@ -164,7 +166,7 @@ test("every alarm of several nodes is told at once, each with its node and with 
   await everywhere("alarms", [["nodes", "nodes"], ["", "overview"], [`nodes/${encodeURIComponent(NAMES[1])}`, "node"]], (name) => (name === "node" ? [["publishers are blocked", ".banner.bad"]] : sees));
   const page = await open();
   await says(page, "publishers are blocked", ".banner.bad");
-  assert.equal((await page.$$("main .banner")).length, 3, "and no other");
+  assert.deepEqual(await page.$$eval("main .banner", (all) => all.map((one) => (one.classList.contains("bad") ? "bad" : "warn"))), ["bad", "warn", "warn"], "the worst first, and no other");
   assert.equal(await page.$(".all-well"), null);
   await press(page, "Let publishers go on", "main");
   await until("publishers go on", async () => !(await all("nodes"))[0].leveret_publishers_held);

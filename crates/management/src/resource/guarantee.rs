@@ -137,14 +137,16 @@ struct Copies {
     all: usize,
     /// There is none to spare.
     is_unspared: bool,
-    /// Copies that have synced all that is committed; `None` if this node does not know.
+    /// Copies that have synced all that is committed, on nodes that are heard of; `None` if this node does not know.
     in_sync: Option<usize>,
 }
 
 impl Copies {
     fn of(partition: &PartitionFigures) -> Copies {
         let voters = || partition.copies.iter().filter(|copy| !copy.is_learner);
-        let is_in_sync = |copy: &&CopyFigures| copy.synced.is_some_and(|synced| synced >= partition.committed);
+        // What is on the disk of a node that is gone is no help now.
+        let is_in_sync =
+            |copy: &&CopyFigures| copy.is_heard && copy.synced.is_some_and(|synced| synced >= partition.committed);
         let in_sync = partition.leads.then(|| voters().filter(is_in_sync).count());
         Copies { all: voters().count(), is_unspared: partition.is_unspared, in_sync }
     }
@@ -337,6 +339,10 @@ mod tests {
             none(Meant { copies: 1, here: false }),
             "this node has no copy of it; 1 copy on others, and its leader knows how many are in sync"
         );
+        // It has all of it, on the disk of a node that is gone.
+        let gone = CopyFigures { is_heard: false, ..copy(3, Some(12)) };
+        let without = partition(true, vec![copy(1, Some(12)), copy(2, Some(10)), gone]);
+        assert_eq!(said(DurabilityLevel::Synced, &without), "2 of 3 copies synced to disk; 2 before a confirm");
         let one = partition(true, vec![copy(1, Some(10))]);
         for level in [DurabilityLevel::Synced, DurabilityLevel::LeaderSynced] {
             assert_eq!(said(level, &one), "1 of 1 copy synced to disk; 1 before a confirm");
