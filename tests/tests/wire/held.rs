@@ -95,8 +95,9 @@ fn a_held_publisher_without_heartbeats_that_closes_its_end_is_gone() {
     drop(publisher);
     wait_until_it_is_gone(&http, "without heartbeats");
     let log = broker.log();
-    assert!(log.contains("closed by the client while it was held back"), "{log}");
-    assert!(!log.contains("no heartbeat"), "it has none: {log}");
+    // Which of the two it is depends on whether it was read once more.
+    let why = ["closed by the client while it was held back", "socket closed without connection.close"];
+    assert!(why.iter().any(|why| log.contains(why)) && !log.contains("no heartbeat"), "{log}");
 }
 
 #[test]

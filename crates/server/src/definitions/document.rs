@@ -307,7 +307,9 @@ mod tests {
             );
         }
         let twice = Node::document("{\"a\": 1,\n\"a\": 2}").expect("JSON").fields().expect_err("twice");
-        assert_eq!(twice.to_string(), "a: the field comes twice");
+        assert_eq!(twice.to_string(), "line 1: a: the field comes twice");
+        let twice = Node::document("{\"a\": 1, \"a\": 2}").expect("JSON").fields().expect_err("twice");
+        assert_eq!(twice.to_string(), "a: the field comes twice", "of one line");
         assert!(Node::document("7").expect("JSON").fields().is_err());
     }
 }
