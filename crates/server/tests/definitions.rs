@@ -72,7 +72,7 @@ fn a_real_export_is_taken_in_and_what_it_has_for_others_is_told() {
             "routing_key": key, "arguments": {} })
     };
     export["bindings"].as_array_mut().unwrap().push(from_default("nowhere"));
-    let export = export.to_string();
+    let export = serde_json::to_string_pretty(&export).unwrap();
     let imported = node.import_definitions(&export).unwrap();
     let told = imported.left_out.join("\n");
     let expected = [
