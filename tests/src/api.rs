@@ -41,20 +41,20 @@ pub fn reason(response: &Response, status: u16) -> String {
 pub fn connection_in(http: &Http, vhost: &str) -> Value {
     until("a connection in the list", || {
         let all = http.get("/api/connections").with(200);
-        let mut own = all.as_array().unwrap().iter().filter(|c| c["vhost"] == vhost && c["state"] == "running");
+        let mut own = all.as_array().expect("a list").iter().filter(|c| c["vhost"] == vhost && c["state"] == "running");
         own.next().cloned()
     })
 }
 
 /// Where a connection of a list is.
 pub fn path_of(connection: &Value) -> String {
-    let name = connection["name"].as_str().unwrap();
+    let name = connection["name"].as_str().expect("it has a name");
     format!("/api/connections/{}", name.replace(' ', "%20").replace('>', "%3E"))
 }
 
 /// A client of guest in a virtual host.
 pub fn connect(broker: &Broker, vhost: &str) -> Client {
-    Client::login(broker.addr(), &Login { vhost: vhost.to_owned(), ..Login::default() }).unwrap()
+    Client::login(broker.addr(), &Login { vhost: vhost.to_owned(), ..Login::default() }).expect("it may log in")
 }
 
 /// Samples of a page of metrics: by name, each with its labels as they stand there and its value.
