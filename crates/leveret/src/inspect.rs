@@ -100,7 +100,7 @@ pub(crate) fn run(inspection: &Inspection) -> Exit {
     }
     let mut printer = Printer::new(inspection);
     inspect(&disk, inspection.depth, &server::engine::needs_of, &mut |fact| printer.show(&fact));
-    let in_log = printer.is_in_log_alone().then(|| in_log(&disk));
+    let in_log = printer.tells_of_the_log_alone().then(|| in_log(&disk));
     printer.end(in_log)
 }
 
@@ -183,6 +183,11 @@ impl<'a> Printer<'a> {
     /// Whether nothing was saved yet of what is in the log.
     fn is_in_log_alone(&self) -> bool {
         self.state_count == 0 && self.log_count > 0 && self.damage_count == 0
+    }
+
+    /// Whether it says so in words, with what the log has.
+    fn tells_of_the_log_alone(&self) -> bool {
+        self.is_in_log_alone() && !self.inspection.json
     }
 
     /// `in_log`: what is in the log, where nothing else is in the folder.
