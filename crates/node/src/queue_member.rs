@@ -202,7 +202,16 @@ impl QueueMember {
             }
             Completion::Received(ready) => partition.received_written(ready),
             Completion::Checkpoint => {
+                let before = partition.snapshots_installed();
                 partition.checkpoint_saved(cx);
+                if partition.snapshots_installed() > before {
+                    let (partition, fetched) = (partition.id().0, partition.messages_fetched());
+                    tracing::info!(
+                        partition,
+                        fetched,
+                        "brought up to date by its leader's state: the log did not go back so far"
+                    );
+                }
                 return true;
             }
             Completion::Rolled => return true,

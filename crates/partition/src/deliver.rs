@@ -150,8 +150,8 @@ impl QueuePartition {
                 self.replica.fetched(from, bodies);
                 return self.drive(cx);
             }
-            ReadPurpose::Snapshot { to, term, index, queue, from, place, is_second } => {
-                return self.snapshot_read((to, term, index), (queue, from, place), is_second, found, cx);
+            ReadPurpose::Snapshot { to, term, index, queue, from, past, place, is_second } => {
+                return self.snapshot_read((to, term, index), (queue, (from, past), place), is_second, found, cx);
             }
             purpose @ ReadPurpose::Repair { .. } => return self.repair_read(purpose, found, cx),
             ReadPurpose::Messages { queue, seq, place, is_second } => (queue, seq, place, is_second),

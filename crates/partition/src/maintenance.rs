@@ -155,7 +155,8 @@ impl Maintenance {
         head.encode(&mut payload);
         checkpoint::encode_queues(queues, &mut payload);
         let applied = head.applied.index;
-        self.saving = Some(Kept { applied, needs_file: file, replay_file: file });
+        let needs_file = queues.oldest_wal_file().map_or(file, |oldest| oldest.min(file));
+        self.saving = Some(Kept { applied, needs_file, replay_file: file });
         self.applied_since = false;
         Job::SaveCheckpoint { partition, payload, applied, replay_file: file }
     }
@@ -219,7 +220,7 @@ impl QueuePartition {
         self.note_used_up();
         self.maintenance.put_off.retain(|_, at| *at > cx.now_ms);
         let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
-        if !self.maintenance.is_copying && !self.repairs.is_writing() {
+        if !self.maintenance.is_copying && !self.repairs.is_writing() && !self.snapshots.takes_over() {
             let (runs, is_pressing) = self.runs_to_copy(wal, idle);
             if !runs.is_empty() {
                 self.maintenance.is_copying = true;

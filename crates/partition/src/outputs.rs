@@ -104,6 +104,8 @@ pub enum ReadPurpose {
         queue: QueueId,
         /// The first message wanted.
         from: u64,
+        /// One past the last message of the run that is read.
+        past: u64,
         /// Where it lay when the read was asked for.
         place: Place,
         /// The first read of it was in vain: this one comes from the disk itself, whatever memory

@@ -217,7 +217,11 @@ impl QueuePartition {
         let mut missing = SeqRanges::new();
         live.seqs().filter(|seq| !m.has.contains_key(seq)).for_each(|seq| missing.insert(seq));
         if missing.is_empty() {
-            if *is_writing || self.maintenance.is_copying() || self.snapshots.is_writing() {
+            if *is_writing
+                || self.maintenance.is_copying()
+                || self.snapshots.is_writing()
+                || self.snapshots.takes_over()
+            {
                 return Step::Waits;
             }
             (m.is_writing, *is_writing) = (true, true);

@@ -5,7 +5,8 @@
 //! wants to send what is compacted: image of its state
 //!   ── Raft's snapshot message (position, manifest) ──▶ kept aside: the group goes on voting meanwhile
 //!   ◀── pull image from byte n ── / ── bytes ──▶        until the image is whole
-//!   ◀── pull queue q from message m ── / ── bodies ──▶  into extents, synced, which nothing refers to yet
+//!   ◀── pull queue q from message m ── / ── bodies ──▶  that it has not: into extents, synced, which nothing
+//!                                                       refers to yet
 //!                                                       the message is stepped: the log is cut by a mark,
 //!                                                       a checkpoint at its position is saved, the state is
 //!   ◀── Raft's answer ──                                exchanged; only now it counts
@@ -18,16 +19,17 @@
 //!
 //! Invariants: what is half fetched is never referred to; the image is of one log index; bodies are
 //! those of now, and a message that is settled meanwhile comes without one: the log behind the
-//! snapshot settles it before anyone could deliver it. Memory is bounded: one image a follower at
-//! the leader, and [`RECEIVED_BYTES_MAX`] of bodies at the follower.
+//! snapshot settles it before anyone could deliver it. What the follower has of the image it keeps where it
+//! is, so a copy that was away for seconds fetches what was published meanwhile, whatever the backlog. Memory is
+//! bounded: one image a follower at the leader, and [`RECEIVED_BYTES_MAX`] of bodies at the follower.
 
 mod image;
 pub(crate) mod transfer;
 
 use crate::checkpoint::Head;
 use crate::entry::{Batch, Commands, LogCommand};
-use crate::machine::Queues;
 use crate::machine::TOO_NEW;
+use crate::machine::{ExtentUse, Queues};
 use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::peer::{PeerFrame, SnapshotKey};
@@ -37,12 +39,14 @@ use broker::queue::{QueueState, Run};
 use bytes::Bytes;
 use consensus::{EntryKind, LogIndex, Message, NodeId, Position, Term};
 use image::Image;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use storage::{FileNo, Location};
 use transfer::{IDLE_TICKS_MAX, IncomingImage, OutgoingImages, PULL_TICKS, Taken};
 
-/// One answer brings about this much of an extent; of the log it brings one batch.
+/// One answer brings about this much of an extent, or of batches of the log.
 const BODIES_PART_BYTES: u32 = 256 << 10;
+/// So many batches of the log are read for one answer.
+const READS_MAX: usize = 256;
 /// Bodies and messages that are gathered before they go into an extent.
 pub(crate) const RECEIVED_BYTES_MAX: usize = 8 << 20;
 const RECEIVED_MESSAGES_MAX: usize = 65_536;
@@ -53,6 +57,8 @@ struct Incoming {
     position: Position,
     gathered: IncomingImage,
     image: Option<Image>,
+    /// For each queue of the image the number below which this member has its messages.
+    kept: Vec<u64>,
     /// The queue of the image whose messages are fetched, by number, and the next message.
     queue: usize,
     from: u64,
@@ -81,12 +87,19 @@ pub(crate) struct Snapshots {
     incoming: Option<Incoming>,
     installing: Option<Installing>,
     installed: u64,
+    /// Messages that came with the last one.
+    fetched: u64,
 }
 
 impl Snapshots {
     /// Whether an extent of received messages is under way.
     pub(crate) fn is_writing(&self) -> bool {
         self.incoming.as_ref().is_some_and(|i| i.is_writing)
+    }
+
+    /// Whether a snapshot takes over where this member has its messages: nothing may move until it counts.
+    pub(crate) fn takes_over(&self) -> bool {
+        self.installing.is_some() || self.incoming.as_ref().is_some_and(Incoming::is_complete)
     }
 
     /// Whether a checkpoint of a snapshot is being saved.
@@ -110,6 +123,11 @@ impl QueuePartition {
     /// How many snapshots this member has installed since it started.
     pub fn snapshots_installed(&self) -> u64 {
         self.snapshots.installed
+    }
+
+    /// How many messages came with the last of them. The others were here.
+    pub fn messages_fetched(&self) -> u64 {
+        self.snapshots.fetched
     }
 
     /// A follower asks for more of the image.
@@ -139,7 +157,9 @@ impl QueuePartition {
             self.begin(message, cx);
         }
         self.fetch_on(cx.out);
-        if self.snapshots.incoming.as_ref().is_some_and(Incoming::is_complete) {
+        // What is being moved stays where it is: the snapshot's state is to say where that is.
+        let is_moving = self.maintenance.is_copying() || self.repairs.is_writing();
+        if !is_moving && self.snapshots.incoming.as_ref().is_some_and(Incoming::is_complete) {
             self.hand_to_group(cx);
         }
         self.save_installing(cx);
@@ -155,7 +175,8 @@ impl QueuePartition {
         self.snapshots.outgoing.offer(&mut self.replica, to, position, image::VERSION, image);
     }
 
-    /// Answers with the next live messages of a queue, once they are read.
+    /// Answers with the next live messages of a queue, once they are read: a run of an extent, or so many
+    /// batches of the log as make one answer, each of them by itself.
     pub(crate) fn serve_messages(
         &mut self,
         to: NodeId,
@@ -164,26 +185,59 @@ impl QueuePartition {
         from: u64,
         out: &mut Outputs,
     ) {
-        let partition = self.id();
-        if !self.snapshots.outgoing.is_pulled(&self.replica, (to, term, index)) {
-            return;
+        if self.snapshots.outgoing.is_pulled(&self.replica, (to, term, index), (queue, from)) {
+            let past = self.read_messages((to, term, index), (queue, from), READS_MAX, out);
+            self.snapshots.outgoing.are_read(&self.replica, (to, term, index), (queue, from, past));
         }
-        let next = self.queues.queue(queue).and_then(|state| state.runs().next_live(from));
-        let Some((seq, run)) = next else {
+    }
+
+    /// Has so many runs be read at most, or says that there is nothing more. Gives the number before which what
+    /// is read ends, as far as that is known.
+    fn read_messages(
+        &mut self,
+        (to, term, index): (NodeId, Term, LogIndex),
+        (queue, from): (QueueId, u64),
+        reads_max: usize,
+        out: &mut Outputs,
+    ) -> u64 {
+        let partition = self.id();
+        let (mut next, mut bytes_left, mut reads) = (from, BODIES_PART_BYTES, 0);
+        while let Some((seq, run)) = self.queues.queue(queue).and_then(|state| state.runs().next_live(next)) {
+            let bytes = match run.place {
+                Place::Wal { bytes, .. } => bytes,
+                Place::Extent { .. } if reads == 0 => BODIES_PART_BYTES,
+                Place::Extent { .. } => break,
+            };
+            let purpose = ReadPurpose::Snapshot {
+                to,
+                term,
+                index,
+                queue,
+                from: next,
+                past: run.past(),
+                place: run.place,
+                is_second: false,
+            };
+            out.reads.push(Read { partition, at: bodies_at(run, seq), purpose });
+            // How much of an extent comes is known once it is read.
+            next = if let Place::Wal { .. } = run.place { run.past() } else { next };
+            (bytes_left, reads) = (bytes_left.saturating_sub(bytes), reads + 1);
+            if bytes_left == 0 || reads == reads_max {
+                break;
+            }
+        }
+        if reads == 0 {
             // Nothing is left of it; what the image has is settled by the log behind it.
             out.frames.push((to, partition, messages_part((term, index), (queue, from, u64::MAX), Vec::new())));
-            return;
-        };
-        let at = bodies_at(run, seq);
-        let purpose = ReadPurpose::Snapshot { to, term, index, queue, from, place: run.place, is_second: false };
-        out.reads.push(Read { partition, at, purpose });
+        }
+        next
     }
 
     /// The messages for an answer were read, or are not there any more.
     pub(crate) fn snapshot_read(
         &mut self,
         (to, term, index): (NodeId, Term, LogIndex),
-        (queue, from, place): (QueueId, u64, Place),
+        (queue, (from, read_past), place): (QueueId, (u64, u64), Place),
         is_second: bool,
         found: Result<ReadBytes, ReadFailed>,
         cx: &mut Context<'_>,
@@ -194,8 +248,18 @@ impl QueuePartition {
         }
         let next = self.queues.queue(queue).and_then(|state| state.runs().next_live(from));
         let Some((seq, run)) = next.filter(|(_, run)| run.place == place) else {
-            // Settled or moved meanwhile: look again.
-            return self.serve_messages(to, (term, index), queue, from, cx.out);
+            match next {
+                // Moved meanwhile: it is looked for again.
+                Some((seq, _)) if seq < read_past => {
+                    self.read_messages((to, term, index), (queue, from), 1, cx.out);
+                }
+                // Settled meanwhile, and what is read behind it follows.
+                _ => {
+                    let part = messages_part((term, index), (queue, from, read_past), Vec::new());
+                    cx.out.frames.push((to, partition, part));
+                }
+            }
+            return;
         };
         let run_past = run.past();
         // Intact ones up to `past`, or that nothing up to there can be read.
@@ -240,7 +304,8 @@ impl QueuePartition {
             let why = crate::deliver::batch_is_damaged(place);
             self.repair_stretches((queue, place), vec![(seq, past - seq)], &why, cx);
         } else {
-            let purpose = ReadPurpose::Snapshot { to, term, index, queue, from, place, is_second: true };
+            let purpose =
+                ReadPurpose::Snapshot { to, term, index, queue, from, past: run_past, place, is_second: true };
             cx.out.reads.push(Read { partition, at: bodies_at(run, seq), purpose });
         }
     }
@@ -310,6 +375,7 @@ impl QueuePartition {
             position,
             gathered,
             image: None,
+            kept: Vec::new(),
             queue: 0,
             from: 0,
             received: Vec::new(),
@@ -349,7 +415,10 @@ impl QueuePartition {
             self.snapshots.incoming = None;
             return;
         };
-        incoming.image = Some(image);
+        let kept: Vec<u64> = image.queues.iter().map(|queue| queue.kept_below(&self.queues)).collect();
+        let incoming = self.incoming(snapshot).expect("it was there");
+        incoming.from = kept.first().copied().unwrap_or_default();
+        (incoming.image, incoming.kept) = (Some(image), kept);
         incoming.skip_done();
         incoming.moved();
     }
@@ -435,7 +504,8 @@ impl QueuePartition {
         let Snapshots { incoming, installing, .. } = std::mem::take(&mut self.snapshots);
         let installing = installing.iter().flat_map(|installing| installing.queues.extents().keys().copied());
         let incoming = incoming.iter().flat_map(|incoming| incoming.extents.iter().map(|extent| extent.id));
-        self.queues.extents().keys().copied().chain(installing).chain(incoming).collect()
+        let all: BTreeSet<u32> = self.queues.extents().keys().copied().chain(installing).chain(incoming).collect();
+        all.into_iter().collect()
     }
 
     fn forget_incoming(&mut self, out: &mut Outputs) {
@@ -450,6 +520,13 @@ impl QueuePartition {
             return;
         }
         let mut incoming = self.snapshots.incoming.take().expect("it is complete");
+        let image = incoming.image.as_ref().expect("a complete transfer has its image");
+        let (kept, own) = (incoming.kept.iter(), &self.queues);
+        // Entries that came late may have brought what was fetched, too.
+        if image.queues.iter().zip(kept).any(|(queue, kept)| *kept > 0 && queue.kept_below(own) != *kept) {
+            self.snapshots.incoming = Some(incoming);
+            return self.forget_incoming(cx.out);
+        }
         let message = incoming.message.clone();
         self.replica.step_offered(message);
         self.drive(cx);
@@ -457,8 +534,9 @@ impl QueuePartition {
             self.snapshots.incoming = Some(incoming);
             return self.forget_incoming(cx.out);
         }
-        let image = incoming.image.take().expect("a complete transfer has its image");
-        let queues = image.restore(&incoming.extents, self.queues.versions);
+        let image = incoming.image.take().expect("it was looked at");
+        self.snapshots.fetched = incoming.extents.iter().map(|extent| extent.messages).sum();
+        let queues = image.restore(&incoming.extents, &self.queues, &incoming.kept, self.queues.versions);
         let (position, file) = (incoming.position, self.maintenance.current_file());
         assert!(file > 0, "a partition is told where the log is before it runs");
         self.snapshots.installing = Some(Installing { queues, position, file, is_saving: false });
@@ -472,6 +550,11 @@ impl QueuePartition {
         }
         let Some(membership) = self.replica.cut_is_synced() else { return };
         installing.is_saving = true;
+        // A checkpoint that was under way let go of them.
+        let gone =
+            |(id, used): (&u32, &ExtentUse)| (used.live == 0 && !self.queues.extents().contains_key(id)).then_some(*id);
+        let gone: Vec<u32> = installing.queues.extents().iter().filter_map(gone).collect();
+        gone.into_iter().for_each(|id| installing.queues.forget_extent(id));
         let vote = self.replica.stored_vote();
         let head = Head { applied: installing.position, vote, membership };
         let job = self.maintenance.save_snapshot(self.replica.id(), &head, &installing.queues, installing.file);
@@ -483,11 +566,12 @@ impl QueuePartition {
         let Installing { mut queues, position, .. } =
             self.snapshots.installing.take().expect("its checkpoint was saved");
         assert!(position.index > self.applied, "a snapshot never takes back what is applied");
-        // The old extents hold nothing any more; they go when no checkpoint refers to them. Carried
-        // over only now: upkeep may have made one, or forgotten one, while the checkpoint was being
-        // saved.
-        for (id, used) in self.queues.extents() {
-            queues.add_extent(*id, used.messages, used.bytes);
+        // Extents in which nothing lives any more go when no checkpoint refers to them.
+        let made_since = |id: &u32| !queues.extents().contains_key(id);
+        let made_since: Vec<u32> = self.queues.extents().keys().copied().filter(made_since).collect();
+        for id in made_since {
+            let used = self.queues.extents()[&id];
+            queues.add_extent(id, used.messages, used.bytes);
         }
         self.queues = queues;
         self.applied = position.index;
@@ -512,7 +596,7 @@ impl Incoming {
                 return;
             }
             self.queue += 1;
-            self.from = 0;
+            self.from = self.kept.get(self.queue).copied().unwrap_or_default();
         }
     }
 

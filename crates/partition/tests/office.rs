@@ -145,6 +145,30 @@ fn a_leader_takes_what_is_for_its_term_and_gives_back_what_it_cannot_promise_any
 }
 
 #[test]
+fn what_wants_no_confirm_does_not_come_behind_what_followed_it_in_another_term() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    let before = term(&rig);
+    let unasked = |body: &str, term: u32| match publish(0, term) {
+        Command::Publish(publish) => {
+            let message = Message { body: body.to_owned().into(), ..publish.message };
+            Command::Publish(Publish { message, ..publish })
+        }
+        other => other,
+    };
+    rig.command(unasked("first", before));
+    rig.run();
+    resign(&mut rig);
+    elect(&mut rig);
+    rig.command(unasked("too late", before));
+    rig.run();
+    let now = term(&rig);
+    rig.command(unasked("third", now));
+    rig.command(unasked("later still", before));
+    rig.run();
+    assert_eq!(taken_in(&mut rig), ["first", "third"]);
+}
+
+#[test]
 fn what_comes_again_is_confirmed_with_the_first_one_and_ahead_of_what_follows() {
     let mut rig = Rig::new(Vec::new(), 1 << 20);
     rig.command(publish(1, 0));

@@ -74,13 +74,7 @@ pub(super) fn encode(queues: &Queues) -> Vec<u8> {
         }
         put_levels(state.levels(), &mut out);
         encode_extras(state.extras(), &mut out);
-        let mut live: Vec<(u64, u64)> = Vec::new();
-        for (first, count) in state.runs().iter().flat_map(Run::live_ranges) {
-            match live.last_mut() {
-                Some((last, so_far)) if *last + *so_far == first => *so_far += count,
-                _ => live.push((first, count)),
-            }
-        }
+        let live = live_ranges(state);
         put32(&mut out, live.len() as u32);
         for (first, count) in live {
             put64(&mut out, first);
@@ -88,6 +82,35 @@ pub(super) fn encode(queues: &Queues) -> Vec<u8> {
         }
     }
     out
+}
+
+/// The live messages of a queue, as ranges `(first, count)` that do not touch.
+fn live_ranges(state: &QueueState<Place>) -> Vec<(u64, u64)> {
+    let mut live: Vec<(u64, u64)> = Vec::new();
+    for (first, count) in state.runs().iter().flat_map(Run::live_ranges) {
+        match live.last_mut() {
+            Some((last, so_far)) if *last + *so_far == first => *so_far += count,
+            _ => live.push((first, count)),
+        }
+    }
+    live
+}
+
+impl QueueImage {
+    /// The number below which a member has all messages that the image has live, in a state of an earlier
+    /// index: what has ended lives no more, so nothing that came before that index lives now and not then. 0
+    /// where it lacks one, as one that was given up here and not by the others.
+    pub(super) fn kept_below(&self, own: &Queues) -> u64 {
+        let Some(state) = own.queue(self.id) else { return 0 };
+        let below = state.next_seq().min(self.next_seq);
+        let mut there = live_ranges(state).into_iter().peekable();
+        let has_all = self.live.iter().take_while(|(first, _)| *first < below).all(|(first, count)| {
+            let past = (first + count).min(below);
+            while there.next_if(|(from, many)| from + many <= *first).is_some() {}
+            there.peek().is_some_and(|(from, many)| from <= first && past <= from + many)
+        });
+        if has_all { below } else { 0 }
+    }
 }
 
 impl Image {
@@ -123,12 +146,22 @@ impl Image {
         Ok(Image { machine_version, time_ms, publishers, queues })
     }
 
-    /// The state that an image tells, with its messages where they were written.
-    pub(super) fn restore(self, extents: &[ExtentReady], versions: Versions) -> Queues {
+    /// The state that an image tells, with its messages where they were written: in `own`, an earlier state
+    /// of this member, those of each queue below the number that is `kept` of it, the others in `extents`.
+    pub(super) fn restore(self, extents: &[ExtentReady], own: &Queues, kept: &[u64], versions: Versions) -> Queues {
         let mut queues = Queues::new(Versions { current: self.machine_version, ..versions });
         queues.time_ms = self.time_ms;
         queues.remember_publishers(self.publishers);
+        queues.raise_highest_extent(own.highest_extent());
+        for (id, used) in own.extents() {
+            queues.add_extent(*id, used.messages, used.bytes);
+        }
         let mut runs: BTreeMap<QueueId, Vec<(u64, u64, Place)>> = BTreeMap::new();
+        for (queue, below) in self.queues.iter().zip(kept) {
+            let there = own.queue(queue.id).into_iter().flat_map(|state| state.runs().iter());
+            let there = there.take_while(|run| run.past() <= *below).map(|run| (run.first, run.past(), run.place));
+            runs.insert(queue.id, there.collect());
+        }
         for extent in extents {
             queues.add_extent(extent.id, extent.messages, extent.bytes);
             for run in &extent.runs {
@@ -262,9 +295,10 @@ mod tests {
             let bytes = Bytes::from(encode(&queues));
             let image = Image::decode(&bytes, Versions::default()).unwrap();
             let extents = extents_of(&image, messages_max);
-            let restored = image.restore(&extents, Versions::default());
+            let restored = image.restore(&extents, &Queues::default(), &[], Versions::default());
             prop_assert_eq!(restored.state_hash(), queues.state_hash());
-            let again = Image::decode(&Bytes::from(encode(&restored)), Versions::default()).unwrap().restore(&extents, Versions::default());
+            let again = Image::decode(&Bytes::from(encode(&restored)), Versions::default()).unwrap();
+            let again = again.restore(&extents, &Queues::default(), &[], Versions::default());
             prop_assert_eq!(again.state_hash(), queues.state_hash(), "and so on from member to member");
             prop_assert_eq!(restored.wal_run_count(), 0, "nothing of it lies in this member's log");
         }
@@ -296,7 +330,7 @@ mod tests {
         assert!(queues.raise_version(next));
         let bytes = Bytes::from(encode(&queues));
         assert_eq!(bytes[..5], [&[4][..], &next.to_le_bytes()].concat());
-        let restored = Image::decode(&bytes, knows(next)).unwrap().restore(&[], knows(next));
+        let restored = Image::decode(&bytes, knows(next)).unwrap().restore(&[], &Queues::default(), &[], knows(next));
         assert_eq!((restored.machine_version(), restored.state_hash()), (next, queues.state_hash()));
         let why = Image::decode(&bytes, knows(next - 1)).unwrap_err().to_string();
         assert!(why.contains("start that leveret again"), "{why}");

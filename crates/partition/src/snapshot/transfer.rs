@@ -11,6 +11,7 @@
 use crate::outputs::ImageRefused;
 use crate::peer::{PeerFrame, SnapshotKey};
 use crate::replica::Replica;
+use broker::QueueId;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{LogIndex, MANIFEST_BYTES_MAX, NodeId, Position, SnapshotOffer, Term};
 use std::collections::BTreeMap;
@@ -40,6 +41,16 @@ pub(crate) struct Outgoing {
     position: Position,
     image: Bytes,
     idle_ticks: u32,
+    under_way: Option<UnderWay>,
+}
+
+/// Messages of a queue that are being read for a follower, or are on their way to it.
+struct UnderWay {
+    queue: QueueId,
+    /// It asked from here on last.
+    pulled: u64,
+    /// They end before this one.
+    past: u64,
 }
 
 impl Outgoing {
@@ -85,7 +96,7 @@ impl OutgoingImages {
             replica.group_mut().refuse_snapshot(to);
         } else if replica.group_mut().offer_snapshot(to, offer) {
             let term = replica.group().status().term;
-            self.list.push(Outgoing { to, term, position, image, idle_ticks: 0 });
+            self.list.push(Outgoing { to, term, position, image, idle_ticks: 0, under_way: None });
         } else {
             replica.group_mut().refuse_snapshot(to);
         }
@@ -113,10 +124,36 @@ impl OutgoingImages {
         self.list.iter().any(|o| leads && o.is(to, term, index))
     }
 
-    /// Notes that a follower asks for more of what it is offered; false if it is offered no such
-    /// thing.
-    pub(crate) fn is_pulled(&mut self, replica: &Replica, (to, term, index): (NodeId, Term, LogIndex)) -> bool {
-        self.find(replica, (to, term, index)).map(|o| o.idle_ticks = 0).is_some()
+    /// A follower asks for messages of a queue from one on: whether they are to be read. Not if it is offered
+    /// no such thing, and not if they are on their way behind others that came to it. Who asks for the same
+    /// again has waited for it.
+    pub(crate) fn is_pulled(
+        &mut self,
+        replica: &Replica,
+        (to, term, index): (NodeId, Term, LogIndex),
+        (queue, from): (QueueId, u64),
+    ) -> bool {
+        let Some(outgoing) = self.find(replica, (to, term, index)) else { return false };
+        outgoing.idle_ticks = 0;
+        match &mut outgoing.under_way {
+            Some(under_way) if under_way.queue == queue && under_way.pulled < from && from < under_way.past => {
+                under_way.pulled = from;
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Messages from one on are being read for a follower, up to another one.
+    pub(crate) fn are_read(
+        &mut self,
+        replica: &Replica,
+        (to, term, index): (NodeId, Term, LogIndex),
+        (queue, pulled, past): (QueueId, u64, u64),
+    ) {
+        if let Some(outgoing) = self.find(replica, (to, term, index)) {
+            outgoing.under_way = Some(UnderWay { queue, pulled, past });
+        }
     }
 
     /// The frame that brings the part of an image from `offset` on.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use consensus::{Config, NodeId};
 use partition::command::{Command, Durability, Effect, Level, Message, Outlets, Publish, RequestId, Target};
 use partition::outputs::{Damage, ExtentReady, ExtentRun, Fate, Job, Outputs, Read, ReadAt, ReadBytes, ReadFailed};
+use partition::peer::PeerFrame;
 use partition::place::Place;
 use partition::reader::Reader;
 use partition::{Context, QueuePartition, Recovery, Tail, WalState};
@@ -61,6 +62,9 @@ pub(crate) struct Trio {
     pub(crate) cut: Option<usize>,
     /// So many frames reach this member before it is cut.
     pub(crate) cut_after: Option<(usize, u32)>,
+    /// How often members asked for messages of a snapshot, and the messages that came.
+    pub(crate) pulls: u32,
+    pub(crate) pulled: Vec<u64>,
 }
 
 impl Member {
@@ -231,7 +235,8 @@ impl Member {
 impl Trio {
     /// With this many messages, each in a batch of its own, none of them in memory.
     pub(crate) fn filled(count: u64) -> Trio {
-        let mut trio = Trio { members: (1..=3).map(Member::new).collect(), now: 1_000, cut: None, cut_after: None };
+        let members = (1..=3).map(Member::new).collect();
+        let mut trio = Trio { members, now: 1_000, cut: None, cut_after: None, pulls: 0, pulled: Vec::new() };
         for _ in 0..200 {
             trio.tick();
         }
@@ -297,6 +302,13 @@ impl Trio {
                     let to = to.0 as usize - 1;
                     if self.cut != Some(at) && self.cut != Some(to) {
                         moved = true;
+                        match &frame {
+                            PeerFrame::PullMessages { .. } => self.pulls += 1,
+                            PeerFrame::MessagesPart { messages, .. } => {
+                                self.pulled.extend(messages.iter().map(|(seq, _)| *seq));
+                            }
+                            _ => {}
+                        }
                         if let Some((member, left)) = &mut self.cut_after
                             && *member == to
                         {
@@ -361,6 +373,13 @@ impl Trio {
         for member in &self.members {
             assert_eq!(member.run(1), Some(Place::Extent { id: 1, run: 0 }));
         }
+    }
+
+    /// The leader's log begins behind all that it has.
+    pub(crate) fn compact(&mut self) {
+        let leader = self.leader();
+        let applied = self.members[leader].partition.applied();
+        self.members[leader].partition.replica_mut().group_mut().compact(applied);
     }
 
     pub(crate) fn assert_equal(&self) {
