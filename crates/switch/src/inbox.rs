@@ -103,10 +103,13 @@ impl<O> Inbox<O> {
         } else {
             match self.roads.hold(partition, (leader, office), self.leaders.own(), command) {
                 Some(mut command) => {
-                    if let (Some(office), Command::Publish(publish)) = (office, &mut command)
-                        && publish.publish_seq != 0
-                    {
-                        self.roads.publishes.keep(partition, office, publish);
+                    if let (Some(office), Command::Publish(publish)) = (office, &mut command) {
+                        match publish.publish_seq {
+                            // Nobody sends it again: should it wait until its leader has led no more and leads
+                            // again, it would come behind what was published after it.
+                            0 => publish.term = office.term,
+                            _ => self.roads.publishes.keep(partition, office, publish),
+                        }
                     }
                     match leader.filter(|node| *node != self.leaders.own()) {
                         Some(node) => match self.roads.command(node, partition, command) {

@@ -68,6 +68,8 @@ pub(super) struct Comings {
     ways: Vec<Way>,
     /// Of each partition the members as of the newest entry that anybody has applied.
     known: Vec<(LogIndex, Membership)>,
+    /// Of each partition the members that have left it.
+    left: Vec<BTreeSet<NodeId>>,
     /// Something may be proposed again from then on.
     proposes_at: Micros,
     random: Random,
@@ -79,6 +81,7 @@ impl Comings {
         Comings {
             ways: (0..founders.len() as u64 + SPARES).map(way).collect(),
             known: vec![(LogIndex(0), Membership::of_voters(founders.iter().copied())); PARTITIONS as usize],
+            left: vec![BTreeSet::new(); PARTITIONS as usize],
             proposes_at: 0,
             random,
         }
@@ -293,7 +296,8 @@ impl Sessions {
     }
 
     /// Looks at the members of a node's groups: who was forgotten and left comes back nowhere, and who is
-    /// there stays.
+    /// there stays. One that never was in a group may still be taken in, as a learner, by a leader that has
+    /// not heard yet that it was forgotten, and has to go again: see [`Sessions::unsettled`].
     pub(super) fn check_members(&mut self, node: usize) {
         let is_back = !self.is_there(node);
         let Some(comings) = self.comings.as_mut().filter(|_| !is_back) else { return };
@@ -304,8 +308,12 @@ impl Sessions {
                 continue;
             }
             let before = members_of(known);
+            let has_left = &mut comings.left[group];
             let is_forgotten = |node: &NodeId| {
-                matches!(comings.ways[node.0 as usize - 1], Way::Forgotten { .. } | Way::Back) && !before.contains(node)
+                let is_forgotten = matches!(comings.ways[node.0 as usize - 1], Way::Forgotten { .. } | Way::Back);
+                is_forgotten
+                    && !before.contains(node)
+                    && (has_left.contains(node) || !membership.learners.contains(node))
             };
             if let Some(node) = members_of(&membership).iter().find(|node| is_forgotten(node)) {
                 let what = format!("{node} was forgotten and comes into group {group}: {known:?}, then {membership:?}");
@@ -317,6 +325,7 @@ impl Sessions {
                 let what = format!("{node} is there and leaves group {group}: {known:?}, then {membership:?}");
                 violated("members", &what);
             }
+            has_left.extend(before.iter().filter(|node| !now.contains(node)));
             (*applied, *known) = (view.applied, membership);
         }
     }

@@ -341,6 +341,19 @@ fn a_channel_that_ended_is_told_nothing_and_its_publishes_hold_up_nobody() {
 }
 
 #[test]
+fn what_wants_no_confirm_is_for_the_leader_of_one_term_too() {
+    let (mut inbox, leaders) = among_others();
+    leaders.note(P, Some(NodeNumber(1)), 5);
+    inbox.push(P, publish(0));
+    assert_eq!(sent(&mut inbox), said(&[(1, "publish 0 in term 5")]));
+    leaders.note(P, Some(NodeNumber(2)), 6);
+    inbox.roads.close(NodeNumber(1));
+    step(&mut inbox, &leaders);
+    inbox.push(P, publish(0));
+    assert_eq!(here(&mut inbox), [(0, 6)], "should this node lead again in term 8, it comes too late");
+}
+
+#[test]
 fn requests_are_answered_by_who_leads_no_more_as_before() {
     let (mut inbox, _) = among_others();
     let reply = Effect::Reply { channel: CHANNEL, request: RequestId(4), reply: Reply::NotLeader };
