@@ -49,6 +49,21 @@ fn a_node_has_every_field_that_rabbitmqadmin_reads() {
 }
 
 #[test]
+fn a_node_says_which_files_made_its_settings() {
+    let folder = std::env::temp_dir().join(unique("leveret-files"));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (ours, theirs) = (folder.join("leveret.toml"), folder.join("rabbitmq.conf"));
+    std::fs::write(&ours, "log = \"info\"\n").unwrap();
+    std::fs::write(&theirs, "channel_max = 100\n").unwrap();
+    let arguments = ["--config", ours.to_str().unwrap(), "--rabbitmq-config", theirs.to_str().unwrap()];
+    let Some((_broker, http)) = Broker::managed(&arguments).filter(|_| !is_foreign()) else { return };
+    let node = http.get("/api/nodes").with(200)[0].clone();
+    assert_eq!(node["config_files"], json!([theirs, ours]), "in the order in which they count");
+    assert_eq!(node["log_files"], json!(["<stderr>"]));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn memory_is_told_in_rabbitmqs_parts_and_adds_up() {
     let Some((_broker, http)) = Broker::managed(&[]) else { return };
     let node = http.get("/api/overview").with(200)["node"].as_str().unwrap().to_owned();

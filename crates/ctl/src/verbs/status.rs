@@ -121,7 +121,7 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let told = json!({
         "active_plugins": [],
         "alarms": alarms,
-        "config_files": [],
+        "config_files": found["config_files"],
         "data_directory": folder,
         "disk_free": found["disk_free"],
         "disk_free_limit": found["disk_free_limit"],
@@ -134,7 +134,7 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
         "is_under_maintenance": is_drained,
         "leveret_version": overview["leveret_version"],
         "listeners": listeners,
-        "log_files": ["<stderr>"],
+        "log_files": found["log_files"],
         "memory": memory,
         "os": "Linux",
         "pid": pid,
@@ -158,6 +158,13 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
         true => "(none)\n".to_owned(),
         false => alarm_lines(&alarms).join("\n") + "\n",
     };
+    let files = |field: &str| {
+        let files = found[field].as_array().into_iter().flatten();
+        match files.map(|file| format!(" * {}\n", text(file))).collect::<String>() {
+            none if none.is_empty() => "(none)\n".to_owned(),
+            files => files,
+        }
+    };
     let sections = [
         title("Runtime")
             + &format!(
@@ -170,8 +177,8 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
             ),
         title("Plugins") + "Enabled plugins:\n\n(none)\n",
         title("Data directory") + &format!("Node data directory: {folder}\nRaft data directory: {folder}\n"),
-        title("Config files") + "(none)\n",
-        title("Log file(s)") + " * <stderr>\n",
+        title("Config files") + &files("config_files"),
+        title("Log file(s)") + &files("log_files"),
         title("Alarms") + &alarm_text,
         title("Memory")
             + &format!(

@@ -42,15 +42,18 @@ pub fn load(sources: &Sources, machine: &Machine) -> Result<Config, Vec<ConfigEr
     let mut said = Vec::new();
     let mut errors = Vec::new();
     let mut left_out = Vec::new();
+    let mut files = Vec::new();
     environment::read_standard(&sources.environment, &mut said, &mut left_out);
     if let Some(path) = named(sources, &sources.rabbitmq_config, RABBITMQ_CONFIG_VARIABLE) {
         let read = rabbitmq::read(&path, machine);
         said.extend(read.said);
         errors.extend(read.errors);
         left_out.extend(read.left_out);
+        files.extend(read.files);
     }
     if let Some(path) = named(sources, &sources.config_file, CONFIG_VARIABLE) {
         file::read(&path, &mut said, &mut errors);
+        files.push(path);
     }
     environment::read(&sources.environment, &mut said, &mut errors);
     read_flags(&sources.flags, &mut said, &mut errors);
@@ -59,6 +62,7 @@ pub fn load(sources: &Sources, machine: &Machine) -> Result<Config, Vec<ConfigEr
     }
     let mut config = Config::for_machine(machine).with(said);
     config.left_out = left_out;
+    config.files = files;
     match config.contradictions() {
         errors if errors.is_empty() => Ok(config),
         errors => Err(errors),

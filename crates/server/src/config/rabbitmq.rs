@@ -40,6 +40,8 @@ pub(super) struct Translation<'m> {
     pub(super) errors: Vec<ConfigError>,
     /// Sentences about lines that are of no use here.
     pub(super) left_out: Vec<String>,
+    /// Which files were read.
+    pub(super) files: Vec<PathBuf>,
 }
 
 /// Keys whose values mean the same here.
@@ -110,11 +112,14 @@ const WORDS: &[KeyOfWords] = &[
 
 /// Reads a file, or all `*.conf` of a folder in the order of their names.
 pub(super) fn read<'m>(path: &Path, machine: &'m Machine) -> Translation<'m> {
-    let mut to = Translation { machine, said: Vec::new(), errors: Vec::new(), left_out: Vec::new() };
+    let mut to = Translation { machine, said: Vec::new(), errors: Vec::new(), left_out: Vec::new(), files: Vec::new() };
     let mut lines = Vec::new();
-    for file in to.files(path) {
+    for file in to.found(path) {
         match contents(&file) {
-            Ok(text) => to.parse(&file, &text, &mut lines),
+            Ok(text) => {
+                to.parse(&file, &text, &mut lines);
+                to.files.push(file);
+            }
             Err(reason) => {
                 to.errors.push(ConfigError::RabbitmqFile { path: one_line(&file.to_string_lossy()), reason });
             }
@@ -125,7 +130,7 @@ pub(super) fn read<'m>(path: &Path, machine: &'m Machine) -> Translation<'m> {
 }
 
 impl Translation<'_> {
-    fn files(&mut self, path: &Path) -> Vec<PathBuf> {
+    fn found(&mut self, path: &Path) -> Vec<PathBuf> {
         let beside = path.with_file_name("advanced.config");
         if path.is_file() && beside.is_file() {
             self.left_out.push(format!(

@@ -85,6 +85,8 @@ macro_rules! settings {
             origins: [Origin; SETTING_COUNT],
             /// Sentences about lines of RabbitMQ's file, and variables of OpenTelemetry, that say nothing here.
             pub left_out: Vec<String>,
+            /// The files that were read, as they were named.
+            pub files: Vec<std::path::PathBuf>,
         }
 
         impl Config {
@@ -94,6 +96,7 @@ macro_rules! settings {
                     $($name: <$field as Field>::from_value(values.next().expect("a value for each row")),)*
                     origins,
                     left_out: Vec::new(),
+                    files: Vec::new(),
                 }
             }
 
