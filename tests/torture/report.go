@@ -60,7 +60,18 @@ func Table(t *Total) string {
 		}
 		fmt.Fprintf(&out, "| %s | %d | %.2f | %s | %.2f | %.1f |\n", fault.Class, t.Faults[fault.Class], quantile(p.All, 1), elsewhere, quantile(p.There, 1), recovery)
 	}
+	if len(t.CaughtUp) > 0 {
+		fmt.Fprintf(&out, "\nThen every copy had caught up after %.1f s at the most, %.1f s in half of the cases; the next fault came later.\n",
+			at(t.CaughtUp, 1), at(t.CaughtUp, 0.5))
+	}
 	return out.String()
+}
+
+// at is the value that such a part of all does not pass.
+func at(values []float64, part float64) float64 {
+	sorted := append([]float64(nil), values...)
+	sort.Float64s(sorted)
+	return sorted[min(len(sorted)-1, int(part*float64(len(sorted))))]
 }
 
 // quantile in seconds, of microseconds.

@@ -55,11 +55,17 @@ type Total struct {
 	Undecided  int
 	Pauses     map[string]*check.Pauses
 	Recoveries map[string][]float64 // seconds from the end of a fault until all nodes serve
+	CaughtUp   []float64            // seconds from then until every copy had what was committed a second ago
 	Ended      []string             // nodes that ended by themselves
 	ByHand     []string             // nodes that ran, did not serve and were started again
 }
 
 type preparing interface{ Prepare() error }
+
+// A broker that says how far its copies are. Figures of pauses are of deaths out of full health: before the next one every copy has caught up.
+type watched interface {
+	CaughtUp(nodes []*cluster.Node, patience time.Duration) (time.Duration, error)
+}
 
 func torture(o *Options) (err error) {
 	if err := os.MkdirAll(o.Folder, 0o755); err != nil {
@@ -282,6 +288,14 @@ func (t *tormentor) happen(log *history.Log, fault cluster.Fault, node *cluster.
 		return fmt.Errorf("%s of node %d: %w", fault.Class, node.Number, err)
 	}
 	t.total.Recoveries[fault.Class] = append(t.total.Recoveries[fault.Class], took.Seconds())
+	if broker, is := t.c.Broker.(watched); is && t.o.Steady {
+		took, err := broker.CaughtUp(t.c.Nodes, startPatience)
+		if err != nil {
+			return fmt.Errorf("%s of node %d: %w", fault.Class, node.Number, err)
+		}
+		log.Add(history.Record{Kind: history.CaughtUp, Node: number, What: fault.Class})
+		t.total.CaughtUp = append(t.total.CaughtUp, took.Seconds())
+	}
 	t.pause(2*time.Second + time.Duration(t.rand.Int63n(int64(2*time.Second))))
 	return nil
 }

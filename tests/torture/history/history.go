@@ -30,6 +30,7 @@ const (
 	Op        = "op"        // client Who did What to Queue between Start and At; Note is the outcome
 	Fault     = "fault"     // What begins on Node
 	Healed    = "healed"    // it is over
+	CaughtUp  = "caughtup"  // every copy has what was committed when all nodes served again
 	Drained   = "drained"   // Queue was read until it said that it is empty
 	Stuck     = "stuck"     // Queue says that it has messages and gives none
 	Silent    = "silent"    // publisher Who was never answered about Number messages although its connection lives
