@@ -1,5 +1,5 @@
 //! What comes to the port for other nodes and is no node: strangers, half-open connections, bytes of
-//! chance, and who poses as a node without the secret.
+//! chance, who poses as a node without the secret, and who has it and lies.
 //!
 //! Invariant: whoever it is, the nodes go on, who publishes meanwhile notices nothing, and what is
 //! refused leaves nothing behind.
@@ -153,16 +153,16 @@ fn hello(nodes: &Nodes, nonce: u128) -> Value {
     let mut peers: Vec<String> = nodes.peers.iter().map(SocketAddr::to_string).collect();
     peers.sort();
     json!({
-        "magic": "leveret link 1", "cluster": number("identity", "cluster "), "node": number_of(nodes), "start": 1000,
-        "folder": number("identity", "folder "), "address": nodes.peers[2].to_string(), "peers": peers, "packets": 2,
+        "magic": "leveret link 1", "cluster": number("identity", "cluster "), "node": number_of(nodes, 2), "start": 1000,
+        "folder": number("identity", "folder "), "address": nodes.peers[2].to_string(), "peers": peers, "packets": PACKET_VERSION,
         "nonce": format!("{nonce:032x}"),
     })
 }
 
-/// The third node's number, as the file of the founders has it.
-fn number_of(nodes: &Nodes) -> u32 {
+/// A node's number, as the file of the founders has it.
+fn number_of(nodes: &Nodes, node: usize) -> u32 {
     let founders = std::fs::read_to_string(nodes.brokers[2].data_folder().join("cluster")).unwrap();
-    let own = nodes.peers[2].to_string();
+    let own = nodes.peers[node].to_string();
     let line = founders.lines().find(|line| line.ends_with(&own)).unwrap();
     line.split(' ').nth(1).unwrap().parse().unwrap()
 }
@@ -246,7 +246,7 @@ fn strangers_at_the_port_for_nodes_are_hung_up_on_and_nobody_else_notices() {
         ("peers", other_list, "two lists of nodes"),
         ("folder", json!("0123456789abcdef0123456789abcdef"), "is none of those"),
     ] {
-        for node in [number_of(&nodes), 0] {
+        for node in [number_of(&nodes, 2), 0] {
             // Without a number a new folder is told who founded the cluster.
             if node == 0 && change == "folder" {
                 continue;
@@ -283,4 +283,178 @@ fn strangers_at_the_port_for_nodes_are_hung_up_on_and_nobody_else_notices() {
     assert!(nodes.descriptors(0) <= descriptors + 8, "{} descriptors, {descriptors} before", nodes.descriptors(0));
     let grown = nodes.resident_bytes(0).saturating_sub(bytes);
     assert!(grown < GROWN_BYTES_MAX, "{grown} bytes");
+}
+
+/// A number as packets have it.
+fn varint(mut number: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
+/// A packet with these frames in it, under a checksum that fits.
+fn packet(frames: &[u8]) -> Vec<u8> {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&[PACKET_VERSION]), frames);
+    let head = [&u32::try_from(frames.len()).unwrap().to_le_bytes()[..], &crc.to_le_bytes(), &[PACKET_VERSION]];
+    [&head.concat(), frames].concat()
+}
+
+/// What a node says of a link that ended.
+const GONE: &str = "the link to another node is gone";
+
+/// As `docs/formats/peer.md` has it.
+const PACKET_VERSION: u8 = 7;
+
+/// One of Raft's messages, of the topology's group: kind, from whom to whom, which of the eight numbers it has, and
+/// those and what follows.
+fn raft(kind: u8, from: u32, to: u32, present: u8, rest: &[u64]) -> Vec<u8> {
+    let head = [0, 1, 1, kind, present, 0];
+    let ends = [varint(from.into()), varint(to.into())].concat();
+    [&head[..], &ends, &rest.iter().flat_map(|number| varint(*number)).collect::<Vec<u8>>()].concat()
+}
+
+/// A link to a node as the third one, over which the node has spoken: it is up.
+fn linked(nodes: &Nodes, node: usize, random: &mut Pcg64) -> TcpStream {
+    let due = Instant::now() + PATIENCE;
+    loop {
+        // The one before may not be gone yet, and there is one at a time.
+        if let Ok((mut socket, verdict)) = introduce(nodes.peers[node], &hello(nodes, random.random()), SECRET) {
+            assert_eq!(verdict["refused"], Value::Null, "{verdict}");
+            let mut head = [0; 9];
+            if socket.read_exact(&mut head).is_ok() {
+                assert_eq!(head[8], PACKET_VERSION);
+                return socket;
+            }
+        }
+        assert!(Instant::now() < due, "{}", last_lines(&nodes.brokers[node].log()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_node_that_lies_loses_its_link_and_nobody_else_notices() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up();
+    let (liar, own) = (number_of(&nodes, 2), number_of(&nodes, 0));
+    let other = number_of(&nodes, 1);
+    // The other two are a majority, and who lies has the folder of the third.
+    nodes.brokers[2].kill();
+    let pulse = Pulse::of(&nodes.brokers[1], "pulse");
+    let mut client = nodes.brokers[0].connect();
+    let channel = client.channel();
+    let mut random = Pcg64::seed_from_u64(16);
+    let bytes = nodes.resident_bytes(0);
+    let nodes = nodes;
+
+    let cut = packet(&[0, 84]);
+    let mut damaged = packet(&[0, 84, 1]);
+    *damaged.last_mut().unwrap() ^= 1;
+    let mut newer = packet(&[]);
+    newer[8] += 1;
+    // To a queue, by a channel of the liar's.
+    let targets = |count| [&[1, 32][..], &[3, 1, 1, 1, 0, 0], &varint(count), &[1, 1]].concat();
+    let missing = [&[1, 10, 1, 1, 1, 9][..], &varint(1 << 40), &[1, 0]].concat();
+    // Term 90 on both sides of an entry of term 89, behind one of term 90.
+    let backwards = raft(1, liar, own, 0b111, &[90, 90, 5, 2, 0, 0, 1, 0, 1, 0]);
+    let pings = [0, 84, 1].repeat(200_000);
+    // How a queue that nobody has stands, and a grant that nobody gave.
+    let stat = |node: u32| [&[1, 39, 9, 0][..], &varint(node.into()), &[1, 1]].concat();
+    let grant_returned = |node: u32| [&[1, 70][..], &varint(node.into()), &[1, 1, 1, 1]].concat();
+    for (lie, says) in [
+        (vec![0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, PACKET_VERSION], "a packet of 4294967295 bytes"),
+        (cut, "the message ends early"),
+        (damaged, "the checksum of a packet does not fit"),
+        (newer, "the peer speaks version 8"),
+        (packet(&[0, 200]), "a kind of frame has no meaning"),
+        (packet(&[0, 1, 1, 63, 0]), "a kind of message has no meaning"),
+        (packet(&targets(1 << 60)), "the message ends early"),
+        (packet(&targets(0)), "a publish to no queue has no meaning"),
+        (packet(&missing), "the message ends early"),
+        (packet(&pings), "a packet of more than 4096 frames"),
+        (packet(&raft(4, other, own, 1, &[90])), "it speaks in the name of another node"),
+        (packet(&raft(4, 77, own, 1, &[90])), "it speaks in the name of another node"),
+        (packet(&raft(4, liar, other, 1, &[90])), "it says what is for another member"),
+        (packet(&backwards), "the term of an entry has no meaning"),
+        (packet(&[0, 82, 1, 1, 3, 9, 9, 9]), "it wants a change of the topology that cannot be read"),
+        (packet(&stat(own)), "it speaks in the name of a channel of another node"),
+        (packet(&stat(other)), "it speaks in the name of a channel of another node"),
+        (packet(&grant_returned(other)), "it speaks to a channel of another node"),
+        (packet(&grant_returned(liar)), "it speaks to a channel of another node"),
+    ] {
+        let before = nodes.brokers[0].log().matches(says).count();
+        let mut socket = linked(&nodes, 0, &mut random);
+        // It may be hung up on before all of it is written.
+        let _ = socket.write_all(&lie);
+        assert!(is_hung_up(&mut socket), "{says}");
+        let said = format!("{GONE}: {says}");
+        let due = Instant::now() + PATIENCE;
+        while nodes.brokers[0].log().matches(says).count() == before {
+            assert!(Instant::now() < due, "{says}:\n{}", last_lines(&nodes.brokers[0].log()));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let log = nodes.brokers[0].log();
+        assert_eq!(log.matches(says).count(), before + 1, "{said} once:\n{}", last_lines(&log));
+    }
+    // What is only late ends nothing: of a term long over, of groups and queues that nobody knows, to channels
+    // of an earlier life, and answers that nobody waits for.
+    let mut socket = linked(&nodes, 0, &mut random);
+    let vote_of =
+        |group: u8| [&[group, 1, 1, 4, 1, group][..], &varint(liar.into()), &varint(own.into()), &[1]].concat();
+    let everything = [&[1, 36, 0][..], &varint(liar.into()), &[1, 1, 1, 0], &varint(u64::MAX >> 1), &[1]].concat();
+    let answer_of = |partition: u64, kind: u8| {
+        [&varint(partition)[..], &[kind], &varint(own.into()), &[1, 9, 1], &varint(1 << 61)].concat()
+    };
+    for late in [
+        vote_of(0),
+        vote_of(1),
+        vote_of(120),
+        stat(liar),
+        grant_returned(own),
+        everything,
+        answer_of(1, 64),
+        answer_of(1 << 20, 65),
+        [answer_of(1, 71), vec![1]].concat(),
+        vec![1, 90, 1, 1],
+        vec![0, 83, 99],
+        vec![0, 87, 1],
+    ] {
+        let before = nodes.brokers[0].log().matches(GONE).count();
+        socket.write_all(&packet(&late)).unwrap();
+        // What is objected to ends the link at once.
+        std::thread::sleep(Duration::from_millis(150));
+        socket.write_all(&packet(&[])).unwrap();
+        let log = nodes.brokers[0].log();
+        assert_eq!(log.matches(GONE).count(), before, "{late:?}:\n{}", last_lines(&log));
+    }
+    drop(socket);
+    // Of what is promised a part comes, and then nothing.
+    for part in [5, 64 << 20] {
+        let mut socket = linked(&nodes, 0, &mut random);
+        let head = [&(200_u32 << 20).to_le_bytes()[..], &[0; 4], &[PACKET_VERSION]].concat();
+        socket.write_all(&[head, vec![0; part]].concat()[..part]).unwrap();
+        assert!(is_hung_up(&mut socket), "nobody waits for what does not come");
+    }
+    nodes.assert_well(&[0, 1], "lies");
+    // Its own clients are served, and the other node has noticed nothing.
+    client.declare(channel, &QueueDeclare { name: "own", durable: true, ..QueueDeclare::default() }).unwrap();
+    client.confirm_select(channel).unwrap();
+    client.put(channel, "own", b"after");
+    client.confirmed(channel, 1, 1);
+    let (count, longest) = pulse.end();
+    assert!(count > 100 && longest < Duration::from_secs(5), "{count} confirms, {longest:?}");
+    let grown = nodes.resident_bytes(0).saturating_sub(bytes);
+    assert!(grown < GROWN_BYTES_MAX, "{grown} bytes");
+    // The third itself comes back.
+    let mut nodes = nodes;
+    nodes.brokers[2].launch();
+    nodes.brokers[2].until_it_answers();
+    let pulse = Pulse::of(&nodes.brokers[2], "pulse");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(pulse.end().0 > 0);
 }

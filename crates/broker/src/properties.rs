@@ -21,6 +21,12 @@ fn parse(properties: &[u8]) -> Properties<'_> {
     Properties::parse(properties).expect("the machine checks the properties of every message")
 }
 
+/// Whether they are properties at all: what others do with them cannot fail then. For what another node sends;
+/// what clients send, their connection checks. Costs one pass.
+pub fn is_sound(properties: &[u8]) -> bool {
+    Properties::parse(properties).is_ok()
+}
+
 /// Whether the message has a time limit of its own. Two bytes are looked at.
 #[inline]
 pub fn has_expiration(properties: &[u8]) -> bool {

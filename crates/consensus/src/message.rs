@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Entries of an append follow each other from `index + 1`, so they carry no index, and their terms
-//! are told as the distance to the message's. Heads come before bodies so that the bodies of a
-//! message can be segments of one write.
+//! are told as the distance to the message's; none is below that of the entry before. Heads come
+//! before bodies so that the bodies of a message can be segments of one write.
 //!
 //! Invariant: what is decoded encodes to the same bytes, and nothing a peer sends reaches the
 //! library but the kinds listed in [`Kind`].
@@ -314,7 +314,7 @@ fn read_entries(cursor: &mut Cursor<'_>, raft: &mut eraftpb::Message) -> Result<
     let count = cursor.count(ENTRY_HEAD_BYTES_MIN)?;
     let mut entries = Vec::with_capacity(count);
     let mut lengths = Vec::with_capacity(count);
-    let mut index = raft.index;
+    let (mut index, mut before) = (raft.index, raft.log_term);
     for _ in 0..count {
         index = index.checked_add(1).ok_or_else(|| cursor.invalid("an index above 64 bits"))?;
         let kind = match cursor.u8()? {
@@ -322,8 +322,9 @@ fn read_entries(cursor: &mut Cursor<'_>, raft: &mut eraftpb::Message) -> Result<
             1 => EntryKind::Membership,
             _ => return Err(cursor.invalid("a kind of entry")),
         };
-        let term = raft.term.checked_sub(cursor.varint()?).filter(|term| *term > 0);
+        let term = raft.term.checked_sub(cursor.varint()?).filter(|term| *term > 0 && *term >= before);
         let term = term.ok_or_else(|| cursor.invalid("the term of an entry"))?;
+        before = term;
         let length = usize::try_from(cursor.varint()?).map_err(|_| cursor.invalid("the length of an entry"))?;
         lengths.push(length);
         entries.push(Entry { index: LogIndex(index), term: Term(term), kind, data: Bytes::new() });

@@ -11,6 +11,9 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
+/// As a count of messages from 0 on: all that a holder has, whatever their numbers. No queue numbers so many.
+pub const EVERYTHING: u64 = u64::MAX >> 1;
+
 /// When a publish may be confirmed: who has to have it, and how. Without an order, as *leader synced* and
 /// *written* each promise what the other does not: see [`Level::with`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +190,8 @@ pub enum Command {
         /// Comes back in the reply.
         request: RequestId,
     },
-    /// Settle or give back `count` messages from `first` that `holder` holds. No reply, as in AMQP. What
+    /// Settle or give back `count` messages from `first` that `holder` holds, or with [`EVERYTHING`] all of
+    /// them. No reply, as in AMQP. What
     /// is to be settled and is ready here, as its holder got it from an earlier leader or over a link
     /// that broke, is settled too; what somebody else was given meanwhile stays as it is.
     Settle {

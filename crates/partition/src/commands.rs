@@ -2,7 +2,9 @@
 //! to others before the entry that carries it is committed, except what is leader-local.
 
 use crate::closing::{Closing, HeldConfirm};
-use crate::command::{Command, Disposition, Durability, Effect, Level, Message, Publish, Reply, RequestId, Target};
+use crate::command::{
+    Command, Disposition, Durability, Effect, Level, Message, Publish, Reply, RequestId, Selective, Target,
+};
 use crate::damage::next_sound;
 use crate::early::held_bytes;
 use crate::entry::{EntryBuilder, Reason, TARGETS_MAX};
@@ -425,10 +427,14 @@ impl QueuePartition {
                 Durability::Selective { value } => {
                     selective = true;
                     level = level.with(Level::Written);
-                    let rule = target.selective.expect("a selective publish names its queue's rule");
-                    lq.sink.selective = Some(rule);
-                    if lq.sink.at_risk.saturating_add(value) > rule.cap {
+                    // Every sound node names the queue's rule; without one nothing may be at risk.
+                    let is_within =
+                        |rule: Selective| lq.sink.at_risk.checked_add(value).is_some_and(|at_risk| at_risk <= rule.cap);
+                    if !target.selective.is_some_and(is_within) {
                         level = Level::Synced;
+                    }
+                    if target.selective.is_some() {
+                        lq.sink.selective = target.selective;
                     }
                 }
             }

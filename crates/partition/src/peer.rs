@@ -28,6 +28,7 @@ pub mod forward;
 mod key_form;
 pub mod news_form;
 pub mod packet;
+pub mod speaker;
 
 use broker::QueueId;
 use bytes::Bytes;

@@ -177,7 +177,7 @@ impl<S: Sink> Queue<S> {
         let channel = consumer.key.channel;
         let reply = match self.dispatch.attach(consumer) {
             Ok(()) => Reply::Consuming,
-            Err(AttachRefused::Exclusive) => Reply::ConsumeRefused,
+            Err(AttachRefused::Exclusive | AttachRefused::Repeated) => Reply::ConsumeRefused,
         };
         let is_attached = reply == Reply::Consuming;
         effects.push(Effect::Reply { channel, request, reply });

@@ -7,8 +7,8 @@ use broker::queue::{Consumer, Counts, Rules};
 use broker::{ChannelKey, ConsumerKey, NodeLife, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use consensus::{DecodeError, LogIndex, Segments, Term};
-use partition::command::{Durability, Level, Selective};
-use partition::message::{MESSAGE_BYTES_MAX, stored_bytes};
+use partition::command::{Durability, EVERYTHING, Level, Selective};
+use partition::message::{MESSAGE_BYTES_MAX, Stamp, store, stored_bytes};
 use partition::peer::news_form::News;
 use partition::peer::packet::{self, Frame, HEAD_BYTES, Head};
 use partition::{
@@ -34,7 +34,13 @@ fn publish(message: Message) -> Publish {
 }
 
 fn message(body: Bytes) -> Message {
-    Message { exchange: text(""), routing_key: text("key"), properties: text("pp"), body }
+    Message { exchange: text(""), routing_key: text("key"), properties: Bytes::from_static(&[0, 0]), body }
+}
+
+fn stored(message: &Message) -> Bytes {
+    let mut bytes = Vec::new();
+    store(message, 0, Stamp::None, &mut bytes);
+    bytes.into()
 }
 
 fn delivery(message: Bytes) -> Delivery {
@@ -67,11 +73,11 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
     let commands = [
         (
             Command::Publish(publish(message(text("body")))),
-            "32 2,200.1,172.2, 232.7 9 0 1 5 1 0 3 2 4 k e y p p b o d y",
+            "32 2,200.1,172.2, 232.7 9 0 1 5 1 0 3 2 4 k e y 0 0 b o d y",
         ),
         (
             Command::Publish(scheduled),
-            "32 2,200.1,172.2, 232.7 0 172.2 3 5 4 6 7 6 6 172.2 6 7 7 2 1 0 3 2 0 k e y p p",
+            "32 2,200.1,172.2, 232.7 0 172.2 3 5 4 6 7 6 6 172.2 6 7 7 2 1 0 3 2 0 k e y 0 0",
         ),
         (Command::Consume { queue, consumer: attached, again: true, request }, "33 9 5 2,200.1,172.2,3 172.2 3 13"),
         (Command::Cancel { queue, consumer, request }, "34 9 5 2,200.1,172.2,3"),
@@ -83,6 +89,11 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         (
             Command::Settle { queue, holder: consumer, first: 1, count: 1, outcome: Disposition::Nack },
             "36 5 2,200.1,172.2,3 1 1 1",
+        ),
+        (
+            // All that a consumer holds that held something for too long.
+            Command::Settle { queue, holder: consumer, first: 0, count: EVERYTHING, outcome: Disposition::Nack },
+            "36 5 2,200.1,172.2,3 0 255.255.255.255.255.255.255.255.127 1",
         ),
         (
             Command::Settle { queue, holder: consumer, first: 1, count: 1, outcome: Disposition::Reject },
@@ -107,13 +118,19 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
     let effects = [
         (Effect::Confirm { channel, first: 300, count: 4 }, "64 2,200.1,172.2 172.2 4"),
         (Effect::Refuse { channel, first: 300, count: 4 }, "65 2,200.1,172.2 172.2 4"),
-        (Effect::Deliver(delivery(text("body"))), "66 5 172.2 2,200.1,172.2,3 1 2 1 7 4 b o d y"),
+        (
+            Effect::Deliver(delivery(stored(&message(text("body"))))),
+            "66 5 172.2 2,200.1,172.2,3 1 2 1 7 25 4 0 0 0 2 0 0 0 0 0 0 0 0 3 0 0 k e y 0 0 b o d y",
+        ),
         (reply(Reply::Done), "67 9 2,200.1,172.2 0"),
         (reply(Reply::Consuming), "67 9 2,200.1,172.2 1"),
         (reply(Reply::ConsumeRefused), "67 9 2,200.1,172.2 2"),
         (
-            reply(Reply::Got { delivery: Delivery { redelivered: true, ..delivery(text("b")) }, ready: 8 }),
-            "67 9 2,200.1,172.2 3 8 5 172.2 2,200.1,172.2,3 3 2 1 7 1 b",
+            reply(Reply::Got {
+                delivery: Delivery { redelivered: true, ..delivery(stored(&message(text("b")))) },
+                ready: 8,
+            }),
+            "67 9 2,200.1,172.2 3 8 5 172.2 2,200.1,172.2,3 3 2 1 7 22 1 0 0 0 2 0 0 0 0 0 0 0 0 3 0 0 k e y 0 0 b",
         ),
         (reply(Reply::Empty), "67 9 2,200.1,172.2 4"),
         (reply(Reply::Counted(300)), "67 9 2,200.1,172.2 5 172.2"),
@@ -224,10 +241,12 @@ fn a_publish_adds_about_twenty_bytes_to_its_message() {
 #[test]
 fn bodies_are_shared_and_not_copied() {
     let body = Bytes::from(vec![7; 4096]);
-    let is_body = |piece: &Bytes| piece.as_ptr() == body.as_ptr() && piece.len() == body.len();
+    let stored = stored(&message(body.clone()));
+    let is = |piece: &Bytes, whole: &Bytes| piece.as_ptr() == whole.as_ptr() && piece.len() == whole.len();
+    let is_body = |piece: &Bytes| is(piece, &body) || is(piece, &stored);
     let frames = [
         Forward::Command(Command::Publish(publish(message(body.clone())))),
-        Forward::Effect(Effect::Deliver(delivery(body.clone()))),
+        Forward::Effect(Effect::Deliver(delivery(stored.clone()))),
         Forward::Propose { token: 1, term: Term(1), change: body.clone() },
     ];
     for frame in frames {
@@ -270,16 +289,22 @@ fn a_publish_to_no_queue_or_above_the_largest_message_is_refused() {
 #[test]
 fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
     let refused = [
-        "70 128.128.128.128.16 1 1 1",     // A node of more than 32 bits.
-        "70 1 1 1 128.128.128.128.16 1",   // A consumer.
-        "70 1 1 1 1 128.128.128.128.16",   // A count of grants.
-        "71 1 1 1 1 1 128.128.128.128.16", // A term of more than 32 bits.
-        "84 129.0",                        // A number with an idle byte.
-        "35 9 5 2 2 2 2",                  // A second flag of a get.
-        "36 5 2 2 2 2 1 1 4",              // A fifth outcome.
-        "32 2 2 2 1 0 0 1 5 11 0 0 0 0",   // A sixth rule.
-        "32 2 2 2 1 0 0 1 5 9 0 0 0 0",    // A bit beside the rules.
-        "67 9 2 2 2 11",                   // An eleventh answer.
+        "70 128.128.128.128.16 1 1 1",                         // A node of more than 32 bits.
+        "70 1 1 1 128.128.128.128.16 1",                       // A consumer.
+        "70 1 1 1 1 128.128.128.128.16",                       // A count of grants.
+        "71 1 1 1 1 1 128.128.128.128.16",                     // A term of more than 32 bits.
+        "84 129.0",                                            // A number with an idle byte.
+        "36 5 2 2 2 2 128.128.128.128.128.128.128.128.64 1 0", // A sequence number whose sums have no room.
+        "46 5 2 2 2 2 1 128.128.128.128.128.128.128.128.64",   // As many messages.
+        "64 2 2 2 128.128.128.128.128.128.128.128.64 1",
+        "32 2 2 2 1 0 0 2 5 0 5 1 0 0 2 0 0 0", // The same queue twice.
+        "32 2 2 2 1 0 0 1 5 0 0 0 2 0 1 0",     // Properties that end early.
+        "66 5 1 2 2 2 3 0 0 0 1 4 b o d y",     // A delivery of what is no message.
+        "35 9 5 2 2 2 2",                       // A second flag of a get.
+        "36 5 2 2 2 2 1 1 4",                   // A fifth outcome.
+        "32 2 2 2 1 0 0 1 5 11 0 0 0 0",        // A sixth rule.
+        "32 2 2 2 1 0 0 1 5 9 0 0 0 0",         // A bit beside the rules.
+        "67 9 2 2 2 11",                        // An eleventh answer.
         "11",
         "31",
         "48",
@@ -345,6 +370,11 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0..300_u64, any::<u64>(), Just(u64::MAX)]
 }
 
+/// The number of a message or a publish, or how many of them.
+fn seq() -> impl Strategy<Value = u64> {
+    prop_oneof![0..300_u64, 0..1_u64 << 62, Just((1_u64 << 62) - 1)]
+}
+
 fn number_u32() -> impl Strategy<Value = u32> {
     prop_oneof![0..300_u32, any::<u32>(), Just(u32::MAX)]
 }
@@ -394,10 +424,19 @@ fn target() -> impl Strategy<Value = Target> {
     })
 }
 
+fn properties() -> impl Strategy<Value = Bytes> {
+    // None, and a priority.
+    prop::sample::select(vec![Bytes::from_static(&[0, 0]), Bytes::from_static(&[8, 0, 7])])
+}
+
 fn any_publish() -> impl Strategy<Value = Command> {
-    let targets = prop::collection::vec(target(), 1..5);
-    let message = (short(), short(), bytes(), bytes());
-    (channel(), number(), number_u32(), targets, number(), message).prop_map(
+    let once = |targets: &Vec<Target>| {
+        let queues: std::collections::BTreeSet<QueueId> = targets.iter().map(|target| target.queue).collect();
+        queues.len() == targets.len()
+    };
+    let targets = prop::collection::vec(target(), 1..5).prop_filter("each queue once", once);
+    let message = (short(), short(), properties(), bytes());
+    (channel(), seq(), number_u32(), targets, number(), message).prop_map(
         |(channel, publish_seq, term, targets, delay_ms, message)| {
             let (exchange, routing_key, properties, body) = message;
             let message = Message { exchange, routing_key, properties, body };
@@ -438,9 +477,9 @@ fn command() -> impl Strategy<Value = Command> {
             no_ack,
             request
         }),
-        (queue(), consumer(), number(), number(), outcome).prop_map(|(queue, holder, first, count, outcome)| {
-            Command::Settle { queue, holder, first, count, outcome }
-        }),
+        (queue(), consumer(), seq(), prop_oneof![4 => seq(), 1 => Just(EVERYTHING)], outcome).prop_map(
+            |(queue, holder, first, count, outcome)| Command::Settle { queue, holder, first, count, outcome }
+        ),
         channel().prop_map(|channel| Command::Detach { channel }),
         (queue(), channel(), request()).prop_map(|(queue, channel, request)| Command::Purge {
             queue,
@@ -458,7 +497,7 @@ fn command() -> impl Strategy<Value = Command> {
             }
         ),
         queue().prop_map(|queue| Command::Reopen { queue }),
-        (queue(), number(), any::<bool>()).prop_map(|(queue, seq, is_safe)| Command::DeadLetterAnswered {
+        (queue(), seq(), any::<bool>()).prop_map(|(queue, seq, is_safe)| Command::DeadLetterAnswered {
             queue,
             seq,
             is_safe
@@ -475,7 +514,7 @@ fn command() -> impl Strategy<Value = Command> {
         }),
         (channel(), request()).prop_map(|(channel, request)| Command::Sync { channel, request }),
         (channel(), request()).prop_map(|(channel, request)| Command::Mark { channel, request }),
-        (queue(), consumer(), number(), number()).prop_map(|(queue, consumer, first, count)| Command::Hold {
+        (queue(), consumer(), seq(), seq()).prop_map(|(queue, consumer, first, count)| Command::Hold {
             queue,
             consumer,
             first,
@@ -485,8 +524,9 @@ fn command() -> impl Strategy<Value = Command> {
 }
 
 fn any_delivery() -> impl Strategy<Value = Delivery> {
-    (consumer(), queue(), (number(), number()), any::<[bool; 2]>(), (number_u32(), number_u32()), bytes()).prop_map(
-        |(consumer, queue, (seq, term), [needs_ack, redelivered], (acquired, delivery), message)| {
+    (consumer(), queue(), (seq(), number()), any::<[bool; 2]>(), (number_u32(), number_u32()), bytes()).prop_map(
+        |(consumer, queue, (seq, term), [needs_ack, redelivered], (acquired, delivery), body)| {
+            let message = stored(&message(body));
             let counts = Counts { acquired, delivery };
             Delivery { consumer, queue, seq, needs_ack, redelivered, counts, term, message }
         },
@@ -518,9 +558,9 @@ fn reply() -> impl Strategy<Value = Reply> {
 
 fn effect() -> impl Strategy<Value = Effect> {
     prop_oneof![
-        (channel(), number(), number()).prop_map(|(channel, first, count)| Effect::Confirm { channel, first, count }),
-        (channel(), number(), number()).prop_map(|(channel, first, count)| Effect::Refuse { channel, first, count }),
-        (channel(), number(), number(), number_u32()).prop_map(|(channel, first, count, term)| Effect::Returned {
+        (channel(), seq(), seq()).prop_map(|(channel, first, count)| Effect::Confirm { channel, first, count }),
+        (channel(), seq(), seq()).prop_map(|(channel, first, count)| Effect::Refuse { channel, first, count }),
+        (channel(), seq(), seq(), number_u32()).prop_map(|(channel, first, count, term)| Effect::Returned {
             channel,
             first,
             count,

@@ -10,6 +10,7 @@ use super::channel::{RequestKind, State};
 use super::{Client, Cx, Host, NEVER, Session};
 use amqp::{ChannelError, ChannelId, MethodId, Millis, ReplyCode};
 use broker::ConsumerKey;
+use partition::command::EVERYTHING;
 use partition::{Command, Disposition};
 use std::collections::VecDeque;
 
@@ -104,7 +105,7 @@ impl Session {
         let request = RequestKind::Replaced(number.into()).id();
         cx.host.push(partition, Command::Cancel { queue, consumer: key, request });
         // Everything that it holds, whatever the numbers; what the client acks later is not passed on.
-        let all = Command::Settle { queue, holder: key, first: 0, count: u64::MAX >> 1, outcome: Disposition::Nack };
+        let all = Command::Settle { queue, holder: key, first: 0, count: EVERYTHING, outcome: Disposition::Nack };
         cx.host.push(partition, all);
         cx.client.cancel_notify(id, &tag);
     }

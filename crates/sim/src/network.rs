@@ -13,7 +13,8 @@ use bytes::Bytes;
 use consensus::NodeId;
 use partition::PeerFrame;
 use partition::peer::forward::Forward;
-use partition::peer::packet::{self, Frame, HEAD_BYTES, Head, PacketError};
+use partition::peer::packet::{self, FRAMES_MAX, Frame, HEAD_BYTES, Head, PacketError};
+use partition::peer::speaker;
 use std::collections::BTreeSet;
 
 /// How bad it is.
@@ -137,16 +138,36 @@ pub(crate) fn assert_damage_is_found(packet: &Bytes) {
 
 /// What shards of a node send to another, as bytes.
 pub(crate) fn pack_forwards(frames: &[(PartitionId, Forward)]) -> Bytes {
-    packet::encode(frames.iter().map(|(partition, frame)| (*partition, frame))).concat().into()
+    let packets = frames.chunks(FRAMES_MAX).flat_map(|some| packet::encode(some.iter().map(|(p, frame)| (*p, frame))));
+    packets.collect::<Vec<_>>().concat().into()
 }
 
-/// What is in such a packet.
-pub(crate) fn open_forwards(packet: &Bytes) -> Vec<(PartitionId, Forward)> {
-    let head = packet.first_chunk::<HEAD_BYTES>().and_then(|head| Head::parse(head).ok()).expect("a whole head");
-    let frames = packet::decode(&head, packet.slice(HEAD_BYTES..)).expect("it arrived as it was sent");
-    let forward = |(partition, frame)| match frame {
-        Frame::Forward(frame) => (partition, frame),
-        Frame::Group(frame) => unreachable!("they go as they like: {frame:?}"),
-    };
-    frames.into_iter().map(forward).collect()
+/// What is in such packets, which came from one node to another.
+pub(crate) fn open_forwards(packets: &Bytes, ends: (NodeId, NodeId)) -> Vec<(PartitionId, Forward)> {
+    let (mut rest, mut forwards) = (packets.clone(), Vec::new());
+    while !rest.is_empty() {
+        let head = rest.split_to(HEAD_BYTES);
+        let head = head.first_chunk().and_then(|head| Head::parse(head).ok()).expect("a whole head");
+        let body = rest.split_to(head.length());
+        let frames = packet::decode(&head, body).expect("it arrived as it was sent");
+        frames.iter().for_each(|(partition, frame)| assert_believed(*partition, frame, ends));
+        forwards.extend(frames.into_iter().map(|(partition, frame)| match frame {
+            Frame::Forward(frame) => (partition, frame),
+            Frame::Group(frame) => unreachable!("they go as they like: {frame:?}"),
+        }));
+    }
+    forwards
+}
+
+/// What came from one node to another.
+pub(crate) fn arrived(packet: Bytes, ends: (NodeId, NodeId)) -> Vec<(PartitionId, PeerFrame)> {
+    let frames = open(packet).expect("it arrived as it was sent");
+    frames.iter().for_each(|(partition, frame)| assert_believed(*partition, &Frame::Group(frame.clone()), ends));
+    frames
+}
+
+/// No sound node says what would end its link.
+fn assert_believed(partition: PartitionId, frame: &Frame, ends: (NodeId, NodeId)) {
+    let objection = speaker::objection(partition, frame, ends);
+    assert_eq!(objection, None, "from {} to {}, of {partition:?}: {frame:?}", ends.0, ends.1);
 }

@@ -436,7 +436,7 @@ impl Sessions {
             }
             Event::Packet { from, to, packet, .. } => {
                 let mut out = StepOutput::default();
-                for (partition, frame) in network::open(packet).expect("it arrived as it was sent") {
+                for (partition, frame) in network::arrived(packet, (from, self.nodes[to].id)) {
                     self.nodes[to].receive(from, partition, frame, &mut out);
                 }
                 self.settle(to, out);

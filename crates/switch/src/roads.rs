@@ -338,7 +338,7 @@ impl Roads {
         (channel, request): (ChannelKey, RequestId),
     ) -> bool {
         let Some(road) = self.road(node) else { return false };
-        road.unanswered.note_request(partition, channel, request);
+        road.unanswered.note_deletion(partition, channel, request);
         road.out.push((partition, Forward::Delete { queue, if_unused, if_empty, channel, request }));
         self.has_frames = true;
         true
@@ -484,7 +484,7 @@ impl Road {
     }
 
     /// An effect came from the other node; false if nobody waits for it any more.
-    pub(crate) fn answered(&mut self, partition: PartitionId, effect: &Effect) -> bool {
+    pub(crate) fn answered(&mut self, partition: PartitionId, effect: &mut Effect) -> bool {
         self.unanswered.answered(partition, effect)
     }
 

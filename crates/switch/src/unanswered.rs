@@ -2,7 +2,8 @@
 //! heard of yet.
 //!
 //! Invariant: whatever left for the other node is answered once: by that node, or here, when the
-//! link to it is gone. An answer that comes twice is passed on once.
+//! link to it is gone. An answer that comes twice is passed on once, and one that does not fit its
+//! question not at all: who asked hears that nobody answers.
 
 use broker::queue::SeqRanges;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
@@ -32,6 +33,40 @@ struct Request {
     id: RequestId,
     /// The consumer that begins or ends with it.
     consumer: Option<(u32, bool)>,
+    asks: Asks,
+}
+
+impl Request {
+    fn of(id: RequestId, asks: Asks) -> Request {
+        Request { id, consumer: None, asks }
+    }
+}
+
+/// What is asked, as far as answers to it differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asks {
+    Consume,
+    Get,
+    Purge,
+    Stat,
+    Delete,
+    /// Only whether it is done.
+    Other,
+}
+
+impl Asks {
+    /// Whether a reply answers it. All may be told that nobody knows, or that the queue went.
+    fn fits(self, reply: &Reply) -> bool {
+        match reply {
+            Reply::NotLeader | Reply::Unavailable | Reply::Gone => true,
+            Reply::Consuming | Reply::ConsumeRefused => self == Asks::Consume,
+            Reply::Got { .. } | Reply::Empty => self == Asks::Get,
+            Reply::Counted(_) => matches!(self, Asks::Purge | Asks::Delete),
+            Reply::Stat { .. } => self == Asks::Stat,
+            Reply::DeleteRefused { .. } => self == Asks::Delete,
+            Reply::Done => self == Asks::Other,
+        }
+    }
 }
 
 impl OfChannel {
@@ -69,17 +104,19 @@ impl Unanswered {
                 let of = self.channels.entry(channel).or_default();
                 of.consumers.retain(|(known, ..)| *known != number);
                 of.consumers.push((number, partition, *queue));
-                (channel, Request { id: *request, consumer: Some((number, true)) })
+                (channel, Request { id: *request, consumer: Some((number, true)), asks: Asks::Consume })
             }
             Command::Cancel { consumer, request, .. } => {
-                (consumer.channel, Request { id: *request, consumer: Some((consumer.number, false)) })
+                let consumer_ends = Some((consumer.number, false));
+                (consumer.channel, Request { id: *request, consumer: consumer_ends, asks: Asks::Other })
             }
-            Command::Get { channel, request, .. }
-            | Command::Purge { channel, request, .. }
-            | Command::Stat { channel, request, .. }
-            | Command::Close { channel, request, .. }
-            | Command::Mark { channel, request }
-            | Command::Sync { channel, request } => (*channel, Request { id: *request, consumer: None }),
+            Command::Get { channel, request, .. } => (*channel, Request::of(*request, Asks::Get)),
+            Command::Purge { channel, request, .. } => (*channel, Request::of(*request, Asks::Purge)),
+            Command::Stat { channel, request, .. } => (*channel, Request::of(*request, Asks::Stat)),
+            Command::Close { channel, request, .. } => (*channel, Request::of(*request, Asks::Delete)),
+            Command::Mark { channel, request } | Command::Sync { channel, request } => {
+                (*channel, Request::of(*request, Asks::Other))
+            }
             Command::Settle { .. }
             | Command::Hold { .. }
             | Command::Configure { .. }
@@ -96,20 +133,23 @@ impl Unanswered {
         of.requests.push(request);
     }
 
-    /// Something else is asked of a partition of the other node.
-    pub(crate) fn note_request(&mut self, partition: PartitionId, channel: ChannelKey, request: RequestId) {
+    /// A deletion is asked of a partition of the other node.
+    pub(crate) fn note_deletion(&mut self, partition: PartitionId, channel: ChannelKey, request: RequestId) {
         let of = self.channels.entry(channel).or_default();
         let _ = of.publishes(partition);
-        of.requests.push(Request { id: request, consumer: None });
+        of.requests.push(Request::of(request, Asks::Delete));
     }
 
-    /// An effect came from the other node; false if nobody waits for it any more.
-    pub(crate) fn answered(&mut self, partition: PartitionId, effect: &Effect) -> bool {
+    /// An effect came from the other node; false if nobody waits for it any more. A reply that does not
+    /// answer what was asked is made one that does.
+    pub(crate) fn answered(&mut self, partition: PartitionId, effect: &mut Effect) -> bool {
         match effect {
             // It is known elsewhere what waits for it.
             Effect::Confirm { .. } | Effect::Refuse { .. } | Effect::Returned { .. } if !partition.is_in_memory() => {
                 true
             }
+            // No other node comes to lead these: nothing is ever given back.
+            Effect::Returned { .. } => false,
             Effect::Confirm { channel, first, count } | Effect::Refuse { channel, first, count } => {
                 let Some(of) = self.channels.get_mut(channel) else { return false };
                 of.publishes(partition).remove_range(*first, *count) == *count
@@ -117,7 +157,12 @@ impl Unanswered {
             Effect::Reply { channel, request, reply } => {
                 let Some(of) = self.channels.get_mut(channel) else { return false };
                 let Some(at) = of.requests.iter().position(|known| known.id == *request) else { return false };
-                let ended = match (of.requests.swap_remove(at).consumer, reply) {
+                let asked = of.requests.swap_remove(at);
+                if !asked.asks.fits(reply) {
+                    *reply = Reply::Unavailable;
+                    tracing::warn!(partition = partition.0, asked = ?asked.asks, "another node's answer does not fit");
+                }
+                let ended = match (asked.consumer, &*reply) {
                     (Some((number, true)), reply) if *reply != Reply::Consuming => Some(number),
                     (Some((number, false)), _) => Some(number),
                     _ => None,
@@ -216,13 +261,54 @@ mod tests {
         unanswered.note(P, &publish(2, 0));
         unanswered.note(P, &Command::Stat { queue: QueueId(1), channel: channel(1), request: RequestId(9) });
         unanswered.note(P, &Command::Stat { queue: QueueId(1), channel: channel(1), request: RequestId(10) });
-        assert!(unanswered.answered(P, &Effect::Confirm { channel: channel(1), first: 1, count: 2 }));
-        assert!(!unanswered.answered(P, &Effect::Confirm { channel: channel(1), first: 1, count: 2 }), "a second time");
+        let mut confirm = Effect::Confirm { channel: channel(1), first: 1, count: 2 };
+        assert!(unanswered.answered(P, &mut confirm));
+        assert!(!unanswered.answered(P, &mut confirm), "a second time");
+        let mut returned = Effect::Returned { channel: channel(1), first: 3, count: 1 << 61, term: 1 };
+        assert!(!unanswered.answered(P, &mut returned), "nobody else leads what is in memory");
         let reply = |request, reply| Effect::Reply { channel: channel(1), request: RequestId(request), reply };
-        assert!(unanswered.answered(P, &reply(9, Reply::Done)));
-        assert!(!unanswered.answered(P, &reply(9, Reply::Done)), "a second time");
+        let stat = Reply::Stat { ready: 1, unacked: 0, consumers: 0 };
+        assert!(unanswered.answered(P, &mut reply(9, stat.clone())));
+        assert!(!unanswered.answered(P, &mut reply(9, stat)), "a second time");
         let told = unanswered.give_up();
         assert_eq!(told, [Effect::Refuse { channel: channel(1), first: 3, count: 3 }, reply(10, Reply::NotLeader)]);
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_its_question_is_that_nobody_answers() {
+        let (channel, queue, request) = (channel(1), QueueId(1), RequestId(9));
+        let key = ConsumerKey { channel, number: 3 };
+        let consumer = Consumer { key, prefetch: 2, no_ack: false, exclusive: false, priority: 0, granted_only: false };
+        let (if_unused, if_empty) = (true, true);
+        let questions = [
+            (Command::Get { queue, channel, no_ack: true, request }, Reply::Empty),
+            (Command::Purge { queue, channel, request }, Reply::Counted(1)),
+            (Command::Stat { queue, channel, request }, Reply::Stat { ready: 1, unacked: 0, consumers: 0 }),
+            (Command::Consume { queue, consumer, again: false, request }, Reply::Consuming),
+            (Command::Cancel { queue, consumer: key, request }, Reply::Done),
+            (Command::Close { queue, if_unused, if_empty, channel, request }, Reply::DeleteRefused { in_use: true }),
+        ];
+        let heard = |question: &Command, reply: &Reply| {
+            let mut unanswered = Unanswered::default();
+            unanswered.note(P, question);
+            let mut effect = Effect::Reply { channel, request, reply: reply.clone() };
+            assert!(unanswered.answered(P, &mut effect), "it is answered once, whatever the answer");
+            let Effect::Reply { reply, .. } = effect else { panic!("{effect:?}") };
+            // Only a consumer that is attached hears more.
+            assert_eq!(unanswered.give_up().len(), usize::from(reply == Reply::Consuming), "{question:?} {reply:?}");
+            reply
+        };
+        for (at, (question, _)) in questions.iter().enumerate() {
+            for (other, (_, reply)) in questions.iter().enumerate() {
+                // A deletion is answered by a count, too.
+                let is_count = matches!((question, reply), (Command::Close { .. }, Reply::Counted(_)));
+                let expected = if at == other || is_count { reply } else { &Reply::Unavailable };
+                assert_eq!(heard(question, reply), *expected, "{question:?} {reply:?}");
+            }
+            for reply in [Reply::Gone, Reply::NotLeader, Reply::Unavailable] {
+                assert_eq!(heard(question, &reply), reply, "{question:?}");
+            }
+        }
     }
 
     #[test]
@@ -239,12 +325,12 @@ mod tests {
             term: 1,
             message: bytes::Bytes::new(),
         });
-        assert!(!unanswered.answered(P, &delivery), "nobody asked for it over this link");
+        assert!(!unanswered.answered(P, &mut delivery.clone()), "nobody asked for it over this link");
         let consumer = Consumer { key, prefetch: 2, no_ack: false, exclusive: false, priority: 0, granted_only: false };
         unanswered.note(P, &Command::Consume { queue: QueueId(1), consumer, again: false, request: RequestId(4) });
-        assert!(!unanswered.answered(P, &delivery), "it is of the attachment before");
+        assert!(!unanswered.answered(P, &mut delivery.clone()), "it is of the attachment before");
         let reply = Effect::Reply { channel: channel(1), request: RequestId(4), reply: Reply::Consuming };
-        assert!(unanswered.answered(P, &reply) && unanswered.answered(P, &delivery));
+        assert!(unanswered.answered(P, &mut reply.clone()) && unanswered.answered(P, &mut delivery.clone()));
     }
 
     #[test]

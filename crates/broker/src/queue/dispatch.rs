@@ -58,6 +58,8 @@ pub struct Head {
 pub enum AttachRefused {
     /// Another consumer is exclusive, or this one wants to be and is not alone.
     Exclusive,
+    /// It is attached already.
+    Repeated,
 }
 
 /// The dispatcher of one queue.
@@ -222,6 +224,10 @@ impl Dispatch {
             return Err(AttachRefused::Exclusive);
         }
         let key = consumer.key;
+        // A sound node uses each key once.
+        if self.attached.contains_key(&key) {
+            return Err(AttachRefused::Repeated);
+        }
         let mut attached = Attached::new(consumer);
         attached.waits = self.single.is_some();
         if let Some(single) = &mut self.single {
@@ -229,8 +235,7 @@ impl Dispatch {
         }
         self.tally.enter(&attached);
         self.keys.insert(key);
-        let before = self.attached.insert(key, attached);
-        assert!(before.is_none(), "a consumer key is used once");
+        self.attached.insert(key, attached);
         match self.single {
             Some(_) => self.choose_active(),
             None => self.refresh(key),
@@ -443,7 +448,8 @@ impl Dispatch {
         }
         let active_holds = self.active_holds();
         let mut has_own = false;
-        for seq in first..first.saturating_add(count) {
+        let past = first.saturating_add(count);
+        for seq in first..past.min(self.end) {
             let is_own = self.take_ready(seq, levels, &next_live);
             let attached = self.attached.get_mut(&key).expect("seen above");
             match is_own {
@@ -454,6 +460,11 @@ impl Dispatch {
                 }
                 false => attached.foreign.insert(seq),
             }
+        }
+        // What this queue never had is not looked for one by one.
+        if let Some(beyond) = past.checked_sub(first.max(self.end)).filter(|beyond| *beyond > 0) {
+            let attached = self.attached.get_mut(&key).expect("seen above");
+            attached.foreign.insert_range(first.max(self.end), beyond);
         }
         self.refresh(key);
         if has_own && !active_holds {
@@ -625,7 +636,7 @@ impl Dispatch {
     /// none to give now.
     pub fn grant(&mut self, key: ConsumerKey, count: u32) -> bool {
         let Some(attached) = self.attached.get_mut(&key) else { return false };
-        attached.granted += count;
+        attached.granted = attached.granted.saturating_add(count);
         attached.asked &= count == 0;
         attached.refused = count == 0;
         place(attached, &mut self.tally, &mut self.ring);

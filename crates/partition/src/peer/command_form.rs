@@ -26,16 +26,21 @@
 //! node tells itself. A priority is
 //! written with its sign as the lowest bit, so that small ones are short.
 //!
-//! Invariant: a command that is read is one that a leader takes without a panic: it has a target,
-//! and its message is within the limits.
+//! Invariant: a command that is read is one that a leader takes without a panic: it has a target, each queue once,
+//! and its message is within the limits and has properties that can be read.
 
-use super::key_form::{channel, consumer, flags, number_u32, put_channel, put_consumer, put_flags, queue};
+use super::key_form::{
+    channel, consumer, flags, number_u32, put_channel, put_consumer, put_flags, queue, seq, settled,
+};
 use super::{body, put};
 use crate::command::{Command, Disposition, Durability, Level, Message, Publish, RequestId, Selective, Target};
 use crate::message::{MESSAGE_BYTES_MAX, stored_bytes};
 use broker::queue::Consumer;
 use consensus::{Cursor, DecodeError, Segments};
+use smallvec::SmallVec;
 
+/// So many are compared with each other.
+const FEW_TARGETS: usize = 8;
 /// Least bytes of a target: its queue and its rule.
 const TARGET_BYTES_MIN: usize = 2;
 
@@ -161,7 +166,7 @@ pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<Command>,
         }
         36 => {
             let (queue, holder) = (queue(cursor)?, consumer(cursor)?);
-            let (first, count) = (cursor.varint()?, cursor.varint()?);
+            let (first, count) = (seq(cursor)?, settled(cursor)?);
             Command::Settle { queue, holder, first, count, outcome: disposition(cursor)? }
         }
         37 => Command::Detach { channel: channel(cursor)? },
@@ -174,7 +179,7 @@ pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<Command>,
         }
         41 => Command::Reopen { queue: queue(cursor)? },
         42 => {
-            let (queue, seq) = (queue(cursor)?, cursor.varint()?);
+            let (queue, seq) = (queue(cursor)?, seq(cursor)?);
             let [is_safe] = flags(cursor)?;
             Command::DeadLetterAnswered { queue, seq, is_safe }
         }
@@ -187,7 +192,7 @@ pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<Command>,
         45 => Command::Sync { request: request(cursor)?, channel: channel(cursor)? },
         46 => {
             let (queue, consumer) = (queue(cursor)?, consumer(cursor)?);
-            Command::Hold { queue, consumer, first: cursor.varint()?, count: cursor.varint()? }
+            Command::Hold { queue, consumer, first: seq(cursor)?, count: seq(cursor)? }
         }
         47 => Command::Mark { request: request(cursor)?, channel: channel(cursor)? },
         _ => return Ok(None),
@@ -214,13 +219,26 @@ fn put_publish(out: &mut Segments, publish: &Publish) {
 
 fn publish(cursor: &mut Cursor<'_>) -> Result<Publish, DecodeError> {
     let channel = channel(cursor)?;
-    let (publish_seq, term, delay_ms) = (cursor.varint()?, number_u32(cursor)?, cursor.varint()?);
+    let (publish_seq, term, delay_ms) = (seq(cursor)?, number_u32(cursor)?, cursor.varint()?);
     let count = cursor.count(TARGET_BYTES_MIN)?;
     if count == 0 {
         return Err(cursor.invalid("a publish to no queue"));
     }
-    let targets = (0..count).map(|_| target(cursor)).collect::<Result<_, _>>()?;
+    let targets: SmallVec<_> = (0..count).map(|_| target(cursor)).collect::<Result<_, _>>()?;
+    if is_named_twice(&targets) {
+        return Err(cursor.invalid("a queue that is named twice"));
+    }
     Ok(Publish { channel, publish_seq, term, targets, delay_ms, message: message(cursor)? })
+}
+
+/// Whether a queue is among the targets twice. Most publishes have one or a few.
+fn is_named_twice(targets: &[Target]) -> bool {
+    if targets.len() <= FEW_TARGETS {
+        return (1..targets.len()).any(|at| targets[..at].iter().any(|before| before.queue == targets[at].queue));
+    }
+    let mut queues: Vec<_> = targets.iter().map(|target| target.queue).collect();
+    queues.sort_unstable();
+    queues.windows(2).any(|two| two[0] == two[1])
 }
 
 fn message(cursor: &mut Cursor<'_>) -> Result<Message, DecodeError> {
@@ -234,6 +252,9 @@ fn message(cursor: &mut Cursor<'_>) -> Result<Message, DecodeError> {
     };
     if stored_bytes(&message) > MESSAGE_BYTES_MAX {
         return Err(cursor.invalid("a message above the largest"));
+    }
+    if !broker::properties::is_sound(&message.properties) {
+        return Err(cursor.invalid("the properties of a message"));
     }
     Ok(message)
 }

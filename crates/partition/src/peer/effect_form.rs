@@ -19,11 +19,15 @@
 //! ```
 //!
 //! Effects without a channel have no form: the leader's own node acts on them.
+//!
+//! Invariant: a message that is read is whole and has properties that can be read, as its session expects.
 
 use super::command_form::request;
-use super::key_form::{channel, consumer, flags, number_u32, put_channel, put_consumer, put_flags, queue};
+use super::key_form::{channel, consumer, flags, number_u32, put_channel, put_consumer, put_flags, queue, seq};
 use super::{put, sized};
 use crate::command::{Delivery, Effect, Reply};
+use crate::message::MessageView;
+use broker::properties::is_sound;
 use broker::queue::Counts;
 use consensus::{Cursor, DecodeError, Segments};
 
@@ -88,8 +92,8 @@ pub(super) fn encode(effect: &Effect, out: &mut Segments) {
 /// Reads what is behind a kind; `None` is the kind of no effect.
 pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<Effect>, DecodeError> {
     Ok(Some(match kind {
-        64 => Effect::Confirm { channel: channel(cursor)?, first: cursor.varint()?, count: cursor.varint()? },
-        65 => Effect::Refuse { channel: channel(cursor)?, first: cursor.varint()?, count: cursor.varint()? },
+        64 => Effect::Confirm { channel: channel(cursor)?, first: seq(cursor)?, count: seq(cursor)? },
+        65 => Effect::Refuse { channel: channel(cursor)?, first: seq(cursor)?, count: seq(cursor)? },
         66 => Effect::Deliver(delivery(cursor)?),
         67 => Effect::Reply { request: request(cursor)?, channel: channel(cursor)?, reply: reply(cursor)? },
         68 => Effect::Cancelled { queue: queue(cursor)?, consumer: consumer(cursor)? },
@@ -97,8 +101,8 @@ pub(super) fn read(kind: u8, cursor: &mut Cursor<'_>) -> Result<Option<Effect>, 
         70 => Effect::GrantReturned { consumer: consumer(cursor)?, count: number_u32(cursor)? },
         71 => Effect::Returned {
             channel: channel(cursor)?,
-            first: cursor.varint()?,
-            count: cursor.varint()?,
+            first: seq(cursor)?,
+            count: seq(cursor)?,
             term: number_u32(cursor)?,
         },
         _ => return Ok(None),
@@ -162,9 +166,13 @@ fn put_delivery(out: &mut Segments, delivery: &Delivery) {
 }
 
 fn delivery(cursor: &mut Cursor<'_>) -> Result<Delivery, DecodeError> {
-    let (queue, seq, consumer) = (queue(cursor)?, cursor.varint()?, consumer(cursor)?);
+    let (queue, seq, consumer) = (queue(cursor)?, seq(cursor)?, consumer(cursor)?);
     let [needs_ack, redelivered] = flags(cursor)?;
     let counts = Counts { acquired: number_u32(cursor)?, delivery: number_u32(cursor)? };
-    let term = cursor.varint()?;
-    Ok(Delivery { consumer, queue, seq, needs_ack, redelivered, counts, term, message: sized(cursor)? })
+    let (term, message) = (cursor.varint()?, sized(cursor)?);
+    let is_whole = |view: MessageView<'_>| view.len() == message.len() && is_sound(view.properties());
+    if !MessageView::parse(&message).is_some_and(is_whole) {
+        return Err(cursor.invalid("a message as stored"));
+    }
+    Ok(Delivery { consumer, queue, seq, needs_ack, redelivered, counts, term, message })
 }

@@ -8,10 +8,15 @@
 //! ```
 //!
 //! Invariant: each value has one form; a number that is too large for its field and a flag that
-//! nobody knows are refused.
+//! nobody knows are refused. No message and no publish has a number from [`SEQ_MAX`] on, so that sums of a
+//! few of them stay within 64 bits.
 
+use crate::command::EVERYTHING;
 use broker::{ChannelKey, ConsumerKey, NodeLife, QueueId};
 use consensus::{Cursor, DecodeError, Segments};
+
+/// What counts messages or publishes does not get there.
+const SEQ_MAX: u64 = 1 << 62;
 
 pub(super) fn put_channel(out: &mut Segments, channel: ChannelKey) {
     let life = channel.life();
@@ -52,4 +57,16 @@ pub(super) fn flags<const COUNT: usize>(cursor: &mut Cursor<'_>) -> Result<[bool
 
 pub(super) fn number_u32(cursor: &mut Cursor<'_>) -> Result<u32, DecodeError> {
     u32::try_from(cursor.varint()?).map_err(|_| cursor.invalid("a number of more than 32 bits"))
+}
+
+/// How many messages somebody settles: what it holds may be told as [`EVERYTHING`].
+pub(super) fn settled(cursor: &mut Cursor<'_>) -> Result<u64, DecodeError> {
+    let count = cursor.varint()?;
+    (count < SEQ_MAX || count == EVERYTHING).then_some(count).ok_or_else(|| cursor.invalid("a count of messages"))
+}
+
+/// The number of a message or a publish, or how many of them.
+pub(super) fn seq(cursor: &mut Cursor<'_>) -> Result<u64, DecodeError> {
+    let number = cursor.varint()?;
+    (number < SEQ_MAX).then_some(number).ok_or_else(|| cursor.invalid("a sequence number"))
 }

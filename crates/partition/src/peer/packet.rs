@@ -2,7 +2,7 @@
 //! the nodes themselves.
 //!
 //! ```text
-//! length u32 of what follows the head, crc32c u32 of what follows this field, version u8 = 5   little-endian, 9 bytes
+//! length u32 of what follows the head, crc32c u32 of what follows this field, version u8 = 7   little-endian, 9 bytes
 //! partition varint, frame (see `peer` and `forward`; their kinds differ)                        until the length is used up
 //! ```
 //!
@@ -23,6 +23,10 @@ pub const PACKET_VERSION: u8 = 7;
 pub const HEAD_BYTES: usize = 9;
 /// Whoever fills a packet ends it once it has so many bytes.
 pub const PACKET_BYTES: usize = 256 << 10;
+/// No frame counts less towards that, however short it is.
+pub const FRAME_BYTES_MIN: usize = 64;
+/// No packet has more frames: in memory each takes several times its bytes.
+pub const FRAMES_MAX: usize = PACKET_BYTES / FRAME_BYTES_MIN;
 /// No packet is longer: a full one, and behind that the largest frame, which is one file of the
 /// log.
 pub const PACKET_BYTES_MAX: usize = PACKET_BYTES + (256 << 20);
@@ -47,6 +51,9 @@ pub enum PacketError {
     /// The bytes are not those that were sent.
     #[error("the checksum of a packet does not fit its bytes")]
     Damaged,
+    /// More of them than fit into one packet.
+    #[error("a packet of more than {FRAMES_MAX} frames")]
+    TooMany,
     /// The bytes are those that were sent, and they are no frames.
     #[error("a frame of a packet cannot be read: {0}")]
     Frame(#[from] DecodeError),
@@ -144,10 +151,11 @@ impl<'a> From<&'a Frame> for FrameRef<'a> {
 /// to [`Frame`], [`PeerFrame`] or [`Forward`]. Large bodies are shared, not copied.
 ///
 /// # Panics
-/// If they are more than 4 GiB, or one is a [`Forward`] that no node says to another one.
+/// If they are more than [`FRAMES_MAX`] or 4 GiB, or one is a [`Forward`] that no node says to another one.
 pub fn encode<'a, F: Into<FrameRef<'a>>>(frames: impl IntoIterator<Item = (PartitionId, F)>) -> Vec<Bytes> {
     let mut segments = Segments::new();
-    for (partition, frame) in frames {
+    for (count, (partition, frame)) in frames.into_iter().enumerate() {
+        assert!(count < FRAMES_MAX, "packets are ended before");
         segments.put_varint(u64::from(partition.0));
         match frame.into() {
             FrameRef::Group(frame) => frame.encode(&mut segments),
@@ -183,6 +191,9 @@ pub fn decode(head: &Head, mut body: Bytes) -> Result<Vec<(PartitionId, Frame)>,
     }
     let mut frames = Vec::new();
     while !body.is_empty() {
+        if frames.len() == FRAMES_MAX {
+            return Err(PacketError::TooMany);
+        }
         let mut cursor = Cursor::new(&body);
         let number = cursor.varint()?;
         let partition = u32::try_from(number).map_err(|_| cursor.invalid("a partition"))?;

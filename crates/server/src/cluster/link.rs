@@ -6,7 +6,8 @@
 //! task, which also writes on when the socket was full, and says something when nobody else does.
 //!
 //! Invariant: what is written leaves in the order in which it was put into the outbox, whole packets
-//! after whole packets; a packet that is not sound ends the link. A link over which nothing comes for
+//! after whole packets; a packet that is not sound ends the link, and so does what no sound node says,
+//! which builds for tests look for in what they send, too. A link over which nothing comes for
 //! [`SILENT_TICKS_MAX`] is gone: each side says something at least every [`LIFE_SIGN_EVERY`]. A side
 //! that stood still for so long that the other may have taken it for gone takes in nothing more of
 //! what came meanwhile: what it held, and what was on its way to it, may be somebody else's by now.
@@ -15,7 +16,9 @@ use super::links::Outbox;
 use super::sealed::Sealed;
 use broker::PartitionId;
 use bytes::{Buf, Bytes, BytesMut};
-use partition::peer::packet::{self, Frame, HEAD_BYTES, Head, PACKET_BYTES};
+use node::NodeId;
+use partition::peer::packet::{self, FRAME_BYTES_MIN, Frame, HEAD_BYTES, Head, PACKET_BYTES};
+use partition::peer::speaker;
 use rustls::Connection;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -46,6 +49,8 @@ pub(super) type Incoming = Vec<(PartitionId, Frame)>;
 /// The end of a link that is written to. Lives on the thread of its shard.
 pub(crate) struct LinkOut {
     outbox: Arc<Outbox>,
+    /// The other node, and this one.
+    ends: (NodeId, NodeId),
     writer: OwnedWriteHalf,
     /// Where nodes encrypt.
     sealed: Option<Sealed>,
@@ -60,18 +65,19 @@ pub(crate) struct LinkOut {
 }
 
 /// A link over a connection whose sides know each other, and the end that is read from.
-/// `session` encrypts over it, where nodes do.
+/// `session` encrypts over it, where nodes do. `ends` are the other node and this one.
 pub(super) fn link(
     stream: TcpStream,
     session: Option<Box<Connection>>,
     outbox: Arc<Outbox>,
+    ends: (NodeId, NodeId),
 ) -> (LinkOut, OwnedReadHalf) {
     let (reader, writer) = stream.into_split();
     let sealed = session.map(Sealed::new);
     let (pieces, frames) = (RefCell::default(), RefCell::default());
     let (has_spoken, has_heard) = (Cell::new(false), Cell::new(false));
     let turned = Cell::new(Instant::now());
-    (LinkOut { outbox, writer, sealed, pieces, frames, has_spoken, has_heard, turned }, reader)
+    (LinkOut { outbox, ends, writer, sealed, pieces, frames, has_spoken, has_heard, turned }, reader)
 }
 
 impl LinkOut {
@@ -131,7 +137,9 @@ impl LinkOut {
                 fits
             });
             let (packet, behind) = rest.split_at(count.count());
-            pieces.put(packet::encode(packet.iter().map(|(partition, frame)| (*partition, frame))));
+            let packet = packet::encode(packet.iter().map(|(partition, frame)| (*partition, frame)));
+            debug_assert_eq!(objection_to(&packet, self.ends), None, "this node is sound");
+            pieces.put(packet);
             rest = behind;
         }
         frames.clear();
@@ -165,7 +173,13 @@ impl LinkOut {
             let mut incoming = Vec::new();
             loop {
                 match take_packet(&mut buffer) {
-                    Ok(Some(mut frames)) => incoming.append(&mut frames),
+                    Ok(Some(mut frames)) => {
+                        let objection = |(partition, frame): &_| speaker::objection(*partition, frame, self.ends);
+                        if let Some(why) = frames.iter().find_map(objection) {
+                            return why.to_owned();
+                        }
+                        incoming.append(&mut frames);
+                    }
                     Ok(None) => break,
                     Err(why) => return why,
                 }
@@ -238,19 +252,38 @@ fn take_packet(buffer: &mut BytesMut) -> Result<Option<Incoming>, String> {
     packet::decode(&head, body).map(Some).map_err(|error| error.to_string())
 }
 
-/// About what a frame takes in a packet.
+/// Why the other node would close the link over a packet from here.
+fn objection_to(packet: &[Bytes], (other, own): (NodeId, NodeId)) -> Option<String> {
+    match take_packet(&mut BytesMut::from(&packet.concat()[..])) {
+        Ok(frames) => {
+            let object = |(partition, frame): (_, _)| speaker::objection(partition, &frame, (own, other));
+            frames.into_iter().flatten().find_map(object).map(str::to_owned)
+        }
+        Err(why) => Some(why),
+    }
+}
+
+/// About what a frame takes in a packet, and no less where it is long.
 fn weight(frame: &Frame) -> usize {
+    use partition::message::stored_bytes;
     use partition::peer::forward::Forward;
     use partition::{Command, Effect, PeerFrame};
-    match frame {
-        Frame::Group(PeerFrame::Raft(message)) => message.body_bytes() + 64,
-        Frame::Group(PeerFrame::ImagePart { bytes, .. }) => bytes.len() + 64,
-        Frame::Group(PeerFrame::MessagesPart { messages, .. }) => messages.iter().map(|(_, m)| m.len() + 16).sum(),
-        Frame::Forward(Forward::Command(Command::Publish(publish))) => publish.message.body.len() + 128,
-        Frame::Forward(Forward::Effect(Effect::Deliver(delivery))) => delivery.message.len() + 64,
-        Frame::Forward(Forward::Ask { question: bytes, .. } | Forward::Answer { part: bytes, .. }) => bytes.len() + 64,
-        _ => 64,
-    }
+    FRAME_BYTES_MIN
+        + match frame {
+            Frame::Group(PeerFrame::Raft(message)) => message.body_bytes(),
+            Frame::Group(PeerFrame::ImagePart { bytes, .. }) => bytes.len(),
+            Frame::Group(PeerFrame::MessagesPart { messages, .. }) => messages.iter().map(|(_, m)| m.len() + 16).sum(),
+            Frame::Group(PeerFrame::HaveMissing(_, messages)) => {
+                messages.iter().map(|(_, m)| m.as_ref().map_or(0, Bytes::len) + 16).sum()
+            }
+            Frame::Forward(Forward::Command(Command::Publish(publish))) => {
+                stored_bytes(&publish.message) + 16 * publish.targets.len()
+            }
+            Frame::Forward(Forward::Effect(Effect::Deliver(delivery))) => delivery.message.len(),
+            Frame::Forward(Forward::Ask { question: bytes, .. } | Forward::Answer { part: bytes, .. }) => bytes.len(),
+            Frame::Forward(Forward::Propose { change, .. }) => change.len(),
+            _ => 0,
+        }
 }
 
 /// The pieces of packets on their way out.
@@ -342,7 +375,7 @@ mod tests {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let address = listener.local_addr().expect("it is bound");
             let (here, there) = tokio::join!(TcpStream::connect(address), listener.accept());
-            let (out, reader) = link(here.expect("it connects"), None, Arc::default());
+            let (out, reader) = link(here.expect("it connects"), None, Arc::default(), (NodeId(2), NodeId(1)));
             let (mut there, _) = there.expect("it is accepted");
             let said = packet::encode([(PartitionId(0), &Frame::Forward(Forward::Ping { number: 1 }))]).concat();
             there.write_all(&said).await.expect("it is sent");

@@ -301,7 +301,8 @@ impl LinkArrival {
         tokio::task::spawn_local(async move {
             let why = match TcpStream::from_std(stream) {
                 Ok(stream) => {
-                    let (out, reader) = link::link(stream, session, outbox.clone());
+                    let ends = (NodeId(node.into()), NodeId(common.own.node.into()));
+                    let (out, reader) = link::link(stream, session, outbox.clone(), ends);
                     let out = Rc::new(out);
                     links.borrow_mut().push(out.clone());
                     let why = tokio::select! {

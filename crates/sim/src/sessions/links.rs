@@ -161,9 +161,10 @@ impl Sessions {
     pub(super) fn arrive(&mut self, from: usize, to: usize, epoch: u64, packet: &Bytes) {
         let link = self.links.between(from, to);
         let (Some(front), true) = (&self.fronts[to], link.is_up && link.epoch == epoch) else { return };
-        let from = NodeNumber(self.nodes[from].id.0 as u32);
+        let ends = (self.nodes[from].id, self.nodes[to].id);
+        let from = NodeNumber(ends.0.0 as u32);
         let mut by_shard: Vec<Frames> = front.shards.iter().map(|_| Vec::new()).collect();
-        for (partition, forward) in network::open_forwards(packet) {
+        for (partition, forward) in network::open_forwards(packet, ends) {
             if let Some(shard) = front.shard_for(partition, &forward) {
                 by_shard[shard].push((partition, forward));
             }

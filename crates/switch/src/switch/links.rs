@@ -90,8 +90,11 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     env.passes(partition, &command);
                     self.inbox.borrow_mut().push_here(partition, command);
                 }
-                Forward::Effect(effect) => {
-                    if road.answered(partition, &effect) {
+                // No node has such a partition: nobody published there.
+                Forward::Effect(Effect::Confirm { .. } | Effect::Refuse { .. } | Effect::Returned { .. })
+                    if !partition.is_in_memory() && !self.leaders.is_led_in_terms(partition) => {}
+                Forward::Effect(mut effect) => {
+                    if road.answered(partition, &mut effect) {
                         inbox.hear(partition, effect, |effect| answers.push(effect));
                     } else if let Effect::Deliver(delivery) = effect {
                         // Nobody takes it, and it is on its way no longer.

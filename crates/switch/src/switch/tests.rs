@@ -20,6 +20,8 @@ impl Outsider for NoOutsider {
 struct Stand {
     topology: RefCell<Topology>,
     mailed: RefCell<Vec<(usize, Parcel<NoOutsider>)>>,
+    /// What channels heard.
+    heard: RefCell<Vec<Effect>>,
 }
 
 impl Surroundings for Stand {
@@ -58,7 +60,10 @@ impl Surroundings for Stand {
 
     fn starve(&self, (): &(), _: ConsumerKey) {}
 
-    fn hear(&self, (): &(), _: (ChannelKey, u16), _: Effect, _: &mut dyn FnMut() -> Option<Effect>) {}
+    fn hear(&self, (): &(), _: (ChannelKey, u16), effect: Effect, more: &mut dyn FnMut() -> Option<Effect>) {
+        self.heard.borrow_mut().push(effect);
+        self.heard.borrow_mut().extend(std::iter::from_fn(more));
+    }
 
     fn hear_decided(&self, (): &(), _: (ChannelKey, u16), _: RequestId, _: Result<CommandReply, Refusal>) {}
 
@@ -89,7 +94,8 @@ const OTHER: NodeLife = NodeLife { node: 1, start: 1 };
 fn shards() -> ([Switch<(), NoOutsider>; 2], Leaders, Stand) {
     let leaders = Leaders::among_others(NodeNumber(OWN.node), P);
     let directory = Directory::new(2, &[(P, 0)]).among_others(NodeNumber(OWN.node));
-    let stand = Stand { topology: RefCell::new(Topology::new()), mailed: RefCell::default() };
+    let stand =
+        Stand { topology: RefCell::new(Topology::new()), mailed: RefCell::default(), heard: RefCell::default() };
     let shards = [0, 1].map(|index| Switch::new(OWN, index, directory.clone(), leaders.clone(), 2));
     for switch in &shards {
         switch.take(Parcel::LinkUp(LinkUp { peer: OTHER, epoch: 1 }), &stand);
@@ -135,9 +141,9 @@ fn a_delete_goes_to_another_node_from_the_shard_to_which_that_answers() {
     // The channel asks again, and hears.
     of_channel.delete_queue(deletion(channel), &stand);
     let [Forward::Delete { queue: QueueId(1), request, .. }] = sent(&of_channel)[..] else { panic!("nothing is sent") };
-    let answer = Effect::Reply { channel, request, reply: Reply::Counted(0) };
+    let mut answer = Effect::Reply { channel, request, reply: Reply::Counted(0) };
     let mut inbox = of_channel.inbox().borrow_mut();
-    assert!(inbox.roads.road(NodeNumber(OTHER.node)).expect("it is up").answered(PartitionId(0), &answer));
+    assert!(inbox.roads.road(NodeNumber(OTHER.node)).expect("it is up").answered(PartitionId(0), &mut answer));
 }
 
 #[test]
@@ -163,4 +169,23 @@ fn an_ack_waits_for_its_queue_where_a_node_has_not_heard_of_it_and_the_mark_behi
     assert!(declared.outcome.is_ok());
     at.resume_roads(&stand);
     assert_eq!(told(&at), [ack, mark]);
+}
+
+#[test]
+fn answers_to_publishes_that_nobody_made_are_not_passed_on() {
+    let ([at, _], _, stand) = shards();
+    let channel = at.open_channel((), 1);
+    let count = 1 << 61;
+    let answers = [
+        Effect::Confirm { channel, first: 1, count },
+        Effect::Refuse { channel, first: 1, count },
+        Effect::Returned { channel, first: 1, count, term: 1 },
+    ];
+    // The one that is led in terms, one that no node has, and those in the memory of either.
+    let memory = [OWN, OTHER].map(|life| PartitionId::in_memory(NodeNumber(life.node), 0));
+    for partition in [P, PartitionId(P.0 + 1), memory[0], memory[1]] {
+        let frames = answers.iter().map(|answer| (partition, Forward::Effect(answer.clone())));
+        at.take(Parcel::Forwards(NodeNumber(OTHER.node), frames.collect()), &stand);
+        assert_eq!(stand.heard.take(), [], "{partition:?}");
+    }
 }
