@@ -2,7 +2,9 @@
 //! asked.
 //!
 //! Invariants: nobody hears so by what this node believes: the leader was asked after they had asked,
-//! and heard from a majority that it still leads before it answered. One question is under way at a
+//! and heard from a majority that it still leads before it answered. What this node itself wanted decided
+//! before they asked is decided then, too: it may have been on its way to a leader that died, and the next
+//! one knows nothing of it. One question is under way at a
 //! time, for all who had asked by then; who asks meanwhile is in the next one. After [`GIVE_UP_MS`]
 //! whoever waits hears that nobody knows.
 
@@ -29,6 +31,8 @@ pub(crate) struct CatchUps {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     token: u64,
+    /// So many changes this node wanted before.
+    behind: u64,
     give_up_at: Millis,
 }
 
@@ -48,9 +52,9 @@ impl CatchUps {
         CatchUps { waiting: Vec::new(), asked: None, last: u64::from(life.start) << 32 }
     }
 
-    /// Somebody asks.
-    pub(crate) fn add(&mut self, now: Millis, token: u64) {
-        self.waiting.push(Waiting { token, give_up_at: now + GIVE_UP_MS });
+    /// Somebody asks, `behind` so many changes that this node wanted.
+    pub(crate) fn add(&mut self, now: Millis, token: u64, behind: u64) {
+        self.waiting.push(Waiting { token, behind, give_up_at: now + GIVE_UP_MS });
     }
 
     /// Asks the leader what is to be asked now. What it takes leaves with the next
@@ -72,15 +76,22 @@ impl CatchUps {
         }
     }
 
-    /// Takes the answers that came, and tells who waited for what is carried out now. True if there is
-    /// more to ask.
-    pub(crate) fn hear(&mut self, now: Millis, log: &mut LogPartition, machine: &mut impl Proposer) -> bool {
+    /// Takes the answers that came, and tells who waited for what is carried out now; of the changes that
+    /// this node wanted it is `known` of so many what became of them. True if there is more to ask.
+    pub(crate) fn hear(
+        &mut self,
+        now: Millis,
+        known: u64,
+        log: &mut LogPartition,
+        machine: &mut impl Proposer,
+    ) -> bool {
         let states = log.take_read_states();
         if let Some(asked) = &mut self.asked {
             let own = states.into_iter().filter(|state| (asked.first..=self.last).contains(&state.context));
             asked.index = asked.index.or(own.map(|state| state.index).min());
             if asked.index.is_some_and(|index| index <= log.applied()) {
-                asked.who.drain(..).for_each(|waiting| machine.caught_up(waiting.token));
+                let done = asked.who.extract_if(.., |waiting| waiting.behind <= known);
+                done.for_each(|waiting| machine.caught_up(waiting.token));
             }
             forget_late(&mut asked.who, now, machine);
         }

@@ -5,6 +5,11 @@
 //! the log has not got it: the leader said so, or a later term began and it was not in the log
 //! before; a leader takes it only in the term for which it was sent. Whoever waits hears what became
 //! of it when it is applied on this node, or, after [`GIVE_UP_MS`], that nobody knows.
+//!
+//! Changes come into the log in the order in which they were wanted. So what was wanted later waits until it
+//! is known what became of everything that an earlier leader was sent, and what was on its way over a link
+//! that broke goes first over the next one. Only a leader whose log was full for one change and not for the
+//! next, and what was given up, leave that order.
 
 use crate::Millis;
 use crate::topology_member::Proposer;
@@ -26,10 +31,12 @@ const SEEN_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Proposals {
     life: NodeLife,
-    /// Not on its way yet.
+    /// Not on its way yet, in the order in which it was wanted.
     waiting: VecDeque<Wanted>,
     /// On its way, by the number in its entry.
     sent: BTreeMap<u64, Sent>,
+    /// How many were wanted.
+    wanted: u64,
     /// Somebody was asked in vain: nobody is asked again before the next tick.
     is_held: bool,
     last: u64,
@@ -42,6 +49,8 @@ pub(crate) struct Proposals {
 
 #[derive(Debug)]
 struct Wanted {
+    /// Its place among all that were wanted, from 1.
+    place: u64,
     token: u64,
     change: Bytes,
     give_up_at: Millis,
@@ -87,6 +96,7 @@ impl Proposals {
             life,
             waiting: VecDeque::new(),
             sent: BTreeMap::new(),
+            wanted: 0,
             is_held: false,
             last: 0,
             installed: 0,
@@ -146,7 +156,7 @@ impl Proposals {
             }
             Forward::NotProposed { token } => {
                 if let Some(sent) = self.sent.remove(&token) {
-                    self.waiting.push_back(sent.wanted);
+                    self.put_back(sent.wanted);
                     self.is_held = true;
                 }
             }
@@ -154,8 +164,31 @@ impl Proposals {
         }
     }
 
-    /// Looks at what is under way: what is certainly not in the log goes out again.
-    pub(crate) fn look(&mut self, now: Millis, log: &LogPartition, machine: &mut impl Proposer) {
+    /// It is not on its way any more: back to its place.
+    fn put_back(&mut self, wanted: Wanted) {
+        let at = self.waiting.partition_point(|other| other.place < wanted.place);
+        self.waiting.insert(at, wanted);
+    }
+
+    /// How many changes were wanted so far.
+    pub(crate) fn wanted(&self) -> u64 {
+        self.wanted
+    }
+
+    /// Of so many changes that were wanted first it is known what became of them.
+    pub(crate) fn known(&self) -> u64 {
+        let unknown = self.sent.values().map(|sent| &sent.wanted).chain(self.waiting.front());
+        unknown.map(|wanted| wanted.place - 1).min().unwrap_or(self.wanted)
+    }
+
+    /// There is a new link to whoever leads: what was on its way over the one before may be lost.
+    pub(crate) fn leader_linked(&mut self) {
+        self.sent.values_mut().for_each(|sent| sent.again_at = 0);
+    }
+
+    /// Looks at what is under way: what is certainly not in the log is to go out again. True if there is
+    /// such.
+    pub(crate) fn look(&mut self, now: Millis, log: &LogPartition, machine: &mut impl Proposer) -> bool {
         let installed = log.snapshots_installed();
         if std::mem::replace(&mut self.installed, installed) != installed {
             // It may be in the snapshot or not.
@@ -165,9 +198,10 @@ impl Proposals {
         let term = log.applied_position().term;
         let is_over = |sent: &Sent| sent.term < term;
         let over: Vec<u64> = self.sent.iter().filter(|(_, sent)| is_over(sent)).map(|(number, _)| *number).collect();
+        let has_over = !over.is_empty();
         for number in over {
             let sent = self.sent.remove(&number).expect("it was listed");
-            self.waiting.push_back(sent.wanted);
+            self.put_back(sent.wanted);
         }
         self.sent.retain(|_, sent| {
             let is_late = sent.wanted.give_up_at <= now;
@@ -183,11 +217,13 @@ impl Proposals {
             }
             !is_late
         });
+        has_over
     }
 
     /// Adds a change that is wanted; with number 0 nobody waits for it.
     pub(crate) fn want(&mut self, now: Millis, token: u64, change: Bytes) {
-        self.waiting.push_back(Wanted { token, change, give_up_at: now + GIVE_UP_MS });
+        self.wanted += 1;
+        self.waiting.push_back(Wanted { place: self.wanted, token, change, give_up_at: now + GIVE_UP_MS });
     }
 
     /// Sends what waits to whoever leads, or appends it here.
@@ -206,13 +242,17 @@ impl Proposals {
         if self.is_held && !leads {
             return;
         }
-        for wanted in std::mem::take(&mut self.waiting) {
+        // An earlier leader may have it in a log that this one has, or not.
+        if self.sent.first_key_value().is_some_and(|(_, sent)| sent.term < term) {
+            return;
+        }
+        while let Some(wanted) = self.waiting.pop_front() {
             self.last += 1;
             let number = self.last;
             if leads {
                 if !log.propose_for(Origin { life: self.life.word(), token: number }, &wanted.change) {
-                    self.waiting.push_back(wanted);
-                    continue;
+                    self.waiting.push_front(wanted);
+                    break;
                 }
             } else {
                 out.push((node, Forward::Propose { token: number, term, change: wanted.change.clone() }));
@@ -221,3 +261,6 @@ impl Proposals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -178,6 +178,10 @@ impl<M: Proposer> TopologyMember<M> {
         self.heard.up(node);
         // It has to hear how far this one is.
         self.told_applied = LogIndex(0);
+        let leader = self.log.replica().group().leader();
+        if let Some(proposals) = self.proposals.as_mut().filter(|_| leader == Some(NodeId(node.0.into()))) {
+            proposals.leader_linked();
+        }
     }
 
     /// The link to a node is gone: if that leads, whoever follows it looks for another leader.
@@ -271,7 +275,7 @@ impl<M: Proposer> TopologyMember<M> {
                 waiting.forwards.clear();
                 while let Some((wish, token)) = self.machine.next_wish() {
                     match wish {
-                        Wish::CatchUp => self.catch_ups.add(now.ms, token),
+                        Wish::CatchUp => self.catch_ups.add(now.ms, token, 0),
                         Wish::Change(change) if self.log.propose(&change, token, &mut self.machine) => {}
                         Wish::Change(_) => self.machine.lost(token),
                     }
@@ -279,7 +283,7 @@ impl<M: Proposer> TopologyMember<M> {
                 loop {
                     self.catch_ups.ask(now.ms, &mut self.log);
                     self.log.flush(now.wall_ms, &mut self.machine, out);
-                    if !self.catch_ups.hear(now.ms, &mut self.log, &mut self.machine) {
+                    if !self.catch_ups.hear(now.ms, 0, &mut self.log, &mut self.machine) {
                         break;
                     }
                 }
@@ -313,18 +317,22 @@ impl<M: Proposer> TopologyMember<M> {
                 while let Some((wish, token)) = self.machine.next_wish() {
                     match wish {
                         Wish::Change(change) => proposals.want(now.ms, token, change),
-                        Wish::CatchUp => self.catch_ups.add(now.ms, token),
+                        Wish::CatchUp => self.catch_ups.add(now.ms, token, proposals.wanted()),
                     }
                 }
-                proposals.send(now.ms, &mut self.log, &mut forwards);
                 loop {
-                    self.catch_ups.ask(now.ms, &mut self.log);
-                    self.log.flush(now.wall_ms, &mut proposals.machine(&mut self.machine), out);
-                    if !self.catch_ups.hear(now.ms, &mut self.log, &mut self.machine) {
+                    proposals.send(now.ms, &mut self.log, &mut forwards);
+                    loop {
+                        self.catch_ups.ask(now.ms, &mut self.log);
+                        self.log.flush(now.wall_ms, &mut proposals.machine(&mut self.machine), out);
+                        if !self.catch_ups.hear(now.ms, proposals.known(), &mut self.log, &mut self.machine) {
+                            break;
+                        }
+                    }
+                    if !proposals.look(now.ms, &self.log, &mut self.machine) {
                         break;
                     }
                 }
-                proposals.look(now.ms, &self.log, &mut self.machine);
                 let (id, index) = (self.log.id(), self.log.applied());
                 if std::mem::replace(&mut self.told_applied, index) != index {
                     forwards.extend(self.heard.nodes().map(|node| (node, Forward::Applied { index })));
