@@ -168,6 +168,41 @@ fn a_real_export_of_version_3_13_is_taken_in() {
     node.drain();
 }
 
+/// What federation declared at the upstream side, as RabbitMQ 3.10.8 exports it; 4.3.6 leaves the exchange out, as it is
+/// internal, and exports the bindings all the same.
+#[test]
+fn what_federation_declared_is_left_out_with_its_bindings() {
+    let binding = |source: &str, destination: &str, kind: &str| {
+        serde_json::json!({ "source": source, "vhost": "/", "destination": destination, "destination_type": kind,
+            "routing_key": "a.#", "arguments": { "x-bound-from": [{ "cluster-name": "c1", "hops": 1, "vhost": "down" }] } })
+    };
+    let own = ["federation: fx -> c1:down:fx B", "federation: fx -> c1:down:fx"];
+    let mut export = serde_json::json!({
+        "rabbitmq_version": "3.10.8",
+        "exchanges": [
+            { "name": "fx", "vhost": "/", "type": "topic", "durable": true, "auto_delete": false, "internal": false, "arguments": {} },
+            { "name": own[0], "vhost": "/", "type": "x-federation-upstream", "durable": true, "auto_delete": true, "internal": true,
+              "arguments": { "x-downstream-name": "c1", "x-internal-purpose": "federation", "x-max-hops": 1 } },
+        ],
+        "queues": [{ "name": own[1], "vhost": "/", "durable": true, "auto_delete": false, "arguments": { "x-internal-purpose": "federation" } }],
+        "bindings": [binding(own[0], own[1], "queue"), binding("fx", own[0], "exchange")],
+    });
+    let imported = node().import_definitions(&export.to_string()).unwrap();
+    let told = imported.left_out.join("\n");
+    // The exchange, and guest gone.
+    assert_eq!((imported.changes, imported.left_out.len()), (2, 4), "{told}");
+    for sentence in ["exchanges[1].name: ", "queues[0].name: ", "bindings[0]: ", "bindings[1]: "] {
+        assert!(told.contains(sentence), "{sentence}\nin\n{told}");
+    }
+    export["exchanges"].as_array_mut().unwrap().truncate(1);
+    let imported = node().import_definitions(&export.to_string()).unwrap();
+    assert_eq!((imported.changes, imported.left_out.len()), (2, 3), "{:?}", imported.left_out);
+    // What somebody made is not lost without a word.
+    export["bindings"] = serde_json::json!([binding("internal", "fx", "exchange")]);
+    let refused = node().import_definitions(&export.to_string()).unwrap_err().to_string();
+    assert!(refused.contains("bindings[0]: there is no exchange 'internal'"), "{refused}");
+}
+
 #[test]
 fn what_a_file_says_about_a_virtual_host_is_kept_and_is_no_change_the_second_time() {
     let node = node();

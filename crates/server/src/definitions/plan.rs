@@ -97,6 +97,11 @@ struct Planner<'p> {
     meter: Meter,
 }
 
+/// What RabbitMQ's federation declares at the broker that others take messages from: exchanges of this type, and
+/// exchanges and queues of these names.
+const FEDERATIONS_TYPE: &str = "x-federation-upstream";
+const FEDERATIONS_NAMES: &[u8] = b"federation: ";
+
 type Done = Result<(), WrongDefinitions>;
 
 impl Planner<'_> {
@@ -421,6 +426,13 @@ impl Planner<'_> {
         let name_node = fields.need("name")?;
         let name = name(&name_node)?;
         let kind_node = fields.need("type")?;
+        if kind_node.text()? == FEDERATIONS_TYPE {
+            self.leave_out(
+                &name_node,
+                format!("the exchange '{name}' is there for federation, which this version has not"),
+            );
+            return Ok(());
+        }
         let kind = ExchangeType::parse(kind_node.text()?.as_bytes()).map_err(|r| kind_node.wrong(sentence(&r)))?;
         let durable = fields.flag("durable", true)?;
         let auto_delete = fields.flag("auto_delete", false)?;
@@ -466,6 +478,13 @@ impl Planner<'_> {
         if name.is_empty() {
             return Err(name_node.wrong("a queue needs a name"));
         }
+        if name.starts_with(FEDERATIONS_NAMES) && arguments.get("x-internal-purpose").is_some() {
+            self.leave_out(
+                &name_node,
+                format!("the queue '{name}' is there for federation, which this version has not"),
+            );
+            return Ok(());
+        }
         let exists = self.copy.find_queue(vhost, &name).is_some();
         let partition = if exists { PartitionId::default() } else { (self.place)(!durable) };
         let command = self.copy.queue_declaration(vhost, name, [durable, auto_delete], &arguments, partition);
@@ -508,6 +527,28 @@ impl Planner<'_> {
             let text = format!("nothing is published to '{source}' here; the binding is left out");
             self.leave_out(node, text);
             return Ok(());
+        }
+        let is_there = |name: &Name, kind: Kind| match kind {
+            Kind::Queue => self.copy.find_queue(vhost, name).is_some(),
+            Kind::Exchange => self.copy.find_exchange(vhost, name).is_some(),
+        };
+        let ends = [(&source, Kind::Exchange), (&destination, destination_kind)];
+        let missing = ends.into_iter().find(|(name, kind)| !name.is_empty() && !is_there(name, *kind));
+        match missing {
+            Some((name, _)) if name.starts_with(FEDERATIONS_NAMES) => {
+                let text =
+                    format!("'{name}' is there for federation, which this version has not; the binding is left out");
+                self.leave_out(node, text);
+                return Ok(());
+            }
+            Some((name, Kind::Exchange)) => {
+                let text = format!(
+                    "there is no exchange '{name}': if it is an internal one, which RabbitMQ 4 leaves out of what it \
+                     exports, add it to the file"
+                );
+                return Err(node.wrong(text));
+            }
+            _ => {}
         }
         // What leads from the default exchange is there by itself.
         if source.is_empty() {
