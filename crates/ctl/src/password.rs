@@ -1,7 +1,7 @@
 //! A password that was not written on the command line: typed without being shown, or the first line
 //! of standard input.
 
-use crate::failure::{Failure, USAGE};
+use crate::failure::{DATA, Failure};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use std::io::{self, BufRead as _, IsTerminal as _};
 
@@ -17,7 +17,7 @@ pub(crate) fn ask() -> Result<String, Failure> {
     let password = line.trim_end_matches(['\n', '\r']);
     match read {
         Ok(_) if !password.is_empty() => Ok(password.to_owned()),
-        _ => Err(Failure::argument(USAGE, "password is not provided via argument or stdin")),
+        _ => Err(Failure::error(DATA, "Password is not provided via argument or stdin")),
     }
 }
 

@@ -32,8 +32,8 @@ pub(crate) enum Refused {
     LoginFailed(&'static str),
     /// 401, with a reason.
     NotAuthorised(&'static str),
-    /// 400: there are fewer pages.
-    PageOutOfRange(String),
+    /// 400: there is no such page, under RabbitMQ's name for why.
+    WrongPage(&'static str, String),
     /// 400, with a reason.
     BadRequest(String),
     /// 400, with a reason that RabbitMQ gives as a list.
@@ -85,6 +85,11 @@ impl Answer {
     /// 202: it is done, or will be.
     pub(crate) fn accepted() -> Answer {
         Answer::new(StatusCode::ACCEPTED)
+    }
+
+    /// 302: it is there.
+    pub(crate) fn found_at(path: &str) -> Answer {
+        Answer { headers: vec![(LOCATION, path.to_owned())], ..Answer::new(StatusCode::FOUND) }
     }
 
     /// 304: who asks has it.
@@ -186,7 +191,7 @@ impl From<Refused> for Answer {
         match refused {
             Refused::NotFound => error(StatusCode::NOT_FOUND, "Object Not Found", "Not Found"),
             Refused::Missing(reason) => error(StatusCode::NOT_FOUND, "not_found", &reason),
-            Refused::PageOutOfRange(reason) => error(StatusCode::BAD_REQUEST, "page_out_of_range", &reason),
+            Refused::WrongPage(why, reason) => error(StatusCode::BAD_REQUEST, why, &reason),
             Refused::NotAllowed(methods) => {
                 let mut answer = error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed", "Method Not Allowed");
                 answer.headers.push((ALLOW, methods.join(", ")));

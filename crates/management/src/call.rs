@@ -27,6 +27,8 @@ pub(crate) struct Call<'a> {
     pub(crate) handle: &'a Handle,
     /// Where HTTP is served.
     pub(crate) served: &'a [Served],
+    /// Where metrics are served alone.
+    pub(crate) scraped: &'a [SocketAddr],
     /// The connection's.
     pub(crate) permit: &'a Permit,
     /// Its place among the requests under way.

@@ -149,7 +149,7 @@ impl Management {
     /// Answers on a thread that it starts. Nothing to listen on starts nothing, and who runs this
     /// machine is told so in the file that `operator` writes.
     pub fn serve(mut self, handle: Handle) -> io::Result<Listening> {
-        let served = self.served();
+        let (served, scraped) = (self.served(), self.metrics_addresses());
         // Those that are listened on already stay so.
         self.listeners.iter().chain(&self.metrics).chain(&self.tls).try_for_each(server::listen)?;
         self.hold();
@@ -164,7 +164,7 @@ impl Management {
         let thread = std::thread::Builder::new().name("management".into()).spawn(move || {
             let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
             match runtime {
-                Ok(runtime) => runtime.block_on(run(self, handle, served, operator, until)),
+                Ok(runtime) => runtime.block_on(run(self, handle, (served, scraped), operator, until)),
                 Err(error) => tracing::error!(%error, "the management API has no runtime"),
             }
         })?;
@@ -191,6 +191,8 @@ impl Drop for Listening {
 struct Shared {
     handle: Handle,
     served: Vec<Served>,
+    /// Where metrics are served alone.
+    scraped: Vec<SocketAddr>,
     permits: Rc<Permits>,
     turns: Rc<Turns>,
     requests: Rc<Requests>,
@@ -207,7 +209,7 @@ struct Shared {
 async fn run(
     management: Management,
     handle: Handle,
-    served: Vec<Served>,
+    (served, scraped): (Vec<Served>, Vec<SocketAddr>),
     operator: Operator,
     until: oneshot::Receiver<()>,
 ) {
@@ -215,6 +217,7 @@ async fn run(
         sessions: Sessions::new(&handle),
         handle,
         served,
+        scraped,
         permits: Rc::default(),
         turns: Rc::new(Turns::new()),
         requests: Rc::default(),
@@ -364,6 +367,7 @@ async fn answer_node(request: others::Request, shared: &Shared) -> Option<Answer
         peer,
         handle: &shared.handle,
         served: &shared.served,
+        scraped: &shared.scraped,
         permit: &permit,
         asking: &asking,
         asker: &asker,
@@ -426,6 +430,7 @@ async fn answer(
         peer,
         handle: &shared.handle,
         served: &shared.served,
+        scraped: &shared.scraped,
         permit,
         asking: &asking,
         asker,

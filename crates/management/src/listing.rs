@@ -21,7 +21,7 @@ const PAGE_SIZE_DEFAULT: usize = 100;
 /// is on it: a list need not describe the others. What is wrong with the query is left to [`list`].
 pub(crate) fn page(call: &Call<'_>) -> Option<Range<usize>> {
     let decides = |name: &str| call.query(name).is_some_and(|value| !value.is_empty());
-    if decides("name") || decides("sort") {
+    if decides("name") || decides("sort") || call.flag("sort_reverse") {
         return None;
     }
     let number = |text: String| text.parse::<usize>().ok().filter(|number| *number > 0);
@@ -43,7 +43,7 @@ pub(crate) async fn answer<T>(
     describe: impl Fn(&[T]) -> Vec<Value>,
 ) -> Result<Answer, Refused> {
     let says = |name: &str| call.query(name).filter(|value| !value.is_empty());
-    if ["name", "sort", "page"].iter().all(|name| says(name).is_none()) {
+    if ["name", "sort", "page"].iter().all(|name| says(name).is_none()) && !call.flag("sort_reverse") {
         let columns = says("columns");
         let choose = |item| chosen(item, columns.as_deref());
         return self::all(all, |part| describe(part).into_iter().map(choose).collect()).await;
@@ -114,7 +114,7 @@ pub(crate) async fn all<T>(all: &[T], describe: impl Fn(&[T]) -> Vec<Value>) -> 
 /// Whether the query of `call` wants a list as it is made: whole, in its own order, with all columns.
 pub(crate) fn is_whole(call: &Call<'_>) -> bool {
     let says = |name: &&str| call.raw_query(name).is_some_and(|value| !value.is_empty());
-    !["name", "sort", "page", "columns"].iter().any(says)
+    !["name", "sort", "page", "columns", "sort_reverse"].iter().any(says)
 }
 
 /// The text of a list while it is written.
@@ -166,7 +166,8 @@ fn arranged(call: &Call<'_>, mut items: Vec<Value>, columns: Option<&str>) -> Re
             false => None,
             true => {
                 let wrong = || Refused::BadRequest("invalid regex".to_owned());
-                Some(Pattern::new(&name).map_err(|_| wrong())?)
+                // Large letters and small ones are the same, as in RabbitMQ and as without a pattern.
+                Some(Pattern::new(&format!("(?i){name}")).map_err(|_| wrong())?)
             }
         };
         let lower = name.to_lowercase();
@@ -199,23 +200,19 @@ fn arranged(call: &Call<'_>, mut items: Vec<Value>, columns: Option<&str>) -> Re
         // rates, and stands behind those that have.
         let nothing = Value::from(0);
         items.sort_by(|a, b| order(find(a, &column).unwrap_or(&nothing), find(b, &column).unwrap_or(&nothing)));
-        if call.flag("sort_reverse") {
-            items.reverse();
-        }
+    }
+    if call.flag("sort_reverse") {
+        items.reverse();
     }
     let paged = match call.query("page") {
         None => Value::Array(items.into_iter().map(|item| chosen(item, columns)).collect()),
         Some(page) => {
-            let number = |text: &str| text.parse::<usize>().ok().filter(|number| *number > 0);
-            let wrong = |what: &str| Refused::BadRequest(format!("{what} should be a positive whole number"));
-            let page = number(&page).ok_or_else(|| wrong("page"))?;
-            let size = call.query("page_size").map_or(Some(PAGE_SIZE_DEFAULT), |size| number(&size));
-            let size = size.filter(|size| *size <= PAGE_SIZE_MAX).ok_or_else(|| wrong("page_size, at most 500,"))?;
+            let (page, size) = wanted_page(&page, call.query("page_size").as_deref())?;
             let filtered = items.len();
-            let page_count = filtered.div_ceil(size).max(1);
-            if page > page_count {
+            let page_count = filtered.div_ceil(size);
+            if page > page_count.max(1) {
                 let reason = format!("Page out of range, page: {page} page size: {size}, len: {filtered}");
-                return Err(Refused::PageOutOfRange(reason));
+                return Err(Refused::WrongPage("page_out_of_range", reason));
             }
             let shown: Vec<Value> = items.into_iter().skip((page - 1) * size).take(size).collect();
             json!({
@@ -232,6 +229,24 @@ fn arranged(call: &Call<'_>, mut items: Vec<Value>, columns: Option<&str>) -> Re
     Ok(paged)
 }
 
+/// The page that is wanted, and how many items one has. Errors: RabbitMQ's for what cannot be wanted.
+fn wanted_page(page: &str, size: Option<&str>) -> Result<(usize, usize), Refused> {
+    let read = |text: &str| {
+        text.parse::<i64>().map_err(|_| Refused::BadRequest("Pagination parameters are invalid".to_owned()))
+    };
+    let (number, asked) = (read(page)?, size.map(read).transpose()?);
+    let size = asked.map_or(Some(PAGE_SIZE_DEFAULT), |size| usize::try_from(size).ok());
+    let size = size.filter(|size| (1..=PAGE_SIZE_MAX).contains(size));
+    match (usize::try_from(number).ok().filter(|number| *number > 0), size) {
+        (Some(page), Some(size)) => Ok((page, size)),
+        _ => {
+            let asked = asked.map_or_else(|| "undefined".to_owned(), |size| size.to_string());
+            let reason = format!("Invalid pagination parameters: page number {number}, page size {asked}");
+            Err(Refused::WrongPage("invalid_pagination_parameters", reason))
+        }
+    }
+}
+
 /// One thing with the columns that the query of `call` wants.
 pub(crate) fn one(call: &Call<'_>, item: Value) -> Value {
     chosen(item, call.query("columns").filter(|columns| !columns.is_empty()).as_deref())
@@ -242,24 +257,32 @@ fn find<'v>(item: &'v Value, column: &str) -> Option<&'v Value> {
     column.split('.').try_fold(item, |value, part| value.get(part))
 }
 
+/// What is under these names, with dots for what is further in. Of a list each item is looked into, and what has
+/// no names stays as it is.
 fn chosen(item: Value, columns: Option<&str>) -> Value {
     let Some(columns) = columns else { return item };
-    let mut kept = Map::new();
-    for column in columns.split(',') {
-        let Some(value) = find(&item, column) else { continue };
-        let mut place = &mut kept;
-        let mut parts = column.split('.').peekable();
-        while let Some(part) = parts.next() {
-            if parts.peek().is_none() {
-                place.insert(part.to_owned(), value.clone());
-                break;
+    let columns: Vec<Vec<&str>> = columns.split(',').map(|column| column.split('.').collect()).collect();
+    cut(item, &columns.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+fn cut(item: Value, wanted: &[&[&str]]) -> Value {
+    match item {
+        Value::Object(fields) => {
+            let mut kept = Map::new();
+            for (name, value) in fields {
+                let of_it = wanted.iter().filter(|column| column.first() == Some(&name.as_str()));
+                let further: Vec<&[&str]> = of_it.map(|column| &column[1..]).collect();
+                if further.is_empty() {
+                    continue;
+                }
+                let is_whole = further.iter().any(|rest| rest.is_empty());
+                kept.insert(name, if is_whole { value } else { cut(value, &further) });
             }
-            let inner = place.entry(part).or_insert_with(|| Value::Object(Map::new()));
-            let Value::Object(inner) = inner else { break };
-            place = inner;
+            Value::Object(kept)
         }
+        Value::Array(items) => items.into_iter().map(|item| cut(item, wanted)).collect(),
+        other => other,
     }
-    Value::Object(kept)
 }
 
 /// Numbers by size, texts by their letters, and things of different kinds by kind.
@@ -289,6 +312,14 @@ mod tests {
         let item = json!({"name": "q", "stats": {"publish": 1, "ack": 2}, "x": 3});
         assert_eq!(chosen(item.clone(), Some("name,stats.ack,none")), json!({"name": "q", "stats": {"ack": 2}}));
         assert_eq!(chosen(item.clone(), None), item);
+    }
+
+    #[test]
+    fn columns_look_into_the_items_of_lists() {
+        let item = json!({"node": "n", "listeners": [{"port": 1, "protocol": "a"}, {"port": 2}], "ports": [1, 2]});
+        let kept = json!({"listeners": [{"port": 1}, {"port": 2}], "ports": [1, 2]});
+        assert_eq!(chosen(item.clone(), Some("listeners.port,ports.x")), kept);
+        assert_eq!(chosen(item, Some("listeners.port.x,listeners"))["listeners"][0]["protocol"], "a");
     }
 
     #[test]

@@ -58,6 +58,26 @@ fn a_certificate_that_ends_too_soon_is_told() {
 }
 
 #[test]
+fn an_address_for_metrics_is_a_listener_like_others() {
+    let address = free_port();
+    let (metrics, listens) = (address.port(), address.to_string());
+    let Some((_broker, http)) = Broker::managed(&["--prometheus", &listens]).filter(|_| !is_foreign()) else { return };
+    let listeners = http.get("/api/overview?columns=listeners.port,listeners.protocol").with(200);
+    let told = json!({ "port": metrics, "protocol": "http/prometheus" });
+    assert!(listeners["listeners"].as_array().unwrap().contains(&told), "{listeners}");
+    let check = |check: &str| http.get(&format!("/api/health/checks/{check}"));
+    assert_eq!(check(&format!("port-listener/{metrics}")).with(200)["status"], "ok");
+    for name in ["http%2Fprometheus", "prometheus", "http", "amqp"] {
+        assert_eq!(check(&format!("protocol-listener/{name}")).with(200)["status"], "ok", "{name}");
+    }
+    let missing = check("protocol-listener/mqtt").with(503);
+    assert_eq!(
+        (&missing["reason"], &missing["protocols"]),
+        (&json!("No active listener"), &json!(["amqp", "http", "http/prometheus"]))
+    );
+}
+
+#[test]
 fn the_node_says_that_it_is_well() {
     let Some((broker, http)) = Broker::managed(&[]) else { return };
     for check in ["alarms", "local-alarms", "virtual-hosts", "node-is-quorum-critical", "protocol-listener/amqp"] {

@@ -65,8 +65,13 @@ fn global_parameters_are_kept_over_a_crash_and_by_definitions() {
     http.put("/api/users/policymaker", r#"{"password":"pw","tags":"policymaker"}"#).with(201);
     let theirs = http.as_user("policymaker", "pw");
     theirs.get(at).with(200);
-    assert_eq!(theirs.put(at, r#"{"value":2}"#).status, 401);
-    assert_eq!(theirs.delete(at).status, 401);
+    theirs.put(at, r#"{"value":2}"#).with(204);
+    theirs.delete(at).with(204);
+    // The cluster's name is an administrator's, whatever it is called.
+    let name = "/api/global-parameters/cluster_name";
+    assert_eq!(theirs.put(name, r#"{"value":"mine"}"#).status, 401);
+    assert_eq!(theirs.delete(name).status, 401);
+    http.put(name, r#"{"value":"ours"}"#).with(201);
 }
 
 #[test]

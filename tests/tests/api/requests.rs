@@ -4,7 +4,8 @@
 use clients::Broker;
 use clients::api::{reason, vhost};
 use clients::broker::unique;
-use serde_json::json;
+use clients::http::Response;
+use serde_json::{Value, json};
 
 #[test]
 fn what_is_not_there_is_answered_in_json_and_only_to_who_may_ask() {
@@ -62,8 +63,83 @@ fn lists_are_paged_sorted_and_cut_to_columns() {
     let found = of("page=1&page_size=10&name=%5Ea&use_regex=true&columns=name&sort=name&sort_reverse=true");
     assert_eq!(found["items"], json!([{"name":"ab"},{"name":"a"}]));
     assert_eq!(found["filtered_count"], 2);
-    assert_eq!(http.get(&format!("/api/queues/{vhost}?page=9")).status, 400);
+    for (query, error, told) in [
+        ("page=9", "page_out_of_range", "Page out of range, page: 9 page size: 100, len: 4"),
+        (
+            "page=0",
+            "invalid_pagination_parameters",
+            "Invalid pagination parameters: page number 0, page size undefined",
+        ),
+        (
+            "page=1&page_size=501",
+            "invalid_pagination_parameters",
+            "Invalid pagination parameters: page number 1, page size 501",
+        ),
+        ("page=x", "bad_request", "Pagination parameters are invalid"),
+    ] {
+        let refused = http.get(&format!("/api/queues/{vhost}?{query}"));
+        assert_eq!((reason(&refused, 400).as_str(), &refused.with(400)["error"]), (told, &json!(error)), "{query}");
+    }
+    let none = of("page=1&name=none");
+    assert_eq!((&none["items"], &none["page_count"], &none["filtered_count"]), (&json!([]), &json!(0), &json!(0)));
+    // The case of letters is the same to a pattern.
+    let found = of("page=1&name=%5EA&use_regex=true&columns=name&sort=name");
+    assert_eq!(found["items"], json!([{"name":"a"},{"name":"ab"}]));
+    // The order that there is anyway can be turned round too.
+    let backwards = json!([{"name":"c"},{"name":"b"},{"name":"ab"},{"name":"a"}]);
+    assert_eq!(of("sort_reverse=true&columns=name"), backwards);
+    assert_eq!(of("sort_reverse=true&columns=name&page=1&page_size=2")["items"], json!([{"name":"c"},{"name":"b"}]));
     http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}
+
+#[test]
+fn what_is_missing_or_not_there_is_told_with_rabbitmqs_statuses_and_words() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let (vhost, name) = (vhost(&http), unique("nobody"));
+    let told = |response: Response| {
+        (response.status, serde_json::from_str::<Value>(&response.text).unwrap()["reason"].clone())
+    };
+    assert_eq!(told(http.get(&format!("/api/definitions/{name}"))), (400, json!("vhost_not_found")));
+    assert_eq!(told(http.post(&format!("/api/definitions/{name}"), "{}")), (404, json!("vhost_not_found")));
+    let limit = format!("/api/user-limits/{name}/max-channels");
+    assert_eq!(told(http.put(&limit, r#"{"value":5}"#)), (400, json!(["no_such_user", name])));
+    assert_eq!(
+        http.put(&format!("/api/queues/{vhost}/q"), &format!(r#"{{"durable":true,"node":"{name}@nowhere"}}"#)).status,
+        400
+    );
+    assert_eq!(http.get(&format!("/api/queues/{vhost}/q")).status, 404, "nothing was made");
+    for (path, body, missing) in [
+        (format!("permissions/{vhost}/guest"), r#"{"configure":""}"#, "[{key_missing,write},{key_missing,read}]"),
+        (format!("topic-permissions/{vhost}/guest"), r#"{"write":"","read":""}"#, "[{key_missing,exchange}]"),
+        (format!("policies/{vhost}/p"), "{}", "[{key_missing,pattern},{key_missing,definition}]"),
+        (format!("vhost-limits/{vhost}/max-queues"), "{}", "[{key_missing,value}]"),
+    ] {
+        assert_eq!(told(http.put(&format!("/api/{path}"), body)), (400, json!(missing)), "{path}");
+    }
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}
+
+#[test]
+fn lists_go_by_the_names_of_virtual_hosts_and_then_of_things() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let prefix = unique("order");
+    let vhosts = ["b", "a"].map(|name| format!("{prefix}-{name}"));
+    for vhost in &vhosts {
+        http.put(&format!("/api/vhosts/{vhost}"), "{}").with(201);
+        for name in ["2", "1"] {
+            http.put(&format!("/api/queues/{vhost}/{name}"), "{}").with(201);
+            http.put(&format!("/api/exchanges/{vhost}/{name}"), r#"{"type":"fanout"}"#).with(201);
+        }
+    }
+    for kind in ["queues", "exchanges"] {
+        let all = http.get(&format!("/api/{kind}?columns=vhost,name")).with(200);
+        let own = all.as_array().unwrap().iter().filter(|item| item["vhost"].as_str().unwrap().starts_with(&prefix));
+        let own = own.map(|item| (item["vhost"].as_str().unwrap(), item["name"].as_str().unwrap()));
+        let own: Vec<_> = own.filter(|(_, name)| ["1", "2"].contains(name)).collect();
+        let (a, b) = (vhosts[1].as_str(), vhosts[0].as_str());
+        assert_eq!(own, [(a, "1"), (a, "2"), (b, "1"), (b, "2")], "{kind}");
+    }
+    vhosts.iter().for_each(|vhost| drop(http.delete(&format!("/api/vhosts/{vhost}")).with(204)));
 }
 
 #[test]

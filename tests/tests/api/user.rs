@@ -1,7 +1,7 @@
 //! Users over HTTP: what their tags let them see and do, and what happens to who is deleted.
 
 use clients::api::{connect, connection_in, reason, until, vhost};
-use clients::broker::unique;
+use clients::broker::{is_foreign, unique};
 use clients::{Broker, Client, Login, Scope};
 use serde_json::{Value, json};
 
@@ -39,6 +39,34 @@ fn a_user_sees_and_does_what_the_tags_say() {
     http.delete(&format!("/api/users/{name}")).with(204);
     assert_eq!(theirs.get("/api/whoami").status, 401);
     http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}
+
+#[test]
+fn limits_that_come_with_a_user_hold_and_one_password_is_enough() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let name = unique("user");
+    let (path, limits) = (format!("/api/users/{name}"), format!("/api/user-limits/{name}"));
+    let put = |body: &str| http.put(&path, body);
+    // RabbitMQ fails at it.
+    let mistyped = put(r#"{"password":"pw","tags":"","limits":{"max-chanels":5}}"#);
+    assert_eq!(mistyped.status, if is_foreign() { 500 } else { 400 }, "{mistyped:?}");
+    let two = r#"{"password":"pw","password_hash":"kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR","tags":""}"#;
+    assert_eq!(reason(&put(two), 400), "both_password_and_password_hash_are_provided");
+    assert_eq!(http.get(&path).status, 404, "nothing was made");
+    put(r#"{"password":"pw","tags":"","limits":{"max-connections":3,"max-channels":5}}"#).with(201);
+    let held = json!([{ "user": name, "value": { "max-connections": 3, "max-channels": 5 } }]);
+    assert_eq!(http.get(&limits).with(200), held);
+    // What a PUT does not name stays, and what a client was shown it may send back.
+    put(r#"{"password":"pw","tags":"","limits":{"max-connections":-1}}"#).with(204);
+    if !is_foreign() {
+        put(r#"{"password":"pw","tags":"","limits":[]}"#).with(204);
+    }
+    put(r#"{"password":"pw","tags":""}"#).with(204);
+    assert_eq!(http.get(&limits).with(200), json!([{ "user": name, "value": { "max-channels": 5 } }]));
+    let shown = http.get(&path).with(200).to_string();
+    put(&shown).with(204);
+    assert_eq!(http.get(&limits).with(200)[0]["value"], json!({ "max-channels": 5 }));
+    http.delete(&path).with(204);
 }
 
 #[test]

@@ -38,8 +38,8 @@ fn a_password_may_come_on_standard_input_and_is_never_shown() {
     added.good();
     http.put("/api/users/x", r#"{"tags":""}"#).with(201);
     assert_eq!(tools.ctl("-q authenticate_user bob from-stdin").good(), "Success\n");
-    let none = tools.ctl("add_user carl").bad(64);
-    assert!(none.contains("password is not provided via argument or stdin"), "{none}");
+    let none = tools.ctl("add_user carl").bad(65);
+    assert!(none.contains("Password is not provided via argument or stdin"), "{none}");
     let wrong = tools.ctl("add_user dan sesame-opens too many");
     assert!(!wrong.err.contains("sesame-opens"), "{wrong:?}");
     wrong.bad(64);

@@ -21,7 +21,7 @@ use clients::client::PATIENCE;
 use clients::{Broker, Client, Http, Login};
 use serde_json::Value;
 
-use rows::{Ask, DIFFERENCES, ROWS};
+use rows::{Ask, DIFFERENCES, ELSEWHERE, OTHERS, ROWS, Who};
 
 const EVERYTHING: &str = r#"{"configure":".*","write":".*","read":".*"}"#;
 const ROLES: &[&str] = &["none", "management", "policymaker", "monitoring", "administrator"];
@@ -181,6 +181,62 @@ fn every_role_is_answered_as_rabbitmq_answers_it() {
     }
     scene.guest.delete(&format!("/api/users/{}", scene.subject)).with(204);
     compare(&answers);
+}
+
+#[test]
+fn every_role_is_answered_at_paths_of_our_own_as_their_table_says() {
+    let Some((broker, guest)) = Broker::managed(&[]).filter(|_| !clients::broker::is_foreign()) else { return };
+    let scene = Scene::new(&broker, guest);
+    let mut wrong = Vec::new();
+    for role in ROLES {
+        let asker = scene.asker(&broker, role);
+        for (who, ask) in OTHERS {
+            for (place, vhost) in [("own", &scene.own), ("other", &scene.other)] {
+                let is_own = place == "own";
+                let is_let_in = *role != "none"
+                    && match who {
+                        Who::Everybody => true,
+                        Who::OfTheVirtualHost => is_own || *role == "administrator",
+                        Who::UsesTheVirtualHost => is_own,
+                        Who::Monitors => ["monitoring", "administrator"].contains(role),
+                        Who::Administrators => *role == "administrator",
+                        Who::Nobody => false,
+                    };
+                let answer = scene.answer(ask, vhost, &asker);
+                if answer.starts_with("401") == is_let_in {
+                    wrong.push(format!("{role} {place} {} {} => {answer}", ask.method, ask.path));
+                }
+            }
+        }
+        scene.guest.delete(&format!("/api/users/{}", asker.name)).with(204);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_path_of_the_api_is_asked_by_every_role() {
+    let Some((_broker, guest)) = Broker::managed(&[]).filter(|_| !clients::broker::is_foreign()) else { return };
+    let asked: Vec<(&str, &str)> =
+        ROWS.iter().chain(OTHERS.iter().map(|(_, ask)| ask)).map(|ask| (ask.method, ask.path)).collect();
+    let is_of = |path: &str, template: &str| {
+        let (parts, wanted): (Vec<&str>, Vec<&str>) = (path.split('/').collect(), template.split('/').collect());
+        parts.len() == wanted.len()
+            && parts.iter().zip(wanted).all(|(part, wanted)| wanted.starts_with('{') || *part == wanted)
+    };
+    let document = guest.get("/api/openapi.json").with(200);
+    let mut missing = Vec::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        if ELSEWHERE.iter().any(|of| path.strip_prefix("/api/") == Some(of)) {
+            continue;
+        }
+        for method in operations.as_object().unwrap().keys().filter(|key| *key != "parameters") {
+            let method = method.to_uppercase();
+            if !asked.iter().any(|(of, asked)| *of == method && is_of(asked, path)) {
+                missing.push(format!("{method} {path}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no role asks for\n{}", missing.join("\n"));
 }
 
 fn compare(answers: &[(String, String)]) {

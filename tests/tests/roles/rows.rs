@@ -145,8 +145,8 @@ pub(crate) const ROWS: &[Ask] = &[
     put("/api/operator-policies/{V}/o", POLICY),
     change("PUT", "/api/operator-policies/{V}/new", POLICY, &[("DELETE", "/api/operator-policies/{V}/new", "")]),
     change("DELETE", "/api/operator-policies/{V}/new", "", &[("PUT", "/api/operator-policies/{V}/new", POLICY)]),
-    get("/api/vhost-limits"),
-    get("/api/vhost-limits/{V}"),
+    change("GET", "/api/vhost-limits", "", &[("PUT", "/api/vhost-limits/{V}/max-queues", LIMIT)]),
+    change("GET", "/api/vhost-limits/{V}", "", &[("PUT", "/api/vhost-limits/{V}/max-queues", LIMIT)]),
     put("/api/vhost-limits/{V}/max-queues", LIMIT),
     change("DELETE", "/api/vhost-limits/{V}/max-connections", "", &[("PUT", "/api/vhost-limits/{V}/max-connections", LIMIT)]),
     get("/api/user-limits"),
@@ -173,6 +173,42 @@ pub(crate) const ROWS: &[Ask] = &[
     get("/api/health/checks/virtual-hosts"),
     get("/api/health/checks/node-is-quorum-critical"),
     get("/api/health/checks/node-is-mirror-sync-critical"),
+    get("/api/auth"),
+    get("/api/auth/attempts/{N}"),
+    get("/api/auth/attempts/{N}/source"),
+    change("DELETE", "/api/auth/attempts/{N}", "", &[]),
+    change("DELETE", "/api/auth/attempts/{N}/source", "", &[]),
+    get("/api/nodes/{N}/memory"),
+    get("/api/nodes/{N}/memory/relative"),
+    get("/api/nodes/{N}/memory/ets"),
+    get("/api/nodes/{N}/memory/ets/relative"),
+    get("/api/nodes/{N}/memory/ets/management"),
+    get("/api/nodes/{N}/memory/ets/management/relative"),
+    change("POST", "/api/exchanges/{V}/x/publish", r#"{"routing_key":"none","properties":{},"payload":"p","payload_encoding":"string"}"#, &[]),
+    change("POST", "/api/queues/{V}/q/get", r#"{"count":1,"ackmode":"ack_requeue_true","encoding":"auto"}"#, &[]),
+    change("POST", "/api/queues/{V}/q/actions", r#"{"action":"none"}"#, &[]),
+    change("POST", "/api/bindings/{V}/e/amq.topic/e/amq.fanout", r#"{"routing_key":"new"}"#, &[]),
+    change("GET", "/api/bindings/{V}/e/amq.topic/e/amq.fanout", "", &[("POST", "/api/bindings/{V}/e/amq.topic/e/amq.fanout", r#"{"routing_key":"new"}"#)]),
+    get("/api/bindings/{V}/e/amq.topic/e/amq.fanout/new"),
+    change("DELETE", "/api/bindings/{V}/e/amq.topic/e/amq.fanout/new", "", &[("POST", "/api/bindings/{V}/e/amq.topic/e/amq.fanout", r#"{"routing_key":"new"}"#)]),
+    change("POST", "/api/vhosts/{V}/start/{N}", "", &[]),
+    change("GET", "/api/parameters/vhost-limits/{V}/limits", "", &[("PUT", "/api/vhost-limits/{V}/max-queues", LIMIT)]),
+    change("PUT", "/api/parameters/vhost-limits/{V}/limits", r#"{"value":{"max-queues":100}}"#, &[("PUT", "/api/vhost-limits/{V}/max-queues", LIMIT)]),
+    change("DELETE", "/api/parameters/vhost-limits/{V}/limits", "", &[("PUT", "/api/vhost-limits/{V}/max-queues", LIMIT)]),
+    change("PUT", "/api/global-parameters/{S}", r#"{"value":1}"#, &[("DELETE", "/api/global-parameters/{S}", "")]),
+    change("GET", "/api/global-parameters/{S}", "", &[("PUT", "/api/global-parameters/{S}", r#"{"value":1}"#)]),
+    change("DELETE", "/api/global-parameters/{S}", "", &[("PUT", "/api/global-parameters/{S}", r#"{"value":1}"#)]),
+    put("/api/cluster-name", r#"{"name":"judged"}"#),
+    get("/api/all-configuration"),
+    change("POST", "/api/all-configuration", r#"{"queues":[]}"#, &[]),
+    get("/api/feature-flags"),
+    put("/api/feature-flags/quorum_queue/enable", r#"{"name":"quorum_queue"}"#),
+    change("POST", "/api/rebalance/queues", "", &[]),
+    change("DELETE", "/api/reset", "", &[]),
+    change("DELETE", "/api/reset/{N}", "", &[]),
+    get("/api/healthchecks/node"),
+    get("/api/healthchecks/node/{N}"),
+    get("/api/health/checks/certificate-expiration/1/days"),
     change("DELETE", "/api/connections/none", "", &[]),
     change("DELETE", "/api/connections/username/{S}", "", &[]),
     change("DELETE", "/api/connections/username/{U}", "", &[]),
@@ -190,4 +226,77 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         },
         why: "RabbitMQ keeps one virtual host from those to whom it shows the same in the list of all",
     },
+    Difference {
+        is_it: |case, theirs, ours| {
+            case.starts_with("policymaker")
+                && case.contains("/api/parameters/vhost-limits/{V}/limits")
+                && theirs != "401"
+                && ours == "401"
+        },
+        why: "limits of a virtual host are an administrator's, also where they are called parameters",
+    },
 ];
+
+/// Who is answered at a path of our own, or of a later release: everybody else is told 401.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// Who may use the API at all.
+    Everybody,
+    /// Who may see what is in the virtual host.
+    OfTheVirtualHost,
+    /// Who may use the virtual host.
+    UsesTheVirtualHost,
+    /// `monitoring` and `administrator`.
+    Monitors,
+    Administrators,
+    /// No user.
+    Nobody,
+}
+
+const ON_NODE: &str = r#"{"node":"none@nowhere"}"#;
+
+/// What RabbitMQ 3.10.8 has not.
+#[rustfmt::skip]
+pub(crate) const OTHERS: &[(Who, Ask)] = &[
+    (Who::Everybody, get("/api/openapi.json")),
+    (Who::Everybody, get("/api/version")),
+    (Who::Everybody, get("/api/auth/hash_password/pw")),
+    (Who::Everybody, get("/api/queues/detailed")),
+    (Who::Everybody, get("/api/health/checks/below-node-connection-limit")),
+    (Who::Everybody, get("/api/health/checks/ready-to-serve-clients")),
+    (Who::Everybody, get("/api/health/checks/is-in-service")),
+    (Who::Everybody, get("/api/health/checks/metadata-store/initialized")),
+    (Who::Everybody, get("/api/health/checks/metadata-store/initialized/with-data")),
+    (Who::Everybody, get("/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts")),
+    (Who::Everybody, get("/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts/pattern/a")),
+    (Who::Everybody, get("/api/health/checks/quorum-queues-without-elected-leaders/vhost/{V}")),
+    (Who::Everybody, get("/api/health/checks/quorum-queues-without-elected-leaders/vhost/{V}/pattern/a")),
+    (Who::Everybody, get("/api/leveret/queues")),
+    (Who::OfTheVirtualHost, get("/api/leveret/queues/{V}")),
+    (Who::OfTheVirtualHost, get("/api/leveret/queues/{V}/q")),
+    (Who::OfTheVirtualHost, get("/api/queues/quorum/{V}/q/status")),
+    (Who::UsesTheVirtualHost, change("POST", "/api/leveret/queues/{V}/q/move", r#"{"to":"none","count":1}"#, &[])),
+    (Who::Monitors, get("/api/leveret/cluster")),
+    (Who::Monitors, get("/api/leveret/waiting")),
+    (Who::Monitors, get("/api/leveret/latencies")),
+    (Who::Monitors, get("/api/leveret/disk")),
+    (Who::Administrators, get("/api/leveret/settings")),
+    (Who::Administrators, get("/api/deprecated-features")),
+    (Who::Administrators, get("/api/deprecated-features/used")),
+    (Who::Administrators, put("/api/nodes/{N}/publishers/hold", "")),
+    (Who::Administrators, change("DELETE", "/api/nodes/{N}/publishers/hold", "", &[])),
+    (Who::Administrators, put("/api/nodes/{N}/maintenance", "")),
+    (Who::Administrators, change("DELETE", "/api/nodes/{N}/maintenance", "", &[])),
+    (Who::Administrators, change("POST", "/api/queues/quorum/{V}/q/replicas/add", ON_NODE, &[])),
+    (Who::Administrators, change("DELETE", "/api/queues/quorum/{V}/q/replicas/delete", ON_NODE, &[])),
+    (Who::Administrators, change("POST", "/api/queues/quorum/replicas/on/none/grow", "{}", &[])),
+    (Who::Administrators, change("DELETE", "/api/queues/quorum/replicas/on/none/shrink", "", &[])),
+    (Who::Administrators, change("DELETE", "/api/leveret/nodes/none", "", &[])),
+    (Who::Administrators, get("/api/leveret/nodes/{N}/leave")),
+    (Who::Administrators, change("POST", "/api/leveret/nodes/{N}/leave", "", &[])),
+    (Who::Nobody, change("POST", "/api/leveret/stop", "", &[])),
+];
+
+/// Paths that say something about who asks and change nothing for others: a login on the page, which others tests
+/// look at.
+pub(crate) const ELSEWHERE: &[&str] = &["leveret/session"];

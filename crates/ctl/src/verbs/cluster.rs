@@ -54,6 +54,8 @@ fn purpose(protocol: &str) -> &'static str {
         "amqp/ssl" => "AMQP 0-9-1 over TLS",
         "clustering" => "inter-node communication",
         "http" => "HTTP API",
+        "https" => "HTTP API over TLS (HTTPS)",
+        "http/prometheus" => "Prometheus exporter API over HTTP",
         _ => "",
     }
 }

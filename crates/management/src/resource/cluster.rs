@@ -194,7 +194,8 @@ pub(super) fn start_vhost(cx: Cx<'_>, vhost: &[u8], node: &[u8]) -> Result<Answe
 /// POST of an action on a queue: those of RabbitMQ were about mirrors, which 4.0 has no more. The reason is a text:
 /// RabbitMQ's is a list here, which its clients in Go cannot read, and those who ask for mirrors are told why there are none.
 pub(super) async fn queue_action(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
-    let id = cx.usable_vhost(vhost)?;
+    cx.caller.need_administrator()?;
+    let id = super::find_vhost(&cx.handle().topology(), vhost)?;
     cx.handle().topology().find_queue(id, checked(name)?).ok_or(Refused::NotFound)?;
     let fields = object_of(&body.read(cx.caller).await?, &["action", "vhost", "name"])?;
     need_keys(&fields, &["action"])?;

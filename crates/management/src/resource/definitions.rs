@@ -18,7 +18,9 @@ pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused
     cx.caller.need_administrator()?;
     let facts = cx.handle().facts();
     let topology = cx.handle().topology();
-    let only = vhost.map(|name| super::find_vhost(&topology, name)).transpose()?;
+    // As RabbitMQ says that there is none: 404 is for what comes in.
+    let missing = |_| Refused::BadRequest("vhost_not_found".to_owned());
+    let only = vhost.map(|name| super::find_vhost(&topology, name).map_err(missing)).transpose()?;
     let wanted = |id: VhostId| only.is_none_or(|only| only == id);
     let mut document = json!({
         "rabbit_version": facts.config.product_version,
@@ -53,7 +55,8 @@ pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused
 pub(super) async fn import(cx: Cx<'_>, vhost: Option<&[u8]>, body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     if let Some(name) = vhost {
-        super::find_vhost(&cx.handle().topology(), name)?;
+        let missing = |_| Refused::Missing("vhost_not_found".to_owned());
+        super::find_vhost(&cx.handle().topology(), name).map_err(missing)?;
     }
     let body = body.read(cx.caller).await?;
     let text = match vhost {

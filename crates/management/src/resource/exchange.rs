@@ -21,16 +21,19 @@ pub(super) fn from_path(name: &[u8]) -> &[u8] {
 
 /// GET of all, or of those in a virtual host.
 pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
-    let mut exchanges: Vec<(VhostId, Name)> = {
+    let exchanges: Vec<(VhostId, Name)> = {
         let topology = cx.handle().topology();
         let vhost = vhost.map(|name| cx.visible_vhost(&topology, name)).transpose()?;
         let seen = |exchange: &&Exchange| match vhost {
             Some(vhost) => exchange.vhost == vhost,
             None => cx.caller.sees(&topology, exchange.vhost),
         };
-        topology.exchanges().filter(seen).map(|exchange| (exchange.vhost, exchange.name.clone())).collect()
+        let ranks = super::vhost::ranks(&topology);
+        let mut found: Vec<_> =
+            topology.exchanges().filter(seen).map(|exchange| (exchange.vhost, exchange.name.clone())).collect();
+        found.sort_unstable_by(|a, b| (ranks.get(&a.0), &a.1).cmp(&(ranks.get(&b.0), &b.1)));
+        found
     };
-    exchanges.sort_unstable();
     let rates = cx.rates().await?;
     let gathered = match rates {
         Some(_) => cx.ask(cx.others(), "GET", &cx.same_statistics(&counted_target(cx))).await,

@@ -12,7 +12,6 @@ use broker::topology::{Pattern, Queue, QueueType};
 use serde_json::{Value, json};
 use server::handle::{Member, ShownCertificate, ShownTo};
 use server::patterns::Meter;
-use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 /// GET: no alarm is on, on any node.
@@ -252,18 +251,22 @@ pub(super) fn connection_limit(cx: Cx<'_>) -> Result<Answer, Refused> {
     Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "current": open, "limit": limit })))
 }
 
-/// Where clients are listened for: nowhere, in maintenance mode.
-fn amqp(cx: Cx<'_>) -> Vec<SocketAddr> {
-    if cx.handle().rests() { Vec::new() } else { cx.handle().facts().amqp.clone() }
+/// Where the node listens, by protocol: not for clients, in maintenance mode.
+fn listeners(cx: Cx<'_>) -> Vec<(String, u64)> {
+    let of =
+        |listener: &Value| (listener["protocol"].as_str().unwrap_or_default().to_owned(), listener["port"].as_u64());
+    let all = super::node::listeners(cx).iter().map(of).collect::<Vec<_>>();
+    let is_served = |protocol: &str| !(cx.handle().rests() && protocol.starts_with("amqp"));
+    let served = all.into_iter().filter(|(protocol, _)| is_served(protocol));
+    served.filter_map(|(protocol, port)| Some((protocol, port?))).collect()
 }
 
 /// GET: somebody listens on a port.
 pub(super) fn port(cx: Cx<'_>, port: &[u8]) -> Result<Answer, Refused> {
     let wanted = std::str::from_utf8(port).ok().and_then(|port| port.parse::<u16>().ok());
     let wanted = wanted.ok_or_else(|| Refused::BadRequest("invalid port".to_owned()))?;
-    let ports: Vec<u16> =
-        amqp(cx).into_iter().chain(cx.call.http().chain(cx.call.https())).map(|address| address.port()).collect();
-    if ports.contains(&wanted) {
+    let ports: Vec<u64> = listeners(cx).into_iter().map(|(_, port)| port).collect();
+    if ports.contains(&u64::from(wanted)) {
         return Ok(Answer::json(&json!({ "status": "ok", "port": wanted })));
     }
     let reason = "No active listener";
@@ -273,27 +276,19 @@ pub(super) fn port(cx: Cx<'_>, port: &[u8]) -> Result<Answer, Refused> {
 /// GET: a protocol is served.
 pub(super) fn protocol(cx: Cx<'_>, protocol: &[u8]) -> Result<Answer, Refused> {
     let wanted = String::from_utf8_lossy(protocol).into_owned();
-    let facts = cx.handle().facts();
-    let mut served = Vec::new();
-    let count = amqp(cx).len();
-    if count > facts.tls_count {
-        served.push("amqp");
-    }
-    if count > 0 && facts.tls_count > 0 {
-        served.push("amqp/ssl");
-    }
-    if cx.call.http().next().is_some() {
-        served.push("http");
-    }
-    if cx.call.https().next().is_some() {
-        served.push("https");
+    let mut served: Vec<String> = Vec::new();
+    for (protocol, _) in listeners(cx) {
+        if !served.contains(&protocol) {
+            served.push(protocol);
+        }
     }
     let same = match wanted.as_str() {
         "amqp091" | "amqp0.9.1" | "amqp-0-9-1" => "amqp",
         "amqps" | "amqp-ssl" => "amqp/ssl",
+        "prometheus" => "http/prometheus",
         other => other,
     };
-    if served.contains(&same) {
+    if served.iter().any(|protocol| protocol == same) {
         return Ok(Answer::json(&json!({ "status": "ok", "protocol": wanted })));
     }
     let reason = "No active listener";

@@ -1,9 +1,10 @@
 //! `/api/vhost-limits` and `/api/user-limits`: how much there may be.
 
+use super::message::need_keys;
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object;
+use crate::call::object_of;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{Command, Name, Topology, User, UserLimits, Vhost, VhostLimits};
@@ -115,14 +116,36 @@ pub(super) fn set_vhost(limits: &mut VhostLimits, limit: &[u8], value: Option<u3
     Ok(())
 }
 
-async fn change_user(cx: Cx<'_>, user: &[u8], limit: &[u8], value: Option<u32>) -> Result<(), Refused> {
-    cx.caller.need_administrator()?;
-    let mut limits: UserLimits = cx.handle().topology().user(user).ok_or(Refused::NotFound)?.limits;
+/// The limits of a user with those that the body of a PUT of the user names.
+pub(super) fn with_limits(mut limits: UserLimits, named: Option<&Value>) -> Result<UserLimits, Refused> {
+    let named = match named {
+        None | Some(Value::Null) => return Ok(limits),
+        Some(Value::Object(named)) => named,
+        Some(Value::Array(items)) if items.is_empty() => return Ok(limits),
+        Some(_) => return Err(Refused::BadRequest("limits is no object".to_owned())),
+    };
+    for (limit, value) in named {
+        set_user(&mut limits, limit.as_bytes(), whole(value)?)?;
+    }
+    Ok(limits)
+}
+
+/// Sets a limit of a user by its name.
+fn set_user(limits: &mut UserLimits, limit: &[u8], value: Option<u32>) -> Result<(), Refused> {
     match limit {
         _ if limit == CONNECTIONS.as_bytes() => limits.connections_max = value,
         _ if limit == CHANNELS.as_bytes() => limits.channels_max = value,
         _ => return Err(unknown(limit)),
     }
+    Ok(())
+}
+
+async fn change_user(cx: Cx<'_>, user: &[u8], limit: &[u8], value: Option<u32>) -> Result<(), Refused> {
+    cx.caller.need_administrator()?;
+    // As RabbitMQ says it.
+    let nobody = || Refused::Because(json!(["no_such_user", json::text(user)]));
+    let mut limits: UserLimits = cx.handle().topology().user(user).ok_or_else(nobody)?.limits;
+    set_user(&mut limits, limit, value)?;
     cx.handle().change(Command::SetUserLimits { user: Name::new(user), limits }).await?;
     Ok(())
 }
@@ -132,8 +155,9 @@ fn unknown(limit: &[u8]) -> Refused {
 }
 
 fn number(body: &Bytes) -> Result<Option<u32>, Refused> {
-    let fields = object(body)?;
-    whole(fields.get("value").ok_or_else(|| Refused::BadRequest("key_missing: value".to_owned()))?)
+    let fields = object_of(body, &["value"])?;
+    need_keys(&fields, &["value"])?;
+    whole(&fields["value"])
 }
 
 /// A limit out of a body; a number below zero is none.

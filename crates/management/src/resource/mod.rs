@@ -247,9 +247,9 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
             "PUT" => parameter::put_cluster_name(cx, body).await),
         [b"nodes", name, b"memory"] => on!(method; "GET" => node::memory(cx, name, false)),
         [b"nodes", name, b"memory", b"relative"] => on!(method; "GET" => node::memory(cx, name, true)),
-        [b"nodes", name, b"memory", b"ets"] | [b"nodes", name, b"memory", b"ets", b"relative"] => {
-            on!(method; "GET" => node::memory_of_tables(cx, name))
-        }
+        [b"nodes", name, b"memory", b"ets"]
+        | [b"nodes", name, b"memory", b"ets", _]
+        | [b"nodes", name, b"memory", b"ets", _, b"relative"] => on!(method; "GET" => node::memory_of_tables(cx, name)),
         [b"nodes"] => on!(method; "GET" => node::nodes(cx).await),
         [b"nodes", name] => on!(method; "GET" => node::node(cx, name).await),
         [b"nodes", name, b"publishers", b"hold"] => on!(method;

@@ -329,6 +329,7 @@ pub(super) fn listeners(cx: Cx<'_>) -> Vec<Value> {
         amqp.map(|(at, address)| of(if at < plain { "amqp" } else { "amqp/ssl" }, *address)).collect();
     listeners.extend(cx.call.http().map(|address| of("http", address)));
     listeners.extend(cx.call.https().map(|address| of("https", address)));
+    listeners.extend(cx.call.scraped.iter().map(|address| of("http/prometheus", *address)));
     if cx.handle().has_peers()
         && let Some(own) = cx.handle().members().into_iter().find(|member| member.is_own)
         && let Some((host, port)) = own.address.rsplit_once(':')

@@ -27,6 +27,8 @@ const PATHS: &[(&str, &str, &str)] = &[
     ("nodes/{node}/memory/relative", "GET", "What its memory holds, as parts of a hundred"),
     ("nodes/{node}/memory/ets", "GET", "Tables of Erlang's runtime, of which there are none"),
     ("nodes/{node}/memory/ets/relative", "GET", "Tables of Erlang's runtime, of which there are none"),
+    ("nodes/{node}/memory/ets/{filter}", "GET", "Tables of Erlang's runtime, of which there are none"),
+    ("nodes/{node}/memory/ets/{filter}/relative", "GET", "Tables of Erlang's runtime, of which there are none"),
     ("nodes/{node}/publishers/hold", "PUT DELETE", "Holds publishers, or lets them go on"),
     ("nodes/{node}/maintenance", "PUT DELETE", "Closes clients, lets none in and hands leaders over, or ends that"),
     ("leveret/cluster", "GET", "Nodes, partitions, how far members are behind, what queues are promised now"),

@@ -129,8 +129,12 @@ fn cluster_id(cx: Cx<'_>) -> Value {
     json!({ "name": CLUSTER_ID, "value": cx.handle().facts().permanent_id() })
 }
 
-/// Refuses to change what is the cluster's own.
-fn check_changes(name: &[u8]) -> Result<(), Refused> {
+/// Refuses to change what is the cluster's own; its name is an administrator's, as where it has a path of its own.
+fn check_changes(cx: Cx<'_>, name: &[u8]) -> Result<(), Refused> {
+    cx.caller.need(cx.caller.is_policymaker(), policy::NOT_POLICYMAKER)?;
+    if name == CLUSTER_NAME.as_bytes() {
+        cx.caller.need_administrator()?;
+    }
     match name == CLUSTER_ID.as_bytes() {
         true => Err(Refused::BadRequest(format!("{CLUSTER_ID} is the cluster's own and does not change"))),
         false => Ok(()),
@@ -151,8 +155,7 @@ pub(super) fn get_global(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 
 /// PUT of one.
 pub(super) async fn put_global(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, Refused> {
-    cx.caller.need_administrator()?;
-    check_changes(name)?;
+    check_changes(cx, name)?;
     let name = Name::new(checked(name)?);
     let fields = object_of(&body.read(cx.caller).await?, &["name", "value"])?;
     need_keys(&fields, &["value"])?;
@@ -166,8 +169,7 @@ pub(super) async fn put_global(cx: Cx<'_>, name: &[u8], body: Body) -> Result<An
 
 /// DELETE of one.
 pub(super) async fn delete_global(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
-    cx.caller.need_administrator()?;
-    check_changes(name)?;
+    check_changes(cx, name)?;
     let name = checked(name)?;
     cx.handle().topology().global_parameter(name).ok_or(Refused::NotFound)?;
     cx.handle().change(Command::ClearGlobalParameter { name: Name::new(name) }).await?;

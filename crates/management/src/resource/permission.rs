@@ -1,5 +1,6 @@
 //! `/api/permissions` and `/api/topic-permissions`: who may do what.
 
+use super::message::need_keys;
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
@@ -66,6 +67,7 @@ pub(super) fn get_topics(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<Answer
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Body) -> Result<Answer, Refused> {
     let (vhost, name, had) = pair(cx, vhost, user).map_err(unlawful)?;
     let fields = object_of(&body.read(cx.caller).await?, &["vhost", "user", "configure", "write", "read"])?;
+    need_keys(&fields, &["configure", "write", "read"])?;
     let permission = Permission {
         configure: pattern(&fields, "configure")?,
         write: pattern(&fields, "write")?,
@@ -89,10 +91,10 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<Answ
 pub(super) async fn put_topic(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Body) -> Result<Answer, Refused> {
     let (vhost, name, _) = pair(cx, vhost, user).map_err(unlawful)?;
     let fields = object_of(&body.read(cx.caller).await?, &["vhost", "user", "exchange", "write", "read"])?;
-    let text = |key: &str| match fields.get(key) {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(Refused::BadRequest(format!("{key} is no text"))),
-        None => Err(Refused::BadRequest(format!("key_missing: {key}"))),
+    need_keys(&fields, &["exchange", "write", "read"])?;
+    let text = |key: &str| match &fields[key] {
+        Value::String(text) => Ok(text.clone()),
+        _ => Err(Refused::BadRequest(format!("{key} is no text"))),
     };
     let exchange = text("exchange")?;
     let exchange = Name::new(super::queue::checked(super::exchange::from_path(exchange.as_bytes()))?);
@@ -190,9 +192,8 @@ fn unlawful(refused: Refused) -> Refused {
 }
 
 fn pattern(fields: &Map<String, Value>, key: &str) -> Result<Pattern, Refused> {
-    match fields.get(key) {
-        Some(Value::String(text)) => Pattern::new(text).map_err(|wrong| Refused::BadRequest(format!("{key}: {wrong}"))),
-        Some(_) => Err(Refused::BadRequest(format!("{key} is no text"))),
-        None => Err(Refused::BadRequest(format!("key_missing: {key}"))),
+    match &fields[key] {
+        Value::String(text) => Pattern::new(text).map_err(|wrong| Refused::BadRequest(format!("{key}: {wrong}"))),
+        _ => Err(Refused::BadRequest(format!("{key} is no text"))),
     }
 }

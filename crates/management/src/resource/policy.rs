@@ -1,5 +1,6 @@
 //! `/api/policies` and `/api/operator-policies`: settings by name.
 
+use super::message::need_keys;
 use super::{Cx, NOT_THEIRS, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
@@ -53,9 +54,10 @@ pub(super) async fn put_fields(
     mut fields: Map<String, Value>,
 ) -> Result<Answer, Refused> {
     let wrong = |text: String| Refused::BadRequest(text);
+    need_keys(&fields, &["pattern", "definition"])?;
     let pattern = match fields.remove("pattern") {
         Some(Value::String(text)) => Pattern::new(&text).map_err(|error| wrong(format!("pattern: {error}")))?,
-        _ => return Err(wrong("key_missing: pattern".to_owned())),
+        _ => return Err(wrong("pattern is no text".to_owned())),
     };
     let apply_to = match fields.remove("apply-to") {
         None | Some(Value::Null) => ApplyTo::All,
@@ -71,8 +73,8 @@ pub(super) async fn put_fields(
         None | Some(Value::Null) => 0,
         Some(number) => number.as_i64().ok_or_else(|| wrong("priority is no whole number".to_owned()))?,
     };
-    let definition = fields.remove("definition").ok_or_else(|| wrong("key_missing: definition".to_owned()))?;
-    let definition = json::to_table(&definition).ok_or_else(|| wrong("definition is no object".to_owned()))?;
+    let definition =
+        json::to_table(&fields["definition"]).ok_or_else(|| wrong("definition is no object".to_owned()))?;
     if definition.is_empty() {
         return Err(wrong("a policy has at least one key".to_owned()));
     }

@@ -29,7 +29,9 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
             Some(vhost) => queue.vhost == vhost,
             None => cx.caller.sees(&topology, queue.vhost),
         };
-        topology.declared_queues().filter(seen).map(|queue| (queue.vhost, queue.name.clone(), queue.id)).collect()
+        let ranks = super::vhost::ranks(&topology);
+        let rank = |queue: &Queue| ranks.get(&queue.vhost).copied().unwrap_or_default();
+        topology.declared_queues().filter(seen).map(|queue| (rank(queue), queue.name.clone(), queue.id)).collect()
     };
     queues.sort_unstable();
     let map = cx.map();
@@ -53,8 +55,8 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
     Ok(led_elsewhere.gathered.told(listing::answer(cx.call, &queues, describe).await?))
 }
 
-/// A queue in a list, by what orders it.
-type Listed = (VhostId, Name, QueueId);
+/// A queue in a list, by what orders it: the place of its virtual host among all, and its name.
+type Listed = (usize, Name, QueueId);
 
 /// Queues that other nodes lead, as those describe them.
 #[derive(Default)]
@@ -270,6 +272,13 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     }
     let durable = flag(&fields, "durable", false)?;
     let auto_delete = flag(&fields, "auto_delete", false)?;
+    // Where a queue lives its partition decides; what is no node is a mistake all the same.
+    if let Some(Value::String(node)) = fields.get("node")
+        && !node.is_empty()
+        && !cx.handle().members().iter().any(|member| member.name == *node)
+    {
+        return Err(Refused::BadRequest(format!("Node {node} is not a cluster member")));
+    }
     let declare = QueueDeclare {
         vhost,
         name: checked(name)?,

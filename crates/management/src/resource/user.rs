@@ -4,6 +4,7 @@
 //! as RabbitMQ shows it.
 
 use super::Cx;
+use super::message::need_keys;
 use super::queue::checked;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
@@ -52,9 +53,14 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
         Some(value) => tags(value).ok_or_else(|| Refused::BadRequest("tags are a list or a text".to_owned()))?,
     };
     let password = password(cx, &fields).await?;
-    let is_new = cx.handle().topology().user(&name).is_none();
-    cx.handle().change(Command::PutUser { name, password, tags }).await?;
-    Ok(Answer::put(is_new))
+    let known = cx.handle().topology().user(&name).map(|user| user.limits);
+    let before = known.unwrap_or_default();
+    let limits = super::limit::with_limits(before, fields.get("limits"))?;
+    cx.handle().change(Command::PutUser { name: name.clone(), password, tags }).await?;
+    if limits != before {
+        cx.handle().change(Command::SetUserLimits { user: name, limits }).await?;
+    }
+    Ok(Answer::put(known.is_none()))
 }
 
 /// DELETE; the user's connections are closed.
@@ -69,8 +75,8 @@ pub(super) async fn delete(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 pub(super) async fn bulk_delete(cx: Cx<'_>, body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     let fields = object_of(&body.read(cx.caller).await?, &["users"])?;
-    let names = fields.get("users").and_then(Value::as_array);
-    let names = names.ok_or_else(|| Refused::BadRequest("key_missing: users".to_owned()))?;
+    need_keys(&fields, &["users"])?;
+    let names = fields["users"].as_array().ok_or_else(|| Refused::BadRequest("users is no list".to_owned()))?;
     if names.len() > BULK_MAX {
         return Err(Refused::BadRequest(format!("at most {BULK_MAX} users at a time")));
     }
@@ -98,6 +104,9 @@ pub(super) fn tags(value: &Value) -> Option<Vec<Name>> {
 
 async fn password(cx: Cx<'_>, fields: &Map<String, Value>) -> Result<PasswordHash, Refused> {
     let wrong = |text: String| Refused::BadRequest(text);
+    if ["password", "password_hash"].iter().all(|name| fields.get(*name).is_some_and(|value| !value.is_null())) {
+        return Err(wrong("both_password_and_password_hash_are_provided".to_owned()));
+    }
     if let Some(Value::String(hash)) = fields.get("password_hash") {
         let algorithm = match fields.get("hashing_algorithm").and_then(Value::as_str) {
             None => named_by(hash).unwrap_or(HashAlgorithm::Sha256),

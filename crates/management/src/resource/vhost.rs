@@ -128,6 +128,13 @@ fn description(fields: &serde_json::Map<String, Value>, known: VhostDescription)
     Ok(wanted)
 }
 
+/// The places of virtual hosts in the order of their names, in which lists have what is declared in them.
+pub(super) fn ranks(topology: &Topology) -> HashMap<VhostId, usize> {
+    let mut all: Vec<_> = topology.vhosts().collect();
+    all.sort_unstable_by_key(|(_, vhost)| &vhost.name);
+    all.into_iter().enumerate().map(|(rank, (id, _))| (id, rank)).collect()
+}
+
 /// Messages by virtual host: ready and unacked.
 fn count(topology: &Topology, figures: &Counts) -> HashMap<VhostId, (u64, u64)> {
     let mut counts: HashMap<VhostId, (u64, u64)> = HashMap::new();
