@@ -8,7 +8,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { THEMES, WIDTHS, browse, client, close, freePort, go, gone, login, look, open as window, press, says, start, until, watchAccess } from "./harness.mjs";
+import { THEMES, WIDTHS, browse, client, close, confirmBy, freePort, go, gone, login, look, open as window, press, says, start, until, watchAccess } from "./harness.mjs";
 
 const QUEUES = 12, COPIES = 3;
 const NAMES = [1, 2, 3].map((number) => `leveret@n${number}`);
@@ -146,6 +146,26 @@ test("leaders are spread over the nodes after a question", async () => {
   await close(page);
 });
 
+test("a node is put into maintenance mode after a question, every page says so, and it is ended", async () => {
+  const page = await open();
+  const rests = async () => (await all("nodes"))[2].being_drained;
+  await go(page, `#/nodes/${encodeURIComponent(NAMES[2])}`);
+  await press(page, "Maintenance …", ".page-head:not(.minor)");
+  await says(page, "Nothing is lost", "dialog[open]");
+  assert.equal(await rests(), false, "not before the question is answered");
+  await press(page, "Begin", "dialog[open]");
+  await gone(page, "dialog[open]");
+  await until("it rests and leads nothing", async () => (await rests()) && (await led())[NAMES[2]] === 0);
+  await go(page, "#/");
+  await says(page, "leveret@n3 is in maintenance mode: it serves no clients.", ".banner.warn");
+  await go(page, `#/nodes/${encodeURIComponent(NAMES[2])}`);
+  await says(page, "in maintenance", "h1");
+  await press(page, "End maintenance", ".page-head:not(.minor)");
+  await until("it serves again", async () => !(await rests()));
+  await gone(page, ".banner");
+  await close(page);
+});
+
 test("every alarm of several nodes is told at once, each with its node and with what to do", async () => {
   // A disk that is nearly full, connections that run out, publishers that an operator holds.
   await nodes[1].end();
@@ -172,5 +192,27 @@ test("every alarm of several nodes is told at once, each with its node and with 
   await until("publishers go on", async () => !(await all("nodes"))[0].leveret_publishers_held);
   sockets.splice(0).forEach((socket) => socket.destroy());
   await until("two alarms are over", async () => { await page.keyboard.press("r"); return (await page.$$("main .banner")).length === 1; });
+  await close(page);
+});
+
+test("a node that is gone for good is forgotten once its name is typed", async () => {
+  await nodes[1].end();
+  await until("it is missed", async () => (await running()) === 2);
+  await begin(1);
+  await until("three nodes run", async () => (await running()) === 3 && (await whole()));
+  await nodes[2].end("SIGKILL");
+  await until("it is missed", async () => (await running()) === 2 && (await led())[NAMES[2]] === 0);
+  const page = await open();
+  await go(page, `#/nodes/${encodeURIComponent(NAMES[2])}`);
+  await says(page, "does not run", "h1");
+  await press(page, "Forget …", ".page-head:not(.minor)");
+  await page.waitForSelector("dialog[open] input.mono");
+  assert.equal(await page.$eval("dialog[open] button.danger", (button) => button.disabled), true);
+  await confirmBy(page, NAMES[2]);
+  await press(page, "Forget it", "dialog[open]");
+  await page.waitForFunction(() => location.hash === "#/nodes");
+  await until("two nodes are left", async () => (await all("nodes")).map((node) => node.name).join() === NAMES.slice(0, 2).join());
+  await says(page, "2 nodes", "main h2");
+  await gone(page, ".banner");
   await close(page);
 });

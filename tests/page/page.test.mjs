@@ -42,7 +42,7 @@ after(async () => {
   if (folder) rmSync(folder, { recursive: true, force: true });
 });
 
-const EVERY = [["", "overview"], ["nodes", "nodes"], ["queues", "queues"], ["queues/%2F/emails", "queue"], ["exchanges", "exchanges"], ["exchanges/%2F/orders", "exchange"], ["topology", "topology"], ["connections", "connections"], ["channels", "channels"], ["consumers", "consumers"], ["vhosts", "vhosts"], ["vhosts/second", "vhost"], ["policies", "policies"], ["users", "users"], ["users/guest", "user"], ["limits", "limits"], ["definitions", "definitions"]];
+const EVERY = [["", "overview"], ["nodes", "nodes"], ["queues", "queues"], ["queues/%2F/emails", "queue"], ["exchanges", "exchanges"], ["exchanges/%2F/orders", "exchange"], ["topology", "topology"], ["connections", "connections"], ["channels", "channels"], ["consumers", "consumers"], ["vhosts", "vhosts"], ["vhosts/second", "vhost"], ["policies", "policies"], ["users", "users"], ["users/guest", "user"], ["limits", "limits"], ["definitions", "definitions"], ["api", "api"]];
 
 for (const theme of THEMES) {
   for (const width of WIDTHS) {
@@ -147,6 +147,20 @@ test("lists are searched, sorted, paged and chosen from by the broker", async ()
   await page.click("input[type=search]");
   await page.keyboard.press("Escape");
   await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 50);
+  await close(page);
+});
+
+test("the page of the API has every path, and a browser that looks for it where RabbitMQ has it is led there", async () => {
+  const page = await open();
+  const { paths } = await api("GET", "openapi.json");
+  await page.goto(`${broker.base}api/`);
+  await page.waitForFunction(() => location.pathname === "/" && location.hash === "#/api");
+  await says(page, `of ${Object.keys(paths).length} paths`, ".pager");
+  await page.keyboard.press("/");
+  await page.keyboard.type("topic-permissions/{vhost}/{user}/");
+  await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 1);
+  await says(page, "/api/topic-permissions/{vhost}/{user}/{exchange}", "tbody");
+  assert.deepEqual(await page.$$eval("tbody .badge", (all) => all.map((one) => one.textContent)), ["DELETE"]);
   await close(page);
 });
 

@@ -83,6 +83,7 @@ const FILES: &[File] = &[
     file!("js/pages/policies.js", SCRIPT),
     file!("js/pages/limits.js", SCRIPT),
     file!("js/pages/definitions.js", SCRIPT),
+    file!("js/pages/reference.js", SCRIPT),
 ];
 
 /// What a browser lets the page do: run these files, ask this address, and nothing else. Text can
@@ -145,13 +146,26 @@ fn built() -> &'static Built {
 /// Whether a path is one of the page's.
 pub(crate) fn is_page(head: &Parts) -> bool {
     let path = head.uri.path();
-    matches!(path, "/" | "/index.html" | "/favicon.ico") || path.starts_with("/ui/")
+    matches!(path, "/" | "/index.html" | "/favicon.ico") || path.starts_with("/ui/") || reference(path).is_some()
+}
+
+/// Where RabbitMQ tells people of its API: the page that does so here, as seen from there, as a proxy may have
+/// put a folder before both.
+fn reference(path: &str) -> Option<&'static str> {
+    match path {
+        "/api" => Some("./#/api"),
+        "/api/" | "/api/index.html" => Some("../#/api"),
+        _ => None,
+    }
 }
 
 /// The answer to a request for a part of the page.
 pub(crate) fn answer(head: &Parts) -> Result<Answer, Refused> {
     if !matches!(head.method, hyper::Method::GET | hyper::Method::HEAD) {
         return Err(Refused::NotAllowed(&["GET", "HEAD"]));
+    }
+    if let Some(place) = reference(head.uri.path()) {
+        return Ok(Answer::found_at(place));
     }
     let built = built();
     let says = |name: HeaderName| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();

@@ -53,6 +53,12 @@ fn the_page_is_given_to_anybody_and_lets_a_browser_run_its_own_files_alone() {
     assert_eq!(browse(&http, "GET", "/ui/0/../Cargo.toml", "").status, 404);
     assert_eq!(browse(&http, "GET", "/ui/0/none.js", "").status, 404);
     assert_eq!(browse(&http, "POST", "/", "").status, 405);
+    // Where RabbitMQ tells people of its API; a path of the API is told as before.
+    for (path, place) in [("/api", "./#/api"), ("/api/", "../#/api"), ("/api/index.html", "../#/api")] {
+        let found = browse(&http, "GET", path, "");
+        assert_eq!((found.status, header(&found, "location")), (302, place), "{path}");
+    }
+    assert_eq!(browse(&http, "GET", "/api/overview", "").status, 401);
     // An older build's page may ask this one; it keeps nothing of the answer.
     let other = browse(&http, "GET", "/ui/0/app.css", "");
     assert_eq!((other.status, header(&other, "cache-control")), (200, "no-cache"));

@@ -22,6 +22,7 @@ import { Users, User } from "./pages/users.js";
 import { Policies } from "./pages/policies.js";
 import { Limits } from "./pages/limits.js";
 import { Definitions } from "./pages/definitions.js";
+import { Reference } from "./pages/reference.js";
 
 /** Every page: its address, its words, who sees it in the list, what draws it, and what draws one of its things. */
 const PAGES = [
@@ -38,6 +39,7 @@ const PAGES = [
   { at: "users", name: "Users", icon: "users", key: "u", draw: Users, one: User, group: "Settings", if: (can) => can.administrates },
   { at: "limits", name: "Limits", icon: "limits", key: "l", draw: Limits, group: "Settings" },
   { at: "definitions", name: "Definitions", icon: "definitions", key: "d", draw: Definitions, group: "Settings", if: (can) => can.administrates },
+  { at: "api", name: "HTTP API", icon: "settings", key: "a", draw: Reference, group: "Settings" },
 ];
 
 const isMenuOpen = store(false);

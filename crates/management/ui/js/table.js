@@ -21,7 +21,7 @@ function cut(items, { name, isRegex, sort, isReversed, page, size, search }) {
   if (name) {
     let pattern;
     try {
-      pattern = isRegex && new RegExp(name);
+      pattern = isRegex && new RegExp(name, "i");
     } catch {
       pattern = /^\b$/;
     }

@@ -1,7 +1,7 @@
 // The nodes, what each of them has left, and who leads what.
 import { html } from "../lib.js";
 import { ask, part, refresh, useOffer, usePoll, useRights } from "../api.js";
-import { href } from "../router.js";
+import { go, href } from "../router.js";
 import { byteRate, bytes, count, duration, list, plural, rate } from "../format.js";
 import { Chart, samplesQuery, useTimeline } from "../chart.js";
 import { Icon } from "../icons.js";
@@ -10,7 +10,7 @@ import { useSpan } from "./span.js";
 import { Alarms, alarmsOf } from "../alarms.js";
 
 const isUp = (node) => node.running !== false;
-const State = ({ node }) => (isUp(node) ? html`<${Badge} kind="good">runs</${Badge}>` : html`<${Badge} kind="bad">does not run</${Badge}>`);
+const State = ({ node }) => (isUp(node) ? node.being_drained ? html`<${Badge} kind="warn">in maintenance</${Badge}>` : html`<${Badge} kind="good">runs</${Badge}>` : html`<${Badge} kind="bad">does not run</${Badge}>`);
 
 /** Free space is told as what is used up of the way to the limit: full is where publishers are blocked. */
 function DiskMeter({ node }) {
@@ -94,12 +94,19 @@ export function Node({ parts: [name] }) {
   const done = useTimeline(`node ${name}`, node, ["io_write_bytes", "io_sync_count", "connection_created", "connection_closed"], true, at, span[0]);
   const memory = usePoll(`nodes/${part(name)}/memory`, { every: 10 });
   const hold = (on) => attempt(() => ask(on ? "PUT" : "DELETE", `nodes/${part(name)}/publishers/hold`), on ? "Publishers are held." : "Publishers go on.").then(refresh);
+  const rest = (on) => attempt(() => ask(on ? "PUT" : "DELETE", `nodes/${part(name)}/maintenance`), on ? `${name} hands over what it leads.` : `${name} serves clients again.`).then(refresh);
+  const beginRest = () => confirm({ title: `Put ${name} into maintenance mode?`, verb: "Begin", isSafe: true, doing: () => rest(true),
+    body: html`<p>Its clients are disconnected, and those that know another node go there; it takes no new ones and hands what it leads to other nodes. Copies on it stay in sync. Nothing is lost, but <b>a node alone serves nobody</b> until this is ended or it starts again.</p>` });
+  const forget = () => confirm({ title: `Forget ${name} for good?`, verb: "Forget it", typed: name, doing: () => ask("DELETE", `leveret/nodes/${part(name)}`).then(() => { go("nodes"); refresh(); }),
+    body: html`<p>The cluster stops waiting for it, and other nodes take the places of its copies. <b>It never comes back with what is in its data folder</b>; a new node may take its place. If it only stands still, start it again instead.</p>` });
   const parts = Object.entries(memory.data?.memory ?? {}).filter(([word, size]) => typeof size === "number" && size > 0 && word !== "total").sort((a, b) => b[1] - a[1]);
   const total = memory.data?.memory?.total?.rss ?? node?.mem_used;
   const WORDS = { connection_readers: "Requests that wait", connection_channels: "Unfinished messages", queue_procs: "Messages of transient queues", quorum_queue_procs: "On the way to the log", plugins: "Remembered by x-recent-history", other_system: "Everything else" };
   return html`<nav class="crumbs" aria-label="Where this is"><a href="#/nodes">Nodes</a></nav><div class="page-head"><h1>${name} ${node && html`<${State} node=${node} />`}</h1>
     ${can.administrates && node && isUp(node) && html`<div class="actions">${node.leveret_publishers_held ? html`<button type="button" class="primary" onClick=${() => hold(false)}><${Icon} name="play" />Let publishers go on</button>`
-      : html`<button type="button" onClick=${() => confirm({ title: "Hold all publishers of this node?", body: html`<p>They are blocked as by an alarm until you let them go on or the node starts again. Consumers go on and drain the queues. Nothing is lost.</p>`, verb: "Hold publishers", isSafe: true, doing: () => hold(true) })}><${Icon} name="pause" />Hold publishers</button>`}</div>`}</div>
+      : html`<button type="button" onClick=${() => confirm({ title: "Hold all publishers of this node?", body: html`<p>They are blocked as by an alarm until you let them go on or the node starts again. Consumers go on and drain the queues. Nothing is lost.</p>`, verb: "Hold publishers", isSafe: true, doing: () => hold(true) })}><${Icon} name="pause" />Hold publishers</button>`}
+      ${node.being_drained ? html`<button type="button" class="primary" onClick=${() => rest(false)}><${Icon} name="play" />End maintenance</button>` : html`<button type="button" onClick=${beginRest}><${Icon} name="settings" />Maintenance …</button>`}</div>`}
+    ${can.administrates && node && !isUp(node) && html`<div class="actions"><button type="button" class="danger" onClick=${forget}><${Icon} name="trash" />Forget …</button></div>`}</div>
     <${Wrong} failure=${failure} /><${Alarms} of=${node ? alarmsOf([node]) : []} onRelease=${can.administrates ? () => hold(false) : undefined} />
     ${node && html`<${Card}><div class="node-rows"><${NodeRow} node=${node} /></div></${Card}>
     <div class="page-head minor"><h2>Over time</h2>${spanChoice}</div>
