@@ -56,11 +56,14 @@ fn limits_that_come_with_a_user_hold_and_one_password_is_enough() {
     put(r#"{"password":"pw","tags":"","limits":{"max-connections":3,"max-channels":5}}"#).with(201);
     let held = json!([{ "user": name, "value": { "max-connections": 3, "max-channels": 5 } }]);
     assert_eq!(http.get(&limits).with(200), held);
+    if is_foreign() {
+        // RabbitMQ keeps a limit below zero, and fails at an empty list.
+        http.delete(&path).with(204);
+        return;
+    }
     // What a PUT does not name stays, and what a client was shown it may send back.
     put(r#"{"password":"pw","tags":"","limits":{"max-connections":-1}}"#).with(204);
-    if !is_foreign() {
-        put(r#"{"password":"pw","tags":"","limits":[]}"#).with(204);
-    }
+    put(r#"{"password":"pw","tags":"","limits":[]}"#).with(204);
     put(r#"{"password":"pw","tags":""}"#).with(204);
     assert_eq!(http.get(&limits).with(200), json!([{ "user": name, "value": { "max-channels": 5 } }]));
     let shown = http.get(&path).with(200).to_string();
