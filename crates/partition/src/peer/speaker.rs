@@ -17,13 +17,14 @@ use super::packet::Frame;
 use crate::command::Command;
 use broker::topology::Command as Change;
 use broker::{ChannelKey, PartitionId};
-use consensus::NodeId;
+use consensus::{Kind, NodeId};
 
 /// Why a frame is not believed that came over a link from `from` to `to`: close the link.
 pub fn objection(partition: PartitionId, frame: &Frame, (from, to): (NodeId, NodeId)) -> Option<&'static str> {
     match frame {
         Frame::Group(PeerFrame::Raft(message)) => {
-            if message.from() != from {
+            // A question what may be read is passed on to who leads now, and still says who asked.
+            if message.from() != from && message.kind() != Kind::ReadIndex {
                 return Some("it speaks in the name of another node");
             }
             let is_for = message.to() == to && message.group() == partition.0;
@@ -104,6 +105,12 @@ mod tests {
         assert_eq!(said(vote(5, 1, 2)), Some("it speaks in the name of another node"));
         assert_eq!(said(vote(5, 3, 1)), Some("it says what is for another member"));
         assert_eq!(said(vote(6, 3, 2)), Some("it says what is for another member"));
+        // Node 1 asked node 3 what it may read, and that follows node 2 now.
+        let asked = Bytes::from([&[1, 11, 0, 5, 1, 2, 16][..], &[7; 16]].concat());
+        assert_eq!(
+            said(Frame::Group(PeerFrame::Raft(Message::decode(&mut asked.clone()).expect("it can be read")))),
+            None
+        );
     }
 
     #[test]
