@@ -5,10 +5,33 @@
 
 use std::fmt;
 
-/// A broker process, for ever: an id is never given to another process, nor to the same one after
+/// A member of a group, for ever: an id is never given to another process, nor to the same one after
 /// it lost its disk, because its old self may have voted. Never zero.
+///
+/// The low 32 bits are the number of its node. The bits above say how often that node had left the
+/// group for good before: who comes back has nothing of what it had, and is another member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
+
+/// Where the lives of an id stand above the number of its node.
+const LIFE_SHIFT: u32 = 32;
+
+impl NodeId {
+    /// The member that the node of this number is after it has left the group so often.
+    pub const fn of(number: u32, life: u32) -> Self {
+        Self((life as u64) << LIFE_SHIFT | number as u64)
+    }
+
+    /// The number of its node.
+    pub const fn number(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// How often its node had left the group before.
+    pub const fn life(self) -> u32 {
+        (self.0 >> LIFE_SHIFT) as u32
+    }
+}
 
 /// A Raft term. Zero before the first election.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +66,10 @@ impl LogIndex {
 
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "n{}", self.0)
+        match self.life() {
+            0 => write!(f, "n{}", self.number()),
+            life => write!(f, "n{}.{life}", self.number()),
+        }
     }
 }
 

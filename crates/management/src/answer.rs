@@ -92,6 +92,11 @@ impl Answer {
         Answer { headers: vec![(LOCATION, path.to_owned())], ..Answer::new(StatusCode::FOUND) }
     }
 
+    /// The same as a 202, with what it came to.
+    pub(crate) fn accepted_with_body(self) -> Answer {
+        Answer { status: StatusCode::ACCEPTED, ..self }
+    }
+
     /// 304: who asks has it.
     pub(crate) fn unchanged() -> Answer {
         Answer::new(StatusCode::NOT_MODIFIED)

@@ -10,11 +10,15 @@ use crate::Millis;
 use crate::completions::{Completion, Completions};
 use crate::queue_member::QueueMember;
 use crate::share::Share;
+use crate::vacant_member::VacantMember;
 use crate::waits::Waiting;
 use broker::PartitionId;
+use consensus::NodeId;
 use partition::ending::End;
 use partition::outputs::Ticket;
 use partition::{Reply, refuse};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 enum Stage {
     /// Something of it is on its way to a file.
@@ -34,18 +38,41 @@ pub struct EndingMember {
     told_needs: Option<u32>,
     completions: Completions,
     taken: Vec<Completion>,
+    /// What a place has that is left behind: the node may come back.
+    leaves: Option<(NodeId, Arc<AtomicU64>)>,
+    /// The number of its last write.
+    last_ticket: Ticket,
 }
 
 impl EndingMember {
     /// Ends this member's part in its group. Its shard has to step it once.
     pub(crate) fn new(member: QueueMember) -> EndingMember {
         let (id, completions) = (member.partition().id(), member.completions().clone());
-        EndingMember { id, stage: Stage::Resting(Box::new(member)), told_needs: None, completions, taken: Vec::new() }
+        let (stage, told_needs, leaves) = (Stage::Resting(Box::new(member)), None, None);
+        EndingMember { id, stage, told_needs, completions, taken: Vec::new(), leaves, last_ticket: Ticket(0) }
+    }
+
+    /// The same of a member that the group has let go, and whose node may come back as another one.
+    pub(crate) fn of_one_that_left(member: QueueMember) -> EndingMember {
+        let leaves = Some((member.partition().replica().node(), member.at_risk().clone()));
+        EndingMember { leaves, ..EndingMember::new(member) }
+    }
+
+    /// Whether nothing is left of it and its place is vacant.
+    pub(crate) fn makes_room(&self) -> bool {
+        self.is_over() && self.told_needs.is_some() && self.leaves.is_some()
+    }
+
+    /// The place that it leaves.
+    pub(crate) fn into_vacant(self) -> VacantMember {
+        let (member, at_risk) = self.leaves.expect("its place is vacant");
+        VacantMember::new(self.id, member, self.completions, at_risk).behind(self.last_ticket)
     }
 
     /// Stands for a group that had ended here when the node was started.
     pub fn over(id: PartitionId, completions: Completions) -> EndingMember {
-        EndingMember { id, stage: Stage::Over, told_needs: None, completions, taken: Vec::new() }
+        let (stage, taken, last_ticket) = (Stage::Over, Vec::new(), Ticket(0));
+        EndingMember { id, stage, told_needs: None, completions, taken, leaves: None, last_ticket }
     }
 
     /// Whether nothing is left of it.
@@ -66,6 +93,7 @@ impl EndingMember {
         if let Stage::Resting(member) = &mut self.stage
             && let Some((ticket, end)) = member.end(share)
         {
+            self.last_ticket = ticket;
             self.stage = Stage::Ending(ticket, end);
         }
         if self.is_over() {

@@ -85,9 +85,9 @@ use storage::{ExtentId, FileNo, GroupId, NodeRecord};
 /// The topology's partition.
 pub const TOPOLOGY: PartitionId = PartitionId(0);
 
-/// The node as its groups know it.
+/// The node as its groups know it, before it has left any.
 fn member_of(node: NodeRecord) -> NodeId {
-    NodeId(u64::from(node.id))
+    NodeId::of(node.id, 0)
 }
 
 /// What a checkpoint needs beside the log behind it, for tools that only read; `None` if its

@@ -46,7 +46,7 @@ impl OwnDisk {
         let is_ahead = |node: NodeId, matched: LogIndex| matched > view.persisted && view.may_lead(node);
         let others =
             view.progress.iter().filter(|p| p.state == ProgressState::Replicate && is_ahead(p.node, p.matched));
-        let heir = others.max_by_key(|p| (p.matched, p.node)).and_then(|p| u32::try_from(p.node.0).ok());
+        let heir = others.max_by_key(|p| (p.matched, p.node)).map(|p| p.node.number());
         if heir.is_some() {
             self.seen = Some((view.persisted, now));
         }

@@ -64,12 +64,9 @@ impl QuarantinedMember {
     fn listen(&mut self, now: Millis, from: NodeId, frame: &PeerFrame) {
         let PeerFrame::Raft(message) = frame else { return };
         let leads = matches!(message.kind(), Kind::Append | Kind::Heartbeat | Kind::Snapshot);
-        if leads
-            && message.term() >= self.term
-            && let Ok(node) = u32::try_from(from.0)
-        {
+        if leads && message.term() >= self.term {
             self.term = message.term();
-            self.leader = Some(Leader { node: NodeNumber(node), heard: now });
+            self.leader = Some(Leader { node: NodeNumber(from.number()), heard: now });
         }
     }
 

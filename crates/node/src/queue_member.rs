@@ -55,6 +55,8 @@ pub struct QueueMember {
     /// Since when it leads, as of the last such look.
     led_since: Option<Millis>,
     own_disk: OwnDisk,
+    /// Reads that are under way.
+    reads: usize,
 }
 
 impl QueueMember {
@@ -82,6 +84,7 @@ impl QueueMember {
             members_at: 0,
             led_since: None,
             own_disk: OwnDisk::default(),
+            reads: 0,
         }
     }
 
@@ -92,6 +95,11 @@ impl QueueMember {
         }
         self.members_at = now + LOOK_EVERY_MS;
         let id = self.partition.id();
+        let own = self.partition.replica().node();
+        if !self.partition.replica().is_leader() && edge.is_to_leave(id, own) {
+            let others = edge.members_wanted(id, &[]);
+            self.partition.replica_mut().leave(&others);
+        }
         if !self.partition.is_leading() {
             self.led_since = None;
             self.own_disk.forget();
@@ -106,16 +114,17 @@ impl QueueMember {
             share.has_grown(id);
         }
         if let Some(heir) = self.own_disk.heir(&view, now) {
-            if replica.group_mut().transfer_leadership(NodeId(heir.0.into())).is_ok() {
+            let member = view.member_on(heir);
+            if member.is_some_and(|member| replica.group_mut().transfer_leadership(member).is_ok()) {
                 let heir = edge.shown_node(heir);
                 tracing::warn!(partition = id.0, %heir, "this node's disk hangs: another node is to lead");
             }
             return;
         }
-        let wanted: Vec<NodeId> = wanted.iter().map(|node| NodeId(node.0.into())).collect();
         let changes = view.next_change(&wanted, share.may_grow(id));
         if changes.is_empty() {
-            if let Some((heir, member)) = edge.heir(id, led_ms).map(|heir| (heir, NodeId(heir.0.into())))
+            if let Some(heir) = edge.heir(id, led_ms)
+                && let Some(member) = view.member_on(heir)
                 && view.may_lead(member)
                 && replica.group_mut().transfer_leadership(member).is_ok()
             {
@@ -169,6 +178,7 @@ impl QueueMember {
 
     /// Takes in what concerns its files, and nothing else: it is about to end.
     pub(crate) fn come_to_rest(&mut self, completion: Completion, share: &mut Share) {
+        self.reads -= usize::from(matches!(completion, Completion::Read(..)));
         if !matches!(completion, Completion::Extent(_) | Completion::Received(_) | Completion::Checkpoint) {
             return;
         }
@@ -178,8 +188,22 @@ impl QueueMember {
         share.out.jobs.append(&mut out.jobs);
     }
 
-    /// Ends its part in the group, see [`QueuePartition::end`].
+    /// Whether the group has let this member go, as was wanted of it.
+    pub(crate) fn has_left(&self) -> bool {
+        !self.partition.is_leading() && self.partition.replica().has_left()
+    }
+
+    /// The value at risk of its queues, for whoever asks the node.
+    pub(crate) fn at_risk(&self) -> &Arc<AtomicU64> {
+        &self.at_risk
+    }
+
+    /// Ends its part in the group, see [`QueuePartition::end`]. What was read for it would be taken for
+    /// something of the next one.
     pub(crate) fn end(&mut self, share: &mut Share) -> Option<(Ticket, End)> {
+        if self.reads > 0 {
+            return None;
+        }
         let end = self.partition.end(&mut share.out)?;
         share.count_index(&mut self.index_bytes, 0);
         self.at_risk.store(0, Ordering::Relaxed);
@@ -191,7 +215,10 @@ impl QueueMember {
         match completion {
             Completion::Written(ticket, bodies) => partition.wal_written(ticket, &bodies, cx),
             Completion::Synced(ticket) => partition.wal_synced(ticket, cx),
-            Completion::Read(purpose, found) => partition.read_done(purpose, found, cx),
+            Completion::Read(purpose, found) => {
+                self.reads -= 1;
+                partition.read_done(purpose, found, cx);
+            }
             Completion::Extent(Copied { ready, damaged }) => {
                 partition.runs_damaged(damaged, cx);
                 match ready {
@@ -221,6 +248,7 @@ impl QueueMember {
 
     /// Carries out all that waits, in order. What follows is in `share`.
     pub(crate) fn step<E: Edge>(&mut self, now: Now, waiting: &mut Waiting, share: &mut Share, edge: &mut E) {
+        let reads_before = share.out.reads.len();
         if let Some(first) = self.first.take() {
             share.out.append(*first);
         }
@@ -275,6 +303,7 @@ impl QueueMember {
         // At least a millisecond later: what is due now was looked at.
         self.due_at = self.partition.due_ms().map(|due_ms| now.ms + due_ms.saturating_sub(now.wall_ms).max(1));
         self.at_risk.store(self.partition.values_at_risk(), Ordering::Relaxed);
+        self.reads += share.out.reads.len() - reads_before;
     }
 
     fn look_after_log<E: Edge>(&mut self, now: Now, share: &mut Share, edge: &mut E) {

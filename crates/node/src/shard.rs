@@ -16,6 +16,7 @@ use crate::waits::{Intake, Waiting};
 use crate::{Millis, NEVER};
 use broker::queue::KeyMeter;
 use broker::{NodeNumber, PartitionId, QueueId};
+use consensus::NodeId;
 use partition::entry::Reason;
 use partition::{Command, Effect, Outlets, PartitionFigures, QueueFigures, QueuePartition, TransientQueues};
 
@@ -101,10 +102,15 @@ pub trait Edge: Outlets {
         true
     }
 
-    /// The nodes that the group of a partition, which has these `members` now, is to have instead; none while nobody
-    /// says.
-    fn members_wanted(&mut self, _partition: PartitionId, _members: &[NodeNumber]) -> Vec<NodeNumber> {
+    /// The members that the group of a partition, which has these nodes as its `members` now, is to have instead;
+    /// none while nobody says.
+    fn members_wanted(&mut self, _partition: PartitionId, _members: &[NodeNumber]) -> Vec<NodeId> {
         Vec::new()
+    }
+
+    /// Whether this member of the group of a partition is to leave it for good.
+    fn is_to_leave(&mut self, _partition: PartitionId, _member: NodeId) -> bool {
+        false
     }
 
     /// How this node begins as a member of the group of a partition of which it has nothing.
@@ -186,6 +192,29 @@ impl<M: Proposer> Member<M> {
                 partition.step(now.ms, &mut waiting.commands, &mut share.out.effects, edge);
             }
         }
+    }
+
+    /// Something else takes the place of a member that has left its group, and of one that has ended there: true if
+    /// so, and it wants to be stepped.
+    fn changes_seats(&mut self, share: &mut Share) -> bool {
+        let is_over = match self {
+            Member::Queues(member) => member.has_left(),
+            Member::Ending(member) => member.makes_room(),
+            _ => false,
+        };
+        if is_over {
+            let vacant = Member::Transient(Box::new(TransientQueues::new()));
+            *self = match std::mem::replace(self, vacant) {
+                Member::Queues(member) => {
+                    share.has_grown(member.partition().id());
+                    tracing::debug!(partition = member.partition().id().0, "has left the group and ends here");
+                    Member::Ending(Box::new(EndingMember::of_one_that_left(*member)))
+                }
+                Member::Ending(member) => Member::Vacant(Box::new(member.into_vacant())),
+                other => other,
+            };
+        }
+        is_over
     }
 
     fn poll_timeout(&self) -> Option<Millis> {
@@ -349,6 +378,9 @@ impl<M: Proposer> Shard<M> {
             }
             edge.take_effects(*id, member.queues(), &mut share.out.effects);
             assert!(share.out.effects.is_empty(), "the edge takes all effects");
+            if member.changes_seats(share) {
+                intake.with(|waits| waits.wake(place));
+            }
         }
         due.iter().for_each(|place| self.note(*place));
         let is_any = !due.is_empty();
@@ -433,12 +465,21 @@ impl<M: Proposer> Shard<M> {
     /// - Before: a majority of the group's voters have applied the change of members by which the
     ///   node left.
     pub fn end(&mut self, place: usize) {
+        self.end_as(place, EndingMember::new);
+    }
+
+    /// The same, and its place is vacant then: whoever says so knows that it may come back.
+    pub fn end_and_leave(&mut self, place: usize) {
+        self.end_as(place, EndingMember::of_one_that_left);
+    }
+
+    fn end_as(&mut self, place: usize, ending: impl FnOnce(QueueMember) -> EndingMember) {
         let Seated { id, member, .. } = &mut self.members[place];
         // It may have led the group, and taken somebody in.
         self.share.has_grown(*id);
         let vacant = Member::Transient(Box::new(TransientQueues::new()));
         *member = match std::mem::replace(member, vacant) {
-            Member::Queues(queues) => Member::Ending(Box::new(EndingMember::new(*queues))),
+            Member::Queues(queues) => Member::Ending(Box::new(ending(*queues))),
             other => other,
         };
     }

@@ -58,8 +58,8 @@ impl MemberStanding {
         let leaving = membership.voters_outgoing.iter().filter(|node| !membership.voters.contains(node));
         let followers = replica.group().progress().into_iter();
         let follower = |progress: Progress| {
-            let node = u32::try_from(progress.node.0).ok().map(NodeNumber)?;
-            Some(Follower { node, synced: progress.matched.0, is_voter: !progress.is_learner })
+            let node = NodeNumber(progress.node.number());
+            Follower { node, synced: progress.matched.0, is_voter: !progress.is_learner }
         };
         let role = match status.role {
             Role::Follower => "follower",
@@ -70,7 +70,7 @@ impl MemberStanding {
         MemberStanding {
             partition,
             role,
-            leader: status.leader.and_then(|leader| u32::try_from(leader.0).ok()).map(NodeNumber),
+            leader: status.leader.map(|leader| NodeNumber(leader.number())),
             term: status.term.0,
             last: status.last.index.0,
             synced: status.persisted.0,
@@ -80,7 +80,7 @@ impl MemberStanding {
             is_voter: membership.is_voter(replica.node()),
             voters: membership.voters.len() + leaving.count(),
             is_unspared: status.role == Role::Leader && replica.is_unspared(),
-            followers: followers.filter_map(follower).collect(),
+            followers: followers.map(follower).collect(),
         }
     }
 

@@ -2,8 +2,9 @@
 //! time, each of which leaves a group that works.
 //!
 //! Invariants: nobody gets a vote before it has caught up; who is wanted is not removed; nothing is
-//! begun while a change is under way. Whoever leads next goes on where this one stopped, as all of it
-//! is seen from the group itself.
+//! begun while a change is under way; who works is let go only where the others can do without it, once those
+//! who are to come are in; who is to come back goes before that: one node is never two members. Whoever leads
+//! next goes on where this one stopped, as all of it is seen from the group itself.
 
 use crate::Millis;
 use broker::NodeNumber;
@@ -41,7 +42,7 @@ impl MembersView {
     /// Those that have a vote, and those that are to get one.
     pub(crate) fn members(&self) -> Vec<NodeNumber> {
         let Membership { voters, learners, .. } = &self.membership;
-        voters.iter().chain(learners).filter_map(|node| u32::try_from(node.0).ok().map(NodeNumber)).collect()
+        voters.iter().chain(learners).map(|node| NodeNumber(node.number())).collect()
     }
 
     fn is_active(&self, node: NodeId) -> bool {
@@ -56,6 +57,19 @@ impl MembersView {
             let is_near = p.matched.0 > 0 && p.state != ProgressState::Snapshot && p.matched.0 + LAG_MAX >= self.last.0;
             p.node == node && p.is_recently_active && is_near
         })
+    }
+
+    /// The member that a node is, if it is one.
+    pub(crate) fn member_on(&self, node: NodeNumber) -> Option<NodeId> {
+        let Membership { voters, learners, .. } = &self.membership;
+        voters.iter().chain(learners).find(|member| member.number() == node.0).copied()
+    }
+
+    /// Whether the voters beside one that works have a majority among them that keeps up.
+    fn does_without(&self, leaver: NodeId) -> bool {
+        let others = || self.membership.voters.iter().filter(|voter| **voter != leaver);
+        let keeps_up = |voter: &&NodeId| **voter == self.own || self.has_caught_up(**voter);
+        2 * others().filter(keeps_up).count() > others().count()
     }
 
     /// Whether a learner is being brought up.
@@ -80,25 +94,34 @@ impl MembersView {
             return vec![Change::Remove(*learner)];
         }
         let leaver = voters.iter().copied().find(|voter| !wanted.contains(voter));
-        if let Some(dead) = voters.iter().find(|voter| is_unwanted(voter) && !self.is_active(**voter)) {
+        // One of two is needed for every change: where one is made it is back, and works.
+        let is_dead = |voter: &&NodeId| is_unwanted(voter) && !self.is_active(**voter) && voters.len() > 2;
+        if let Some(dead) = voters.iter().find(is_dead) {
             return vec![Change::Remove(*dead)];
         }
         if let Some(learner) = learners.iter().copied().find(|learner| self.has_caught_up(*learner)) {
             return std::iter::once(Change::Voter(learner)).chain(leaver.map(Change::Remove)).collect();
         }
-        let newcomer = wanted.iter().copied().find(|node| !self.membership.contains(*node));
+        let is_here = |node: &NodeId| voters.iter().chain(learners).any(|member| member.number() == node.number());
+        let newcomer = wanted.iter().copied().find(|node| !is_here(node));
+        let is_other_life = |node: &NodeId, other: &NodeId| node.number() == other.number() && node != other;
+        let comes_back = |voter: &&NodeId| wanted.iter().any(|node| is_other_life(node, voter));
         match (newcomer, leaver) {
             (Some(newcomer), _) if may_begin && !self.is_growing() => vec![Change::Learner(newcomer)],
-            // Who is to come is in before anybody goes that works.
-            (None, Some(leaver)) if learners.is_empty() => vec![Change::Remove(leaver)],
-            _ => Vec::new(),
+            (Some(_), _) | (_, None) => Vec::new(),
+            // Who is to come is in before anybody goes that works, but for who takes the place of what it was.
+            (None, Some(leaver)) => {
+                let before = voters.iter().copied().find(|voter| comes_back(&voter)).filter(|_| !self.is_growing());
+                let goes = before.or(Some(leaver).filter(|_| learners.is_empty()));
+                goes.filter(|goes| self.does_without(*goes)).map(Change::Remove).into_iter().collect()
+            }
         }
     }
 }
 
 /// What a change of members is for those who run the nodes.
 pub(crate) fn told(changes: &[Change], shown: impl Fn(NodeNumber) -> String) -> String {
-    let shown = |node: &NodeId| shown(NodeNumber(u32::try_from(node.0).unwrap_or(u32::MAX)));
+    let shown = |node: &NodeId| shown(NodeNumber(node.number()));
     let one = |change: &Change| match change {
         Change::Learner(node) => format!("{} gets a copy, and no vote before it has caught up", shown(node)),
         Change::Voter(node) => format!("{} has caught up and gets a vote", shown(node)),
@@ -189,6 +212,34 @@ mod tests {
         assert_eq!(next(&alive, &[1, 2]), [Change::Remove(NodeId(3))]);
         assert_eq!(next(&view(&[1, 2], &[4], &[2, 4], &[4]), &[1, 2]), [Change::Remove(NodeId(4))]);
         assert_eq!(next(&view(&[1, 2], &[], &[2], &[]), &[2]), [Change::Remove(NodeId(1))], "the leader itself");
+        let silent = view(&[1, 2], &[], &[], &[]);
+        assert_eq!(next(&silent, &[1, 4]), [Change::Learner(NodeId(4))], "nothing changes before it is back");
+    }
+
+    #[test]
+    fn who_is_to_come_back_goes_first_and_nobody_goes_whom_the_others_need() {
+        let third = NodeId::of(3, 1);
+        let wanted = [NodeId(1), NodeId(2), third];
+        let three = view(&[1, 2, 3], &[], &[2, 3], &[]);
+        assert_eq!(three.next_change(&wanted, true), [Change::Remove(NodeId(3))], "one node is not two members");
+        let two = view(&[1, 2], &[], &[2], &[]);
+        assert_eq!(two.next_change(&wanted, true), [Change::Learner(third)]);
+        assert_eq!(three.member_on(NodeNumber(3)), Some(NodeId(3)));
+        let four = [NodeId(1), NodeId(2), third, NodeId(4)];
+        assert_eq!(three.next_change(&four, true), [Change::Learner(NodeId(4))], "as many as there can be meanwhile");
+        assert_eq!(three.next_change(&four, false), [], "another group has its turn");
+        let learning = view(&[1, 2, 3], &[4], &[2, 3, 4], &[4]);
+        assert_eq!(learning.next_change(&four, true), [], "it still learns");
+        let silent = view(&[1, 2, 3], &[4], &[2, 3], &[4]);
+        assert_eq!(silent.next_change(&four, true), [Change::Remove(NodeId(3))], "nobody waits for it");
+        // With the other one behind, or away, nothing is confirmed without it.
+        let behind = view(&[1, 2, 3], &[], &[2, 3], &[2]);
+        assert_eq!(behind.next_change(&wanted, true), []);
+        assert_eq!(next(&behind, &[1, 2]), []);
+        let away = view(&[1, 2, 3], &[], &[3], &[]);
+        assert_eq!(next(&away, &[1, 2]), []);
+        let sole = view(&[1], &[], &[], &[]);
+        assert_eq!(sole.next_change(&[NodeId::of(1, 1)], true), [], "somebody has to stay");
     }
 
     /// Whatever is wanted, and whoever is there, it comes to an end with these members, and never has

@@ -6,7 +6,8 @@
 //! then on a start finds it.
 //!
 //! Invariants: what is on the disk was looked at when the node started, so nobody who was a member
-//! before begins here anew; nothing is said in the group's name before its checkpoint is saved. Who asks
+//! before begins here anew: a node that comes back to a group does so as another member of it, and not
+//! before both of its checkpoints say so, in place of those that say that the one before has ended; nothing is said in the group's name before its checkpoint is saved. Who asks
 //! for something hears that this node does not lead it.
 
 use crate::Millis;
@@ -20,8 +21,8 @@ use broker::queue::Rules;
 use broker::{NodeNumber, PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, NodeId};
-use partition::outputs::Job;
-use partition::{Command, Context, Outputs, Reply, founding_checkpoint, joining_checkpoint, refuse};
+use partition::outputs::{Job, Ticket};
+use partition::{Command, Context, Outputs, Reply, founding_checkpoint, refuse, returning_checkpoint};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -43,14 +44,17 @@ pub enum Beginning {
         leads_first: bool,
     },
     /// It joins those that have it.
-    Joins,
+    Joins {
+        /// How often it had left them before.
+        life: u32,
+    },
 }
 
 enum Stage {
     /// Nothing of it is here.
     Vacant,
-    /// The first checkpoint is on its way to the disk.
-    Saving { payload: Bytes, replay_file: u32, leads_first: bool },
+    /// The first checkpoint is on its way to the disk; `again`: and once more behind that.
+    Saving { payload: Bytes, replay_file: u32, leads_first: bool, life: u32, again: bool },
     /// It may be taken.
     Begun(Box<QueueMember>),
 }
@@ -65,13 +69,20 @@ pub struct VacantMember {
     stage: Stage,
     told_needs: Option<u32>,
     look_at: Option<Millis>,
+    /// The last write of a member that this node was before, of which the disk may still report.
+    last_ticket: Ticket,
 }
 
 impl VacantMember {
     /// The place of a group on a node.
     pub fn new(id: PartitionId, own: NodeId, completions: Completions, at_risk: Arc<AtomicU64>) -> VacantMember {
         let (taken, stage, told_needs, look_at) = (Vec::new(), Stage::Vacant, None, Some(0));
-        VacantMember { id, own, completions, taken, at_risk, stage, told_needs, look_at }
+        VacantMember { id, own, completions, taken, at_risk, stage, told_needs, look_at, last_ticket: Ticket(0) }
+    }
+
+    /// The place of a member that has ended here, and whose last write this was.
+    pub(crate) fn behind(self, last_ticket: Ticket) -> VacantMember {
+        VacantMember { last_ticket, ..self }
     }
 
     /// The member, once it has begun.
@@ -96,6 +107,7 @@ impl VacantMember {
         self.look_at = None;
         match &self.stage {
             Stage::Vacant => self.look(now.ms, share, edge),
+            Stage::Saving { again: true, .. } if is_saved => self.save_again(share),
             Stage::Saving { .. } if is_saved => self.begin(now, share, edge),
             Stage::Saving { .. } | Stage::Begun(_) => {}
         }
@@ -103,12 +115,12 @@ impl VacantMember {
 
     /// Looks whether this node is to have a copy.
     fn look<E: Edge>(&mut self, now: Millis, share: &mut Share, edge: &mut E) {
-        let (payload, leads_first) = match edge.beginning(self.id) {
+        let (payload, leads_first, life) = match edge.beginning(self.id) {
             Beginning::Founds { founders, leads_first } => {
                 let founders: Vec<NodeId> = founders.iter().map(|node| NodeId(node.0.into())).collect();
-                (founding_checkpoint(&founders), leads_first)
+                (founding_checkpoint(&founders), leads_first, 0)
             }
-            Beginning::Joins => (joining_checkpoint(), false),
+            Beginning::Joins { life } => (returning_checkpoint(life), false, life),
             Beginning::NotKnown => {
                 self.look_at = Some(now + ASK_EVERY_MS);
                 return share.note_needs(self.id, &mut self.told_needs, u32::MAX);
@@ -118,23 +130,36 @@ impl VacantMember {
         let replay_file = share.wal_state(0).current_file;
         // The log keeps that file from now on.
         share.note_needs(self.id, &mut self.told_needs, replay_file);
-        let save =
-            Job::SaveCheckpoint { partition: self.id, payload: payload.clone(), applied: LogIndex(0), replay_file };
-        share.out.jobs.push(save);
-        self.stage = Stage::Saving { payload: Bytes::from(payload), replay_file, leads_first };
+        let (payload, again) = (Bytes::from(payload), life > 0);
+        self.save(&payload, replay_file, share);
+        self.stage = Stage::Saving { payload, replay_file, leads_first, life, again };
+    }
+
+    fn save(&self, payload: &Bytes, replay_file: u32, share: &mut Share) {
+        let (partition, payload, applied) = (self.id, payload.to_vec(), LogIndex(0));
+        share.out.jobs.push(Job::SaveCheckpoint { partition, payload, applied, replay_file });
+    }
+
+    fn save_again(&mut self, share: &mut Share) {
+        let Stage::Saving { payload, replay_file, again, .. } = &mut self.stage else { return };
+        *again = false;
+        let (payload, replay_file) = (payload.clone(), *replay_file);
+        self.save(&payload, replay_file, share);
     }
 
     /// Begins as a member: what the checkpoint says is on the disk.
     fn begin<E: Edge>(&mut self, now: Now, share: &mut Share, edge: &mut E) {
-        let Stage::Saving { payload, replay_file, leads_first } = std::mem::replace(&mut self.stage, Stage::Vacant)
+        let Stage::Saving { payload, replay_file, leads_first, life, .. } =
+            std::mem::replace(&mut self.stage, Stage::Vacant)
         else {
             return;
         };
         let recovery = recovery_of(self.id.0, Some((&payload, replay_file))).expect("it was written here");
-        let mut partition =
-            recovery.finish(self.own, raft(self.own, self.id.0), &[]).expect("it says who its members are");
+        let own = NodeId::of(self.own.number(), life);
+        let mut partition = recovery.finish(own, raft(own, self.id.0), &[]).expect("it says who its members are");
         partition.log_is_at(share.wal_state(0).current_file);
         partition.ask_for_queues();
+        partition.replica_mut().write_behind(self.last_ticket);
         let mut out = Outputs::default();
         for (queue, rules) in edge.queues_of(self.id) {
             partition.queue_is_known(queue);
@@ -211,7 +236,7 @@ mod tests {
         let founders: Vec<NodeNumber> = [2, 3, 5].map(NodeNumber).to_vec();
         for (beginning, voters) in [
             (Beginning::Founds { founders, leads_first: true }, vec![NodeId(2), NodeId(3), NodeId(5)]),
-            (Beginning::Joins, Vec::new()),
+            (Beginning::Joins { life: 0 }, Vec::new()),
         ] {
             let (mut member, completions, mut share) = vacant();
             assert_eq!(member.poll_timeout(), Some(0), "it looks when its node starts");
@@ -233,6 +258,28 @@ mod tests {
             assert_eq!((begun.partition().id(), membership.voters), (ID, voters));
             assert!(share.out.frames.is_empty() && share.out.wal.is_empty(), "it has said nothing yet");
         }
+    }
+
+    #[test]
+    fn who_comes_back_is_another_member_and_both_checkpoints_say_so_first() {
+        let (member, completions, mut share) = vacant();
+        let mut member = member.behind(Ticket(40));
+        let beginning = Beginning::Joins { life: 3 };
+        step(&mut member, &mut share, &beginning, 1);
+        completions.put(Completion::Checkpoint);
+        step(&mut member, &mut share, &beginning, 2);
+        assert!(member.take_begun().is_none(), "the other one still says that the member before has ended");
+        let [Job::SaveCheckpoint { payload: first, .. }, Job::SaveCheckpoint { payload: second, .. }] =
+            &share.out.jobs[..]
+        else {
+            panic!("{:?}", share.out.jobs)
+        };
+        assert_eq!(first, second);
+        completions.put(Completion::Checkpoint);
+        step(&mut member, &mut share, &beginning, 3);
+        let begun = member.take_begun().expect("both are saved");
+        assert_eq!(begun.partition().replica().node(), NodeId::of(2, 3));
+        assert!(share.out.frames.is_empty() && share.out.wal.is_empty(), "it has said nothing yet");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! head       u8 version=2 | applied u64 | applied term u64 | term u64 | vote u64 (0 none) | membership (u32 length, bytes)
+//!            u8 version=3 | life u32, how often the node had left the group before | the same from applied on
 //! then, for a queue partition (partition 0 has the topology's own bytes here):
 //! time       u64
 //! publishers u32 * (channel u64, last u64): those of builds whose channels knew no life of a node
@@ -36,6 +37,8 @@ use consensus::{LogIndex, Membership, NodeId, Position, Segments, Term};
 use std::collections::BTreeMap;
 
 const VERSION: u8 = 2;
+/// Of a member whose node had left the group before.
+const VERSION_RETURNED: u8 = 3;
 /// What only some queues have, without keys and with them.
 const EXTRAS: u8 = 1;
 const EXTRAS_WITH_KEYS: u8 = 2;
@@ -59,12 +62,20 @@ pub struct Head {
     pub vote: (Term, Option<NodeId>),
     /// The members as of `applied`.
     pub membership: Membership,
+    /// How often the node had left the group before it became this member of it.
+    pub life: u32,
 }
 
 impl Head {
     /// Writes the head of a checkpoint; the state follows.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.push(VERSION);
+        match self.life {
+            0 => out.push(VERSION),
+            life => {
+                out.push(VERSION_RETURNED);
+                put32(out, life);
+            }
+        }
         let (term, vote) = self.vote;
         for word in [self.applied.index.0, self.applied.term.0, term.0, vote.map_or(0, |n| n.0)] {
             put64(out, word);
@@ -79,8 +90,13 @@ impl Head {
     /// Reads the head of a checkpoint; the rest is the state.
     pub fn decode(bytes: &Bytes) -> Result<(Head, Bytes), CheckpointDamaged> {
         let mut cursor = Cursor { bytes, at: 0 };
-        if cursor.u8()? != VERSION {
-            return Err(cursor.damaged("a version that this build does not know"));
+        let life = match cursor.u8()? {
+            VERSION => 0,
+            VERSION_RETURNED => cursor.u32()?,
+            _ => return Err(cursor.damaged("a version that this build does not know")),
+        };
+        if life == 0 && bytes[0] == VERSION_RETURNED {
+            return Err(cursor.damaged("a return to a group that was never left"));
         }
         let applied = Position { index: LogIndex(cursor.u64()?), term: Term(cursor.u64()?) };
         let term = Term(cursor.u64()?);
@@ -89,7 +105,7 @@ impl Head {
         let members = bytes.slice(cursor.skip(members)?);
         let membership = Membership::decode(&members).map_err(|_| cursor.damaged("no membership"))?;
         let rest = bytes.slice(cursor.at..);
-        Ok((Head { applied, vote: (term, vote), membership }, rest))
+        Ok((Head { applied, vote: (term, vote), membership, life }, rest))
     }
 }
 

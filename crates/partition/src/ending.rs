@@ -1,7 +1,8 @@
 //! The end of a group on a node: it was deleted, or the node is no member of it any more.
 //!
 //! ```text
-//! tombstone    a record of the log, without a body: the term and index of the last entry that the member had
+//! tombstone    a record of the log: the term and index of the last entry that the member had; its body is the life
+//!              of the member as u32, or nothing for the first
 //! last state   u8 255 | index u64 | term u64: the checkpoint of a group that has ended
 //! ```
 //!
@@ -9,8 +10,10 @@
 //! checkpoints say so, and need nothing of the log any more: only then may the tombstone, and the
 //! files that an older checkpoint needs, go.
 //!
-//! Invariant: a group that has ended is not opened again, nor founded under its number, whichever
-//! of the two checkpoints a start finds and wherever a crash fell.
+//! Invariant: a member that has ended is not opened again, nor founded, whichever of the two
+//! checkpoints a start finds and wherever a crash fell. A node that comes back to the group does so as
+//! another member, whose checkpoints say which one it is: what the log has of those before, up to the
+//! tombstone of the last of them, is nothing to it.
 
 use crate::checkpoint::{CheckpointDamaged, Cursor, put64};
 use crate::outputs::{Job, Outputs, Ticket};
@@ -75,6 +78,16 @@ impl End {
         }
         is_over
     }
+}
+
+/// The body of the tombstone of a member.
+pub(crate) fn tombstone_body(life: u32) -> Bytes {
+    if life == 0 { Bytes::new() } else { Bytes::copy_from_slice(&life.to_le_bytes()) }
+}
+
+/// Whose tombstone it is.
+pub(crate) fn life_of(body: &Bytes) -> u32 {
+    body.first_chunk().map_or(0, |life| u32::from_le_bytes(*life))
 }
 
 /// The last entry of a group of which this checkpoint says that it has ended; `None` if it says

@@ -76,6 +76,7 @@ pub use peer::PeerFrame;
 pub use peer::forward::Forward;
 pub use recovery::{
     Recovery, founding_checkpoint, founding_log_checkpoint, joining_checkpoint, joining_log_checkpoint,
+    returning_checkpoint,
 };
 pub use survey::{CopyFigures, PartitionFigures, QueueFigures};
 pub use tail::Tail;

@@ -371,6 +371,7 @@ impl LogPartition {
             applied: self.applied,
             vote: self.replica.stored_vote(),
             membership: self.replica.group().membership(),
+            life: self.replica.node().life(),
         };
         (self.applied_since, self.members_changed) = (false, false);
         self.save(&head, &machine.snapshot(), replay_file, out);

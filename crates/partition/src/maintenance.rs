@@ -310,7 +310,8 @@ impl QueuePartition {
     fn save_checkpoint(&mut self, current_file: u32, cx: &mut Context<'_>) {
         let applied = Position { index: self.applied, term: self.applied_term };
         let vote = self.replica.stored_vote();
-        let head = checkpoint::Head { applied, vote, membership: self.replica.group().membership() };
+        let (membership, life) = (self.replica.group().membership(), self.replica.node().life());
+        let head = checkpoint::Head { applied, vote, membership, life };
         let mut payload = Vec::new();
         head.encode(&mut payload);
         checkpoint::encode_queues(&self.queues, &mut payload);

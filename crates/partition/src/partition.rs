@@ -149,8 +149,7 @@ impl QueuePartition {
 
     /// The node whose member leads, as far as this one knows.
     pub fn leader(&self) -> Option<NodeNumber> {
-        let leader = self.replica.group().leader()?;
-        Some(NodeNumber(u32::try_from(leader.0).expect("numbers of nodes have 32 bits")))
+        self.replica.group().leader().map(|leader| NodeNumber(leader.number()))
     }
 
     /// The term that this member is in: whoever leads in an earlier one leads no more.
@@ -252,11 +251,12 @@ impl QueuePartition {
 
     /// The link to another member broke: who was attached to it hears of that.
     pub fn link_lost(&mut self, node: NodeId) {
-        self.predecessor.link_lost(node);
+        self.predecessor.link_lost(self.replica.member_of(node));
     }
 
-    /// A frame came from another member.
+    /// A frame came from another node.
     pub fn step(&mut self, from: NodeId, frame: PeerFrame, cx: &mut Context<'_>) {
+        let from = self.replica.member_of(from);
         match frame {
             PeerFrame::PullImage { snapshot, offset } => self.image_pulled(from, snapshot, offset, cx.out),
             PeerFrame::ImagePart { snapshot, offset, bytes } => self.take_image(snapshot, offset, &bytes),

@@ -12,11 +12,13 @@
 //! 8 messages part   term, index, queue, from, past, count, then each { sequence number, length, bytes }
 //! 9 ask missing     number, queue, from, past
 //! 10 have missing   number, queue, from, past, count, then each { sequence number, length + 1 and bytes, or 0: lost }
+//! 11 ask left       member
+//! 12 left           member, by, term, leads (0 or 1), applied, count, then each { voter }
 //! ```
 //!
 //! Numbers are varints. Kinds from 32 on are what nodes say to each other beside their groups:
 //! [`forward`]. Packets, with version and checksum, carry many frames of both sorts: [`packet`]. What is said when: `replica` (2), `replica::doubt` (3, 4), `snapshot` (5 to 8),
-//! `repair` (9, 10).
+//! `repair` (9, 10), `replica::leaving` (11, 12: said only where every node knows them, as the topology's machine has version 10).
 //!
 //! Invariants: this is the only place that knows how a frame is written; what is decoded encodes to
 //! the same bytes; no bytes make the reader panic or allocate more than a small multiple of them;
@@ -32,7 +34,7 @@ pub mod speaker;
 
 use broker::QueueId;
 use bytes::Bytes;
-use consensus::{Cursor, DecodeError, LogIndex, Message, Segments, Term};
+use consensus::{Cursor, DecodeError, LogIndex, Message, NodeId, Segments, Term};
 
 /// Least bytes of a message in a frame: its number and its length.
 const MESSAGE_BYTES_MIN: usize = 2;
@@ -108,6 +110,30 @@ pub enum PeerFrame {
     /// The answer: of the numbers told, those that are live there, with `None` where they cannot be
     /// read there either.
     HaveMissing(Missing, Vec<(u64, Option<Bytes>)>),
+    /// A member that is to leave asks whether it has.
+    AskLeft {
+        /// Which one it is.
+        member: NodeId,
+    },
+    /// The answer, of a member by whose log it has.
+    Left(Left),
+}
+
+/// What a member says of one that has left its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Who has left.
+    pub member: NodeId,
+    /// Who says so.
+    pub by: NodeId,
+    /// The term that it is in.
+    pub term: Term,
+    /// It leads the group, and has applied an entry of its own term.
+    pub leads: bool,
+    /// Up to where it has applied the log.
+    pub applied: LogIndex,
+    /// The voters as of then.
+    pub voters: Vec<NodeId>,
 }
 
 /// Which snapshot is meant: the term of the leader who offers it, and its last entry.
@@ -140,6 +166,8 @@ impl PeerFrame {
             PeerFrame::MessagesPart { .. } => 8,
             PeerFrame::AskMissing(_) => 9,
             PeerFrame::HaveMissing(..) => 10,
+            PeerFrame::AskLeft { .. } => 11,
+            PeerFrame::Left(_) => 12,
         }
     }
 
@@ -174,6 +202,11 @@ impl PeerFrame {
                     put(out, &[*seq, message.as_ref().map_or(0, |message| message.len() as u64 + 1)]);
                     message.iter().for_each(|message| out.put_bytes(message));
                 }
+            }
+            PeerFrame::AskLeft { member } => out.put_varint(member.0),
+            PeerFrame::Left(Left { member, by, term, leads, applied, voters }) => {
+                put(out, &[member.0, by.0, term.0, u64::from(*leads), applied.0, voters.len() as u64]);
+                voters.iter().for_each(|voter| out.put_varint(voter.0));
             }
         }
     }
@@ -230,6 +263,18 @@ impl PeerFrame {
                     (0..count).map(|_| Ok((cursor.varint()?, message(cursor)?))).collect::<Result<_, DecodeError>>()?;
                 Ok(PeerFrame::HaveMissing(missing, messages))
             }
+            11 => Ok(PeerFrame::AskLeft { member: member(cursor)? }),
+            12 => {
+                let (who, by, term) = (member(cursor)?, member(cursor)?, Term(cursor.varint()?));
+                let leads = match cursor.varint()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(cursor.invalid("whether a member leads")),
+                };
+                let applied = LogIndex(cursor.varint()?);
+                let voters = (0..cursor.count(1)?).map(|_| member(cursor)).collect::<Result<_, DecodeError>>()?;
+                Ok(PeerFrame::Left(Left { member: who, by, term, leads, applied, voters }))
+            }
             _ => Err(cursor.invalid("a kind of frame")),
         }
     }
@@ -241,6 +286,13 @@ fn put(out: &mut Segments, numbers: &[u64]) {
 
 fn put_missing(out: &mut Segments, missing: &Missing) {
     put(out, &[missing.number, missing.queue.0, missing.from, missing.past]);
+}
+
+fn member(cursor: &mut Cursor<'_>) -> Result<NodeId, DecodeError> {
+    match cursor.varint()? {
+        0 => Err(cursor.invalid("a member")),
+        member => Ok(NodeId(member)),
+    }
 }
 
 fn snapshot(cursor: &mut Cursor<'_>) -> Result<SnapshotKey, DecodeError> {

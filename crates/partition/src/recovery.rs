@@ -25,7 +25,7 @@ use storage::{Location, RecordKind};
 /// for, nothing is in it.
 pub fn founding_checkpoint(founders: &[NodeId]) -> Vec<u8> {
     let membership = Membership::of_voters(founders.iter().copied());
-    let head = checkpoint::Head { applied: Restored::BOOTSTRAP, vote: (Term(0), None), membership };
+    let head = checkpoint::Head { applied: Restored::BOOTSTRAP, vote: (Term(0), None), membership, life: 0 };
     let mut payload = Vec::new();
     head.encode(&mut payload);
     checkpoint::encode_queues(&Queues::default(), &mut payload);
@@ -35,7 +35,7 @@ pub fn founding_checkpoint(founders: &[NodeId]) -> Vec<u8> {
 /// The same for the group whose machine is the caller's, with the state that it begins with.
 pub fn founding_log_checkpoint(founders: &[NodeId], state: &[u8]) -> Vec<u8> {
     let membership = Membership::of_voters(founders.iter().copied());
-    let head = checkpoint::Head { applied: Restored::BOOTSTRAP, vote: (Term(0), None), membership };
+    let head = checkpoint::Head { applied: Restored::BOOTSTRAP, vote: (Term(0), None), membership, life: 0 };
     let mut payload = Vec::new();
     head.encode(&mut payload);
     payload.extend_from_slice(state);
@@ -46,7 +46,13 @@ pub fn founding_log_checkpoint(founders: &[NodeId], state: &[u8]) -> Vec<u8> {
 /// knows no members, and founds nothing, however often it is started. The leader gives it a
 /// snapshot.
 pub fn joining_checkpoint() -> Vec<u8> {
-    let mut payload = joining_head();
+    returning_checkpoint(0)
+}
+
+/// The same of a member whose node had left the group so often before: what it had and said then is
+/// nothing to this one.
+pub fn returning_checkpoint(life: u32) -> Vec<u8> {
+    let mut payload = joining_head(life);
     checkpoint::encode_queues(&Queues::default(), &mut payload);
     payload
 }
@@ -54,14 +60,14 @@ pub fn joining_checkpoint() -> Vec<u8> {
 /// The same of the group whose machine is the caller's, with the state that it has before the
 /// snapshot comes.
 pub fn joining_log_checkpoint(state: &[u8]) -> Vec<u8> {
-    let mut payload = joining_head();
+    let mut payload = joining_head(0);
     payload.extend_from_slice(state);
     payload
 }
 
-fn joining_head() -> Vec<u8> {
+fn joining_head(life: u32) -> Vec<u8> {
     let nothing = Position { index: LogIndex(0), term: Term(0) };
-    let head = checkpoint::Head { applied: nothing, vote: (Term(0), None), membership: Membership::default() };
+    let head = checkpoint::Head { applied: nothing, vote: (Term(0), None), membership: Membership::default(), life };
     let mut payload = Vec::new();
     head.encode(&mut payload);
     payload
@@ -100,6 +106,8 @@ pub struct Recovery {
     ended: Option<Position>,
     /// How many of its checkpoints say so.
     endings: u8,
+    /// How often the node had left the group before it became this member.
+    life: u32,
 }
 
 impl Recovery {
@@ -135,6 +143,7 @@ impl Recovery {
         };
         let (queues, older, entries) = (None, None, Vec::new());
         let (gap, forgot_in, endings) = (None, None, u8::from(ended.is_some()));
+        let life = checkpoint.as_ref().map_or(0, |(head, _)| head.life);
         Ok(Recovery {
             id,
             checkpoint,
@@ -150,6 +159,7 @@ impl Recovery {
             forgot_in,
             ended,
             endings,
+            life,
         })
     }
 
@@ -182,6 +192,17 @@ impl Recovery {
     /// say so. See [`crate::ending`].
     pub fn ended(&self) -> Option<(Position, bool)> {
         self.ended.map(|last| (last, self.endings == 2))
+    }
+
+    /// Whether one of its checkpoints is still that of an earlier member of this node, which has ended: a
+    /// start that had only that one would begin anew.
+    pub fn is_beside_its_end(&self) -> bool {
+        self.ended.is_none() && self.endings > 0
+    }
+
+    /// The member of the group that a node of this number is here.
+    pub fn member(&self, node: NodeId) -> NodeId {
+        NodeId::of(node.number(), self.life)
     }
 
     /// The first entry of a log: without a checkpoint the state is all from here on.
@@ -328,6 +349,7 @@ impl Recovery {
             // A snapshot took the place of the log. Its checkpoint is saved behind the mark:
             // without it the old log stands.
             RecordKind::SnapshotMark if LogIndex(index) <= self.applied.index => self.void_from(LogIndex(0)),
+            RecordKind::Tombstone if ending::life_of(&body) < self.life => self.begin_again(),
             RecordKind::Tombstone => self.end(Position { index: LogIndex(index), term: Term(term) }),
             RecordKind::SnapshotMark => {}
             RecordKind::Membership => {
@@ -335,6 +357,13 @@ impl Recovery {
                 self.changed = self.changed.filter(|last| last.index >= found.index).or(Some(found));
             }
         }
+    }
+
+    /// What the log said so far is of an earlier member of this node, which has ended.
+    fn begin_again(&mut self) {
+        let Some((head, _)) = &self.checkpoint else { return };
+        (self.vote, self.applied) = (head.vote, head.applied);
+        (self.entries, self.changed, self.gap) = (Vec::new(), None, None);
     }
 
     /// The group is gone, with all that its checkpoint and its log say. Its files stay until both
@@ -475,6 +504,36 @@ mod tests {
             assert_eq!(member.replica().group().membership(), Membership::default());
             assert_eq!((member.applied(), member.is_leading()), (LogIndex(0), false));
         }
+    }
+
+    #[test]
+    fn what_a_member_of_an_earlier_life_wrote_is_nothing_to_who_came_back() {
+        let payload = Bytes::from(returning_checkpoint(2));
+        let at = Location { file: FileNo(1), offset: 4096, bytes: 0 };
+        let tombstone = |recovery: &mut Recovery, life: u32| {
+            recovery.record(RecordKind::Tombstone, 3, 500, ending::tombstone_body(life), at);
+        };
+        let mut recovery = Recovery::queues(PartitionId(1), Some((&payload, 1))).expect("it can be read");
+        assert_eq!(recovery.member(NodeId(4)), NodeId::of(4, 2));
+        let vote = Bytes::copy_from_slice(&7_u64.to_le_bytes());
+        recovery.record(RecordKind::HardState, 9, 0, vote, at);
+        recovery.record(RecordKind::Entry, 3, 500, Bytes::new(), at);
+        recovery.record(RecordKind::Membership, 3, 500, Bytes::new(), at);
+        assert!(recovery.gap().is_some(), "it is part of a log that begins elsewhere");
+        tombstone(&mut recovery, 1);
+        assert_eq!((recovery.gap(), recovery.entries(), recovery.ended()), (None, Vec::new(), None));
+        let own = recovery.member(NodeId(4));
+        let member = recovery.finish(own, Config::new(own, 1, 1), &[]).expect("it is sound");
+        assert_eq!(member.replica().stored_vote(), (Term(0), None), "it has voted for nobody");
+        let mut recovery = Recovery::queues(PartitionId(1), Some((&payload, 1))).expect("it can be read");
+        tombstone(&mut recovery, 0);
+        tombstone(&mut recovery, 2);
+        assert!(recovery.ended().is_some(), "its own counts");
+        // A crash came between its two first checkpoints.
+        let mut recovery = Recovery::queues(PartitionId(1), Some((&payload, 1))).expect("it can be read");
+        let last = Position { index: LogIndex(500), term: Term(3) };
+        recovery.keep_for(&ending::ended_checkpoint(last).into(), u32::MAX).expect("it can be read");
+        assert!(recovery.is_beside_its_end() && recovery.ended().is_none());
     }
 
     #[test]

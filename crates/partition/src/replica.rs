@@ -6,12 +6,14 @@
 //! weaker index (`written`) is volatile, belongs to one term and never moves Raft's own.
 //!
 //! Frames to other members: [`crate::peer`]. Those about what may be forgotten are handled in
-//! `replica/doubt.rs`.
+//! `replica/doubt.rs`, those about members that are to go in `replica/leaving.rs`.
 
 mod doubt;
+mod leaving;
 #[cfg(test)]
 mod tests;
 
+use crate::ending::tombstone_body;
 use crate::entry::{is_write_awaited, sync_wish};
 use crate::log_index::LogTable;
 use crate::machine::ROOM_KEPT;
@@ -24,6 +26,7 @@ use consensus::{
     SnapshotWanted, Term,
 };
 use doubt::{Doubt, Doubtful};
+use leaving::Leaving;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use storage::{GroupId, Location, Record, RecordKind};
@@ -100,6 +103,12 @@ pub struct Replica {
     voters: Vec<NodeId>,
     /// Whether the voters before them count too, as they do in the middle of a change.
     is_joint: bool,
+    /// The members whose nodes had left the group before.
+    returned: Vec<NodeId>,
+    /// It is to leave the group, and asks whether it has.
+    leaving: Option<Leaving>,
+    /// The write which says that the last change of members is committed, until it is synced.
+    change_unsynced: Option<Ticket>,
     /// The newest term that is synced.
     synced_term: Term,
     /// What is written of the leader's log and not said, as the term is not synced.
@@ -137,13 +146,15 @@ impl Replica {
         for (index, term, body) in bodies {
             table.append(*index, *term, Some(*body));
         }
-        let Membership { voters, voters_outgoing, .. } = group.membership();
-        Replica {
+        let mut replica = Replica {
             id,
             node,
             group,
-            voters,
-            is_joint: !voters_outgoing.is_empty(),
+            voters: Vec::new(),
+            is_joint: false,
+            returned: Vec::new(),
+            leaving: None,
+            change_unsynced: None,
             ready: None,
             next_ticket: 1,
             writes: VecDeque::new(),
@@ -166,7 +177,9 @@ impl Replica {
             is_halt_told: false,
             refused_images: Vec::new(),
             unspared_ticks: 0,
-        }
+        };
+        replica.note_members();
+        replica
     }
 
     /// Gives the memory of a burst back, as after a start, where the whole log was committed at
@@ -229,6 +242,12 @@ impl Replica {
         self.voters.len() == 1 && !self.is_joint
     }
 
+    /// Whether this member is to leave the group, as its node has heard.
+    #[inline]
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.is_some()
+    }
+
     /// Whether this member leads.
     pub fn is_leader(&self) -> bool {
         self.group.is_leader()
@@ -244,15 +263,24 @@ impl Replica {
     /// and dropped.
     pub fn step(&mut self, from: NodeId, frame: PeerFrame) {
         match frame {
-            PeerFrame::Raft(message) if message.kind() == Kind::Snapshot => self.offered = Some(message),
+            PeerFrame::Raft(message) if message.to() != self.node => {}
+            PeerFrame::Raft(message) if message.kind() == Kind::Snapshot => {
+                self.note_lead(&message);
+                self.offered = Some(message);
+            }
             // A message of an old term or from a stranger is refused; nothing is owed to it.
-            PeerFrame::Raft(message) => _ = self.group.step(message),
+            PeerFrame::Raft(message) => {
+                self.note_lead(&message);
+                _ = self.group.step(message);
+            }
             PeerFrame::Written { term, index } => {
                 self.doubtful.caught_up(from, term);
                 self.note_written(from, term, index);
             }
             PeerFrame::AskEnd { term, life } => self.say_end(from, term, life),
             PeerFrame::EndOfLog { term, life, index } => self.hear_end(from, term, life, index),
+            PeerFrame::AskLeft { member } => self.say_left(from, member),
+            PeerFrame::Left(left) => self.hear_left(left),
             _ => {}
         }
     }
@@ -382,9 +410,15 @@ impl Replica {
             }
             self.send(write.after_sync, out);
         }
+        self.change_unsynced = self.change_unsynced.filter(|change| *change > ticket);
         if let Some(install) = &mut self.installing {
             install.is_synced |= install.ticket <= ticket;
         }
+    }
+
+    /// Its writes come behind this one, of a member that its node was before.
+    pub fn write_behind(&mut self, last: Ticket) {
+        self.next_ticket = self.next_ticket.max(last.0 + 1);
     }
 
     /// Gives up leading, if it leads.
@@ -529,7 +563,8 @@ impl Replica {
     /// so, and a start that does not know it looks for a majority of the members before, who may be gone.
     fn note_change(&mut self, change: Position, out: &mut Outputs) {
         let (group, kind, body) = (GroupId(self.id.0), RecordKind::Membership, Bytes::new());
-        self.write_beside(vec![Record { group, kind, term: change.term.0, index: change.index.0, body }], out);
+        let record = Record { group, kind, term: change.term.0, index: change.index.0, body };
+        self.change_unsynced = Some(self.write_beside(vec![record], out));
     }
 
     /// Writes what the group does not wait for.
@@ -552,7 +587,7 @@ impl Replica {
             kind: RecordKind::Tombstone,
             term: last.term.0,
             index: last.index.0,
-            body: Bytes::new(),
+            body: tombstone_body(self.node.life()),
         };
         let ticket = Ticket(self.next_ticket);
         let (records, sync) = (vec![record], SyncWish::Now);
@@ -613,14 +648,23 @@ impl Replica {
     pub fn applied(&mut self, index: LogIndex, change: Option<Position>, out: &mut Outputs) {
         self.group.applied(index);
         if let Some(change) = change {
-            self.note_voters();
+            self.note_members();
             self.note_change(change, out);
         }
     }
 
-    fn note_voters(&mut self) {
-        let Membership { voters, voters_outgoing, .. } = self.group.membership();
+    fn note_members(&mut self) {
+        let Membership { voters, voters_outgoing, learners, .. } = self.group.membership();
+        let all = voters.iter().chain(&voters_outgoing).chain(&learners);
+        self.returned = all.copied().filter(|member| member.life() > 0).collect();
         (self.voters, self.is_joint) = (voters, !voters_outgoing.is_empty());
+    }
+
+    /// The member of the group that a node is, of which the number alone is known. One that is none is
+    /// what it was first.
+    #[inline]
+    pub(crate) fn member_of(&self, node: NodeId) -> NodeId {
+        self.returned.iter().find(|member| member.number() == node.number()).copied().unwrap_or(node)
     }
 
     /// A checkpoint at `index` is safe: the log up to there may go, as far as followers do not need
@@ -690,7 +734,7 @@ impl Replica {
         self.committed.clear();
         self.group.persisted(install.ready);
         self.group.applied(install.position.index);
-        self.note_voters();
+        self.note_members();
         self.appended_bytes = 0;
         self.send(install.after_sync, out);
     }

@@ -103,6 +103,7 @@ impl Recovery {
             applied: self.applied,
             vote: self.vote,
             membership: membership.unwrap_or_else(|| Membership::of_voters([node])),
+            life: self.member(node).life(),
         };
         let queues = self.queues.take().unwrap_or_default();
         let mut salvage = Salvage { id: self.id, queues, head, lost: Lost::default() };
@@ -320,7 +321,7 @@ impl Recovery {
             Some((head, state)) => (head, Some(state)),
             None => {
                 let (applied, vote) = (self.applied, self.vote);
-                (Head { applied, vote, membership: Membership::of_voters([node]) }, None)
+                (Head { applied, vote, membership: Membership::of_voters([node]), life: 0 }, None)
             }
         };
         let vote = (self.vote.0.max(head.applied.term), self.vote.1);

@@ -556,7 +556,7 @@ impl QueuePartition {
         let gone: Vec<u32> = installing.queues.extents().iter().filter_map(gone).collect();
         gone.into_iter().for_each(|id| installing.queues.forget_extent(id));
         let vote = self.replica.stored_vote();
-        let head = Head { applied: installing.position, vote, membership };
+        let head = Head { applied: installing.position, vote, membership, life: self.replica.node().life() };
         let job = self.maintenance.save_snapshot(self.replica.id(), &head, &installing.queues, installing.file);
         cx.out.jobs.push(job);
     }

@@ -101,7 +101,7 @@ impl QueuePartition {
         let group = replica.group();
         let (status, progress, members) = (group.status(), group.progress(), group.membership());
         let own = replica.node();
-        let number = |node: NodeId| NodeNumber(u32::try_from(node.0).expect("numbers of nodes have 32 bits"));
+        let number = |node: NodeId| NodeNumber(node.number());
         let copy = |node: NodeId, is_learner: bool| {
             let known = progress.iter().find(|progress| progress.node == node);
             let (synced, is_heard) = match node == own {

@@ -5,10 +5,10 @@
 
 use broker::{PartitionId, QueueId};
 use bytes::Bytes;
-use consensus::{LogIndex, Message, Segments, Term};
+use consensus::{LogIndex, Message, NodeId, Segments, Term};
 use partition::PeerFrame;
-use partition::peer::Missing;
 use partition::peer::packet::{self, Frame, HEAD_BYTES, Head, PACKET_BYTES_MAX, PACKET_VERSION, PacketError};
+use partition::peer::{Left, Missing};
 use proptest::prelude::*;
 
 /// A vote that `consensus` wrote: version, kind, which numbers are there, group, from, to, term 9,
@@ -36,6 +36,15 @@ fn frames() -> Vec<PeerFrame> {
         },
         PeerFrame::AskMissing(missing),
         PeerFrame::HaveMissing(missing, vec![(10, Some(text(b"a"))), (11, None), (12, Some(text(b"")))]),
+        PeerFrame::AskLeft { member: NodeId::of(4, 1) },
+        PeerFrame::Left(Left {
+            member: NodeId::of(4, 1),
+            by: NodeId(2),
+            term: Term(9),
+            leads: true,
+            applied: LogIndex(300),
+            voters: vec![NodeId(1), NodeId::of(3, 2)],
+        }),
     ]
 }
 
@@ -66,6 +75,8 @@ fn frames_are_written_as_ever() {
         vec![8, 9, 0xac, 2, 5, 10, 13, 2, 10, 1, b'a', 12, 0],
         vec![9, 7, 5, 10, 20],
         vec![10, 7, 5, 10, 20, 3, 10, 2, b'a', 11, 0, 12, 1],
+        vec![11, 0x84, 0x80, 0x80, 0x80, 0x10],
+        vec![12, 0x84, 0x80, 0x80, 0x80, 0x10, 2, 9, 1, 0xac, 2, 2, 1, 0x83, 0x80, 0x80, 0x80, 0x20],
     ];
     assert_eq!(bytes, expected);
     let packet = packet::encode([(PartitionId(200), &frames()[1]), (PartitionId(0), &frames()[2])]).concat();
@@ -125,7 +136,7 @@ proptest! {
 
     /// Whatever comes is refused, or is the one form of what it means.
     #[test]
-    fn garbage_is_refused_or_means_what_it_says(kind in 0..12_u8, rest in prop::collection::vec(any::<u8>(), 0..100)) {
+    fn garbage_is_refused_or_means_what_it_says(kind in 0..14_u8, rest in prop::collection::vec(any::<u8>(), 0..100)) {
         let whole = Bytes::from([&[kind][..], &rest].concat());
         let mut left = whole.clone();
         if let Ok(frame) = PeerFrame::decode(&mut left) {
@@ -136,7 +147,7 @@ proptest! {
 
     /// The same from frames that were sound before one byte was another one.
     #[test]
-    fn a_frame_that_is_almost_one_is_refused_or_means_what_it_says(which in 0..10_usize, at in 0..64_usize, flip in 1..=255_u8) {
+    fn a_frame_that_is_almost_one_is_refused_or_means_what_it_says(which in 0..12_usize, at in 0..64_usize, flip in 1..=255_u8) {
         let mut bytes = encoded(&frames()[which]).to_vec();
         let at = at % bytes.len();
         bytes[at] ^= flip;

@@ -153,6 +153,8 @@ pub enum Bug {
     /// A node that starts changes the members of what it leads by a map of the past, and gives a vote
     /// to a learner that never answered.
     MapIsOfThePast,
+    /// A node drops what it has of a group as soon as it is taken out, and comes back as the member that it was.
+    ReturnIsTheSame,
     /// Nobody hears that a socket took what came from another shard.
     DrainIsForgotten,
     /// What a full disk did not take is given up.
@@ -163,7 +165,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 75] = [
+    pub const ALL: [Bug; 76] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -236,6 +238,7 @@ impl Bug {
         Bug::MapIsUntold,
         Bug::RefusalIsAConfirm,
         Bug::MapIsOfThePast,
+        Bug::ReturnIsTheSame,
         Bug::DrainIsForgotten,
         Bug::FullIsForgotten,
         Bug::StallIsForgotten,

@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 /// A member as one of a set.
 fn bit(node: NodeId) -> u64 {
-    1 << node.0
+    1 << node.number()
 }
 
 /// Ends the run: a checker found something.
@@ -104,6 +104,8 @@ pub struct Published {
     /// Members that may have forgotten it, a bit each: they lost power since it was published and
     /// before it was committed, or had not caught up by then with what they lost before.
     pub forgotten_by: u64,
+    /// How many members were a majority when it was confirmed and not committed, where those were fewer than founders.
+    pub majority: Option<u32>,
     /// The leader that confirmed it, where it was not committed by then.
     pub confirmed_by: Option<NodeId>,
     /// It was confirmed by its leader alone, and another one came to lead without it, or the same one that
@@ -191,8 +193,8 @@ pub struct Checks {
     gave_up: BTreeSet<(usize, NodeId)>,
     /// Of each partition the nodes whose majority decides, a bit each, by what was applied.
     voters: Vec<u64>,
-    /// How many members are a majority. Where members change there is one more at times, which
-    /// makes it no smaller.
+    /// How many founders are a majority. Where members change there is one more at times, which
+    /// makes it no smaller, and for a moment one or two fewer where they come back.
     majority: u32,
     /// Given out without the flag: queue and message.
     unflagged: BTreeSet<(QueueId, u64)>,
@@ -288,6 +290,12 @@ impl Checks {
         }
     }
 
+    /// A node begins as another member of a group that it had left.
+    pub fn began_again(&mut self, node: NodeId, group: usize) {
+        self.figures.returned += 1;
+        self.groups[group].started(node, LogIndex(0), Vec::new());
+    }
+
     /// A node is down.
     pub fn stopped(&mut self, node: NodeId) {
         self.groups.iter_mut().for_each(|g| g.stopped(node));
@@ -325,7 +333,8 @@ impl Checks {
     /// Whether so many members may have forgotten a message that a confirm as *written* promised
     /// nothing about it.
     fn is_at_mercy(&self, id: u64) -> bool {
-        self.published[id as usize].forgotten_by.count_ones() >= self.majority
+        let published = &self.published[id as usize];
+        published.forgotten_by.count_ones() >= published.majority.unwrap_or(self.majority)
     }
 
     /// How a member's memory stands, as it says itself.
@@ -601,6 +610,9 @@ impl Checks {
             return;
         }
         self.at_risk.insert(id);
+        let majority = self.voters[group].count_ones() / 2 + 1;
+        let published = &mut self.published[id as usize];
+        published.majority = Some(majority).filter(|majority| *majority < self.majority);
         let published = &self.published[id as usize];
         if let Asked::Selective { .. } = published.asked {
             let targets = published.targets.clone();

@@ -783,6 +783,7 @@ fn compose(
         confirmed: false,
         committed: false,
         forgotten_by: 0,
+        majority: None,
         confirmed_by: None,
         is_superseded: false,
         repeats: false,

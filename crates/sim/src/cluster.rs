@@ -110,6 +110,8 @@ pub struct Cluster {
     turnover: turnover::Turnover,
     declares: Option<declares::Declares>,
     members: Option<members::Members>,
+    /// Which member of a group a node is, where it had left that before.
+    lives: BTreeMap<(usize, usize), u32>,
     trace: Trace,
     plan: Plan,
     options: Options,
@@ -151,8 +153,10 @@ impl Cluster {
             upgrades: options.upgrades,
             gives_up: plan.groups.iter().map(|queues| gives_up(&plan, queues)).collect(),
             pools: false,
+            returns: options.returns,
         };
         let apart = options.declares || options.faults.leaders || options.faults.log_rot;
+        let apart = apart || options.returns && options.turnover;
         assert!(!options.members || !apart, "these do not go together");
         let spares = if options.members { members::SPARES } else { 0 };
         let all = (1..=options.nodes + spares).map(NodeId);
@@ -189,7 +193,7 @@ impl Cluster {
         Cluster {
             schedule: Schedule::default(),
             random,
-            network: Network::default(),
+            network: Network::with_slow(options.returns),
             nodes,
             clients,
             links: BTreeMap::new(),
@@ -200,6 +204,7 @@ impl Cluster {
             turnover: turnover::Turnover::default(),
             declares,
             members: changes,
+            lives: BTreeMap::new(),
             trace: Trace::new(options.trace),
             deadline: plan.duration + LIVENESS_MAX,
             plan,
@@ -398,6 +403,7 @@ impl Cluster {
             self.checks.appended(id, group, term, index, body);
         }
         if self.nodes[node].is_up() {
+            self.look_at_lives(node);
             for group in 0..self.plan.groups.len() {
                 let (Some(view), Some(partition)) = (self.nodes[node].view(group), self.nodes[node].partition(group))
                 else {
@@ -423,7 +429,7 @@ impl Cluster {
                 network::assert_damage_is_found(&packet);
             }
             for after in arrivals {
-                let to = (to.0 - 1) as usize;
+                let to = to.number() as usize - 1;
                 self.schedule.after(after, Event::Packet { from: id, to, packet: packet.clone() });
             }
         }
@@ -507,7 +513,7 @@ impl Cluster {
     fn open(&mut self, client: usize, channel: ChannelKey) {
         let group = self.clients[client].group;
         let asked = self.random.below(self.nodes.len() as u64) as usize;
-        let hint = self.nodes[asked].view(group).and_then(|v| v.leader).map(|l| (l.0 - 1) as usize);
+        let hint = self.nodes[asked].view(group).and_then(|v| v.leader).map(|l| l.number() as usize - 1);
         let node = match hint {
             Some(hint) if self.random.chance(80) => hint,
             _ => self.random.below(self.nodes.len() as u64) as usize,

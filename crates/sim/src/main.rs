@@ -8,7 +8,7 @@ use sim::{Bug, Cluster, Faults, Figures, Options, Sessions, sessions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot,start-rot,leaders] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--upgrades yes|no] [--members yes|no] [--mapped yes|no] [--spread yes|no] [--pools yes|no] [--levels yes|no] [--sessions yes|no] [--trace LINES]";
+const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot,start-rot,leaders] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--upgrades yes|no] [--members yes|no] [--mapped yes|no] [--returns yes|no] [--spread yes|no] [--pools yes|no] [--levels yes|no] [--sessions yes|no] [--trace LINES]";
 
 struct Arguments {
     from: u64,
@@ -45,6 +45,7 @@ fn parse() -> Option<Arguments> {
                 arguments.options.mapped = value == "yes";
                 arguments.options.members |= arguments.options.mapped;
             }
+            "--returns" => arguments.options.returns = value == "yes",
             "--spread" => arguments.options.spread = value == "yes",
             "--declares" => arguments.options.declares = value == "yes",
             "--sessions" => arguments.sessions = value == "yes",
@@ -63,6 +64,9 @@ fn main() -> ExitCode {
     };
     options.trace = trace.is_some();
     options.pools |= sessions && options.nodes > 3;
+    if options.returns && !sessions {
+        (options.members, options.mapped) = (true, true);
+    }
     let (mut total, mut spoken) = (Figures::default(), sessions::Figures::default());
     let mut failed = Vec::new();
     for seed in from..to {

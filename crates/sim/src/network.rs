@@ -17,6 +17,9 @@ use partition::peer::packet::{self, FRAMES_MAX, Frame, HEAD_BYTES, Head, PacketE
 use partition::peer::speaker;
 use std::collections::BTreeSet;
 
+/// How often another weather has frames that are late by seconds, where there may be some.
+const SLOW_PERCENT: u64 = 30;
+
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weather {
@@ -40,16 +43,23 @@ impl Weather {
 pub struct Network {
     /// How bad it is now.
     pub weather: Weather,
+    /// Some of it is late by seconds at times.
+    is_slow: bool,
     cut: BTreeSet<(NodeId, NodeId)>,
 }
 
 impl Default for Network {
     fn default() -> Self {
-        Network { weather: Weather::FAIR, cut: BTreeSet::new() }
+        Network { weather: Weather::FAIR, is_slow: false, cut: BTreeSet::new() }
     }
 }
 
 impl Network {
+    /// Links of which some are late by seconds at times, if `is_slow`.
+    pub fn with_slow(is_slow: bool) -> Network {
+        Network { is_slow, ..Network::default() }
+    }
+
     /// Nothing gets from `from` to `to`; the other direction is as it was.
     pub fn cut(&mut self, from: NodeId, to: NodeId) {
         self.cut.insert((from, to));
@@ -62,7 +72,10 @@ impl Network {
 
     /// Another weather.
     pub fn change_weather(&mut self, random: &mut Random) {
-        let delay_max = *random.pick(&[300, 2_000, 20_000, 300_000]);
+        let delay_max = match self.is_slow && random.chance(SLOW_PERCENT) {
+            true => 2_500_000,
+            false => *random.pick(&[300, 2_000, 20_000, 300_000]),
+        };
         let loss = *random.pick(&[0, 0, 1, 5, 25]);
         self.weather = Weather { loss, doubled: *random.pick(&[0, 0, 2, 10]), delay_min: 50, delay_max };
     }

@@ -99,6 +99,8 @@ pub struct Settings {
     /// Only the first partition is founded with the nodes: the others come to be by the topology, with
     /// members on three of them.
     pub pools: bool,
+    /// Who left a group may come back to it.
+    pub returns: bool,
 }
 
 /// The connections that a node's shards write to.
@@ -341,7 +343,13 @@ pub struct Node {
     known: Vec<Known>,
     /// Of each partition the members that its group is to have, as far as this node has heard; nobody
     /// says at first.
-    pub(crate) wanted: Vec<Vec<NodeNumber>>,
+    pub(crate) wanted: Vec<Vec<NodeId>>,
+    /// How often this node has left each partition, as far as it has heard.
+    pub(crate) left: Vec<u32>,
+    /// What it has heard is not of the past: it may begin as a member of something.
+    pub(crate) knows_map: bool,
+    /// Of partitions to which it comes back by a map, how.
+    returns: BTreeMap<PartitionId, topology::Vacancy>,
     random: Random,
     running: Option<Running>,
     now: Micros,
@@ -369,6 +377,9 @@ impl Node {
             full_outlets: 0,
             known: vec![Known::new(); settings.partitions.len()],
             wanted: vec![Vec::new(); settings.partitions.len()],
+            left: vec![0; settings.partitions.len()],
+            knows_map: !settings.returns || !settings.pools,
+            returns: BTreeMap::new(),
             settings,
             random,
             running: None,
@@ -385,6 +396,7 @@ impl Node {
     /// told.
     pub fn stop(&mut self) -> Vec<SessionId> {
         self.life += 1;
+        self.knows_map = !self.settings.returns || !self.settings.pools;
         self.running.take().map(|r| r.sessions.into_keys().collect()).unwrap_or_default()
     }
 
@@ -457,7 +469,9 @@ impl Node {
     pub fn has_left(&self, partition: usize) -> bool {
         let Some(r) = &self.running else { return false };
         let (shard, place) = r.places[partition];
-        r.threads[shard].shard.ending(place).is_some_and(EndingMember::is_over)
+        let has_place = self.settings.returns && r.queues(partition).is_none();
+        let is_quarantined = r.quarantined.contains(&self.settings.partitions[partition]);
+        r.threads[shard].shard.ending(place).map_or(has_place && !is_quarantined, EndingMember::is_over)
     }
 
     /// The disk is gone, with everything that was on it. Only with a wrong shell does the node come
@@ -473,7 +487,7 @@ impl Node {
         for (_, p) in r.all_queues() {
             let s = p.replica().group().status();
             text += &format!(
-                " p{} {} term {} last {} persisted {} commit {} applied {} compacted {} forgetful {} | {:?}",
+                " p{} {} term {} last {} persisted {} commit {} applied {} compacted {} forgetful {} as {} leaves {} of {:?} | {:?}",
                 p.id().0,
                 s.role,
                 s.term.0,
@@ -483,6 +497,9 @@ impl Node {
                 p.applied().0,
                 s.compacted,
                 p.replica().may_have_forgotten(),
+                p.replica().node(),
+                p.replica().is_leaving(),
+                p.replica().group().membership(),
                 p.replica().group().progress(),
             );
         }

@@ -118,6 +118,9 @@ pub struct Options {
     /// The same by a map of who is to have what, which nodes hear of late and leaders follow by
     /// themselves, as in the server.
     pub mapped: bool,
+    /// The same, and who left a group comes back to it: with `mapped` by that map, with sessions and pools by the
+    /// topology, in which copies are given and taken. Not with queues that come and go beside a topology.
+    pub returns: bool,
     /// Nodes have up to three shards, another number at each start. With sessions they always do.
     pub spread: bool,
     /// With sessions and more than three nodes, where it has to be: quorum queues live in partitions with
@@ -143,6 +146,7 @@ impl Default for Options {
             upgrades: false,
             members: false,
             mapped: false,
+            returns: false,
             spread: false,
             pools: false,
             levels: false,

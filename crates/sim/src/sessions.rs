@@ -16,6 +16,7 @@ mod front;
 mod ledger;
 mod links;
 mod members;
+mod moves;
 mod nodes;
 mod shards;
 mod sockets;
@@ -153,6 +154,8 @@ enum Event {
     Weather,
     /// Nodes come and go.
     Members,
+    /// Somebody gives and takes copies.
+    Moves,
     Restart {
         node: usize,
         life: u32,
@@ -216,6 +219,8 @@ pub struct Sessions {
     started: BTreeMap<usize, Micros>,
     /// How many snapshots the member of a partition has installed on a node, and when the last of them.
     installed: BTreeMap<(usize, PartitionId), (u64, Micros)>,
+    /// How often copies of a partition had been taken when that was asked for last.
+    taken: BTreeMap<PartitionId, u32>,
     /// Publishes that came to a member, to count those that come again.
     handed: BTreeSet<(PartitionId, ChannelKey, u64)>,
 }
@@ -248,6 +253,7 @@ impl Sessions {
             upgrades: false,
             gives_up: vec![true; PARTITIONS as usize],
             pools,
+            returns: options.returns,
         };
         let spares = if options.members { members::SPARES } else { 0 };
         let all = (1..=options.nodes + spares).map(NodeId);
@@ -289,6 +295,7 @@ impl Sessions {
             handed: BTreeSet::new(),
             started: BTreeMap::new(),
             installed: BTreeMap::new(),
+            taken: BTreeMap::new(),
             lives: 0,
         }
     }
@@ -336,11 +343,14 @@ impl Sessions {
         match self.phase {
             Phase::Begins if self.audit.is_done() && self.all_know_the_same() => {
                 self.phase = Phase::Works;
-                let longer = if self.comings.is_some() { 10 } else { 0 };
+                let longer = if self.comings.is_some() || self.options.returns { 10 } else { 0 };
                 self.until = now + (longer + self.random.between(4, 12)) * SECOND;
                 self.leave(AUDITOR, 0);
                 if self.comings.is_some() {
                     self.schedule.after(SECOND, Event::Members);
+                }
+                if self.options.returns {
+                    self.schedule.after(SECOND, Event::Moves);
                 }
                 self.schedule.after(300 * MS, Event::Weather);
             }
@@ -452,7 +462,10 @@ impl Sessions {
                 self.hear(node, partition, effect);
             }
             Event::Leader { node, life, partition, leader, term } if self.nodes[node].life == life => {
-                if let Some(front) = &self.fronts[node] {
+                // Who is to leave its group has turned to what others say.
+                let member = self.nodes[node].partition(partition.0 as usize - 1);
+                let is_heard = member.is_some_and(|of| of.replica().is_leader() || !of.replica().is_leaving());
+                if let Some(front) = self.fronts[node].as_ref().filter(|_| is_heard || !self.options.returns) {
                     front.switch_of(partition).note_leader(partition, leader, term);
                 }
                 self.carry(node);
@@ -484,6 +497,7 @@ impl Sessions {
             Event::Client { client } => self.act(client),
             Event::Weather => self.weather(),
             Event::Members => self.change_nodes(),
+            Event::Moves => self.move_copies(),
             Event::Restart { node, life }
                 if self.nodes[node].life == life && !self.nodes[node].is_up() && self.comes_back(node) =>
             {

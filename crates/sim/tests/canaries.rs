@@ -131,6 +131,14 @@ fn a_node_that_comes_back_without_its_disk_is_found_out() {
     look_for("its disk lost what was synced", Options { bug: Some(Bug::DiskIsReplaced), ..members });
 }
 
+/// What comes late is for the member that it was: it takes that for its own. Its leader believes that it has what it
+/// dropped, and nobody gets it to go on.
+#[test]
+fn a_node_that_comes_back_to_a_group_as_the_member_that_it_was_is_found_out() {
+    let returns = Options { members: true, mapped: true, returns: true, ..Options::default() };
+    look_for("liveness", Options { bug: Some(Bug::ReturnIsTheSame), ..returns });
+}
+
 /// By the seeds that `seeds.rs` runs without the bug, where nothing is lost.
 #[test]
 fn a_member_that_forgot_and_votes_as_if_it_had_not_is_found_out() {

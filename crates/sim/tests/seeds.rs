@@ -134,6 +134,15 @@ fn leaders_follow_the_map_and_nothing_is_lost() {
     assert!(total.snapshots > 40 && total.leaders > 100, "who joins gets a snapshot: {total:?}");
 }
 
+/// The same where who was taken out of a group comes back to it, while links are late by seconds.
+#[test]
+fn nodes_come_back_to_groups_that_they_have_left_and_nothing_is_lost() {
+    let returns = Options { members: true, mapped: true, returns: true, ..Options::default() };
+    let mut total = run_all(8_900..8_940, returns);
+    total.add(&run_all(8_940..8_946, Options { nodes: 5, rules: true, ..returns }));
+    assert!(total.returned > 20 && total.snapshots > 40, "{total:?}");
+}
+
 /// Members are upgraded one by one; the machine is raised behind the last of them, and nobody stops
 /// over it.
 #[test]

@@ -114,6 +114,12 @@ fn five_nodes_keep_it_in_partitions_with_members_on_three_of_them() {
 }
 
 #[test]
+fn copies_are_given_and_taken_while_clients_work_and_nothing_is_lost() {
+    let total = run_all(0..4, Options { nodes: 5, pools: true, returns: true, ..Options::default() });
+    assert!(total.confirmed > 500 && total.moved > 30, "{total:?}");
+}
+
+#[test]
 fn two_runs_from_one_seed_are_the_same_run() {
     let trace = |seed| {
         let mut cluster =

@@ -21,6 +21,9 @@ pub struct Leaders {
     terms: Arc<[AtomicU64]>,
     /// By partition number, whether a member of this node hears who leads: nobody else is believed then.
     heard: Arc<[AtomicBool]>,
+    /// By partition number, who said last to all nodes that it leads, as in `by_partition`: for a member that
+    /// leaves its group.
+    announced: Arc<[AtomicU64]>,
     /// Grows whenever somebody else leads something.
     changes: Arc<AtomicU64>,
     /// Until then leaders move to an even spread at once, in microseconds since the node started.
@@ -50,6 +53,7 @@ impl Leaders {
             by_partition: Arc::default(),
             terms: Arc::default(),
             heard: Arc::default(),
+            announced: Arc::default(),
             changes: Arc::default(),
             balances_until_us: Arc::default(),
             knows_members: Arc::new(AtomicBool::new(true)),
@@ -62,11 +66,13 @@ impl Leaders {
         let by_partition = (0..=last.0).map(|_| AtomicU64::new(0)).collect();
         let terms = (0..=last.0).map(|_| AtomicU64::new(0)).collect();
         let heard = (0..=last.0).map(|_| AtomicBool::new(false)).collect();
+        let announced = (0..=last.0).map(|_| AtomicU64::new(0)).collect();
         Leaders {
             own,
             by_partition,
             terms,
             heard,
+            announced,
             changes: Arc::default(),
             balances_until_us: Arc::default(),
             knows_members: Arc::default(),
@@ -197,7 +203,21 @@ impl Leaders {
     /// Another node says that it leads a partition in this term, or does not any more. A member of this
     /// node knows it better: it may have led itself, and still owe answers.
     pub(crate) fn hear(&self, partition: PartitionId, node: NodeNumber, term: u64, leads: bool) {
-        if self.is_heard(partition) || self.is_outdated(partition, term) {
+        if self.is_outdated(partition, term) {
+            return;
+        }
+        if let Some(announced) = self.announced.get(partition.0 as usize) {
+            let known = announced.load(Ordering::Relaxed);
+            // Over a slow link an earlier leader may say so last.
+            match leads {
+                true if term >= known >> TERM_SHIFT => {
+                    announced.store(term << TERM_SHIFT | u64::from(node.0), Ordering::Relaxed);
+                }
+                false if node_of(known) == Some(node) => announced.store(term << TERM_SHIFT, Ordering::Relaxed),
+                _ => {}
+            }
+        }
+        if self.is_heard(partition) {
             return;
         }
         self.note_term(partition, term);
@@ -207,8 +227,32 @@ impl Leaders {
         }
     }
 
+    /// The member of this node has left its group, or hears nothing of it any more: others are believed.
+    pub(crate) fn forget_heard(&self, partition: PartitionId) {
+        if let Some(heard) = self.heard.get(partition.0 as usize) {
+            heard.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// What that member said last is passed on: who said that he leads does from now on.
+    pub(crate) fn follow_announced(&self, partition: PartitionId) {
+        let announced = self.announced.get(partition.0 as usize).map_or(0, |said| said.load(Ordering::Relaxed));
+        let term = announced >> TERM_SHIFT;
+        match node_of(announced).filter(|leader| *leader != self.own && !self.is_outdated(partition, term)) {
+            Some(leader) => self.note(partition, Some(leader), term),
+            None if self.leader(partition) == Some(self.own) => self.note(partition, None, 0),
+            None => {}
+        }
+    }
+
     /// A node leads a partition no more, or that cannot be heard.
     pub(crate) fn lose(&self, partition: PartitionId, node: NodeNumber) {
+        if let Some(announced) = self.announced.get(partition.0 as usize) {
+            let known = announced.load(Ordering::Relaxed);
+            if node_of(known) == Some(node) {
+                announced.store(known >> TERM_SHIFT << TERM_SHIFT, Ordering::Relaxed);
+            }
+        }
         if self.leader(partition) == Some(node) {
             self.note(partition, None, 0);
         }
@@ -292,6 +336,45 @@ mod tests {
         leaders.note_heard(p);
         leaders.hear(p, one, 8, true);
         assert_eq!(leaders.in_term(p), Some((NodeNumber(5), 7)), "its own member says so first");
+    }
+
+    #[test]
+    fn a_member_that_leaves_is_not_heard_any_more_and_who_said_that_he_leads_is() {
+        let leaders = Leaders::among_others(NodeNumber(5), PartitionId(3));
+        let (p, one, four) = (PartitionId(3), NodeNumber(1), NodeNumber(4));
+        leaders.note_heard(p);
+        leaders.note(p, Some(NodeNumber(5)), 6);
+        leaders.note_term(p, 6);
+        leaders.hear(p, one, 8, true);
+        leaders.hear(p, four, 7, true);
+        leaders.hear(p, four, 7, false);
+        assert_eq!(leaders.leader(p), Some(NodeNumber(5)), "its own member knows it better");
+        leaders.forget_heard(p);
+        leaders.follow_announced(p);
+        assert_eq!(leaders.in_term(p), Some((one, 8)), "the other one was late");
+        leaders.hear(p, four, 9, true);
+        assert_eq!(leaders.leader(p), Some(four));
+        leaders.lose(p, four);
+        leaders.follow_announced(p);
+        assert_eq!(leaders.leader(p), None);
+    }
+
+    #[test]
+    fn who_says_that_he_leads_while_the_last_words_of_a_member_are_on_their_way_is_followed() {
+        let leaders = Leaders::among_others(NodeNumber(5), PartitionId(3));
+        let (p, one) = (PartitionId(3), NodeNumber(1));
+        leaders.note_heard(p);
+        leaders.note(p, Some(NodeNumber(5)), 6);
+        leaders.note_term(p, 7);
+        leaders.forget_heard(p);
+        leaders.hear(p, one, 8, true);
+        leaders.follow_announced(p);
+        assert_eq!(leaders.in_term(p), Some((one, 8)));
+        // Nobody says so: this node leads no more.
+        leaders.lose(p, one);
+        leaders.note(p, Some(NodeNumber(5)), 8);
+        leaders.follow_announced(p);
+        assert_eq!(leaders.leader(p), None);
     }
 
     #[test]

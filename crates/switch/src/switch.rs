@@ -19,7 +19,7 @@ use broker::topology::{Applied, Command as Change, CommandReply, Name, Partition
 use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId, VhostId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use node::{Beginning, Edge, Intake, KnownQueue, Waits};
+use node::{Beginning, Edge, Intake, KnownQueue, NodeId, Waits};
 use partition::peer::forward::Forward;
 use partition::{Command, Effect, Outlets, Publish, QueuePartition, Reply, RequestId};
 use session::{Asker, Deleter, Deletion, Deletions};
@@ -50,6 +50,8 @@ pub struct Switch<C, O> {
     owners: RefCell<Owners>,
     /// Whom partitions of this shard follow now, and the others have not heard.
     noted: RefCell<Vec<(PartitionId, Option<NodeNumber>, u64)>>,
+    /// Those whose members are heard no more, since others were told of leaders last.
+    turned: RefCell<Vec<PartitionId>>,
     /// Partitions of this shard that lead, where others could, and in which term.
     leading: RefCell<Vec<(PartitionId, u64)>>,
     remote: RefCell<RemoteWindows>,
@@ -80,6 +82,7 @@ impl<C, O> Switch<C, O> {
             channels: RefCell::default(),
             owners: RefCell::default(),
             noted: RefCell::default(),
+            turned: RefCell::default(),
             leading: RefCell::default(),
             remote: RefCell::default(),
             reserved: RefCell::default(),
@@ -326,6 +329,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         for (partition, leader, term) in self.noted.borrow_mut().drain(..) {
             self.leaders.note(partition, leader, term);
         }
+        // Somebody may have said meanwhile that he leads: that is newer than what the member said.
+        self.turned.borrow_mut().drain(..).for_each(|partition| self.leaders.follow_announced(partition));
     }
 
     /// Whether a member hears who leads its group. One that joins does not before anybody of the group has
@@ -339,6 +344,30 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             self.leaders.note_heard(queues.id());
         }
         is_known
+    }
+
+    /// A member that is to leave its group hears of its leaders no more: this node hears who leads as those do that
+    /// have no member.
+    ///
+    /// True if it is so, of a member after a step.
+    pub fn turns_from(&self, queues: &QueuePartition, env: &impl Surroundings<Connection = C, Outsider = O>) -> bool {
+        let is_so = queues.replica().is_leaving() && !queues.replica().is_leader();
+        if is_so {
+            self.turn_from_member(queues, env);
+        }
+        is_so
+    }
+
+    fn turn_from_member(&self, queues: &QueuePartition, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let id = queues.id();
+        if !self.leaders.is_heard(id) {
+            return;
+        }
+        // It may have led, and those who heard so are to hear that it does no more.
+        self.note_member(queues, env);
+        self.leaders.forget_heard(id);
+        self.turned.borrow_mut().push(id);
+        self.inbox.borrow_mut().wake();
     }
 
     /// Looks at a member after a step. One that begins to lead is told which of the queues it has
@@ -356,7 +385,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         leading.retain(|(known, _)| *known != id);
         let topology = env.topology();
         // Where not every node is a member, the others hear it from nobody else.
-        if topology.founders_of(id).is_some() {
+        if topology.has_strangers(id) {
             self.inbox.borrow_mut().roads.tell_leads(id, term, queues.is_leading());
             self.inbox.borrow_mut().wake();
         }
@@ -611,6 +640,10 @@ pub enum Reach<C> {
     Nobody,
 }
 
+fn member_of((node, life): (NodeNumber, u32)) -> NodeId {
+    NodeId::of(node.0, life)
+}
+
 /// What the topology says is for this node's members: the others hear it from their own.
 impl<C, O> Tell for Switch<C, O> {
     fn declare(&self, partition: PartitionId, queue: QueueId) {
@@ -683,26 +716,35 @@ impl<E: Surroundings> Crossing<'_, E> {
 }
 
 impl<E: Surroundings> Edge for Crossing<'_, E> {
-    fn members_wanted(&mut self, partition: PartitionId, members: &[NodeNumber]) -> Vec<NodeNumber> {
+    fn members_wanted(&mut self, partition: PartitionId, members: &[NodeNumber]) -> Vec<NodeId> {
+        let topology = self.env.topology();
         match self.switch.leaders.knows_members() {
-            true => self.env.topology().members_wanted_after(partition, members),
+            true => topology.lives_wanted_after(partition, members).into_iter().map(member_of).collect(),
             false => Vec::new(),
         }
+    }
+
+    fn is_to_leave(&mut self, partition: PartitionId, member: NodeId) -> bool {
+        self.env.topology().is_to_leave(partition, NodeNumber(member.number()), member.life())
     }
 
     fn beginning(&mut self, partition: PartitionId) -> Beginning {
         let leaders = &self.switch.leaders;
         let topology = self.env.topology();
-        let Some(founders) = topology.founders_of(partition) else { return Beginning::Nothing };
+        let life = topology.life_in(partition, leaders.own());
+        let founders = topology.founders_of(partition).unwrap_or_default();
         match topology.members_wanted(partition).contains(&leaders.own()) {
+            // Where all nodes have a copy each begins with it, and those who come back have left.
+            true if founders.is_empty() && life == 0 => Beginning::Nothing,
             false => Beginning::Nothing,
             // By a map of the past this node would begin what has ended.
             true if !leaders.knows_members() => Beginning::NotKnown,
+            true if life > 0 => Beginning::Joins { life },
             true if founders.contains(&leaders.own()) => Beginning::Founds {
                 founders: founders.to_vec(),
                 leads_first: topology.leads_first(partition) == Some(leaders.own()),
             },
-            true => Beginning::Joins,
+            true => Beginning::Joins { life },
         }
     }
 
@@ -746,14 +788,19 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
     }
 
     fn is_led(&mut self, partition: PartitionId, leader: Option<NodeNumber>, term: u64) {
-        if self.switch.leaders.has_peers() {
+        // Nobody speaks to a damaged one any more that has left.
+        let own = self.switch.leaders.own();
+        let has_left = || self.env.topology().is_to_leave(partition, own, 0);
+        if self.switch.leaders.has_peers() && (leader.is_some() || !has_left()) {
             self.switch.note_term(partition, term);
             self.switch.note_leader(partition, leader, term);
         }
     }
 
     fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
-        if let Some(queues) = queues.filter(|queues| self.switch.leaders.has_peers() && self.switch.hears(queues)) {
+        let queues = queues.filter(|_| self.switch.leaders.has_peers());
+        let heard = |queues: &&QueuePartition| !self.switch.turns_from(queues, self.env) && self.switch.hears(queues);
+        if let Some(queues) = queues.filter(heard) {
             let term = queues.term().0;
             self.switch.note_term(partition, term);
             self.switch.note_leader(partition, queues.leader(), term);

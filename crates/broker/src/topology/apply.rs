@@ -72,7 +72,7 @@ pub enum Effect {
         /// Where it lived.
         partition: PartitionId,
     },
-    /// A partition of a pool of fewer copies than nodes has other members, or is new: who is to have it
+    /// A partition has other members, or is new: who is to have it
     /// begins as its member. Comes before what lives in it.
     MembersChanged {
         /// The partition.
@@ -164,6 +164,7 @@ impl Topology {
             | Command::PutPool { .. }
             | Command::PutPartition { .. }
             | Command::ChangeNodes(_)
+            | Command::ChangeCopies(_)
             | Command::RaiseVersion { .. } => {
                 assert_eq!(scope, Scope::Replicated, "the map of the cluster is the same on every node");
                 self.change_cluster(command, &mut effects)

@@ -143,6 +143,7 @@ impl Topology {
             | Command::PutPool { .. }
             | Command::PutPartition { .. }
             | Command::ChangeNodes(_)
+            | Command::ChangeCopies(_)
             | Command::RaiseVersion { .. } => {}
             Command::PutUser { name, password, tags } => {
                 let before = self.users.get(name);

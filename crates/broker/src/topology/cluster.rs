@@ -39,7 +39,9 @@ use crate::ids::{NodeNumber, PartitionId, PoolId};
 /// - 7: queues that carry direct replies do not count towards a virtual host's limit.
 /// - 8: a node is forgotten as of what was looked at: not where another one was since.
 /// - 9: policies choose levels of durability, and queues and messages those of their leader alone.
-pub const MACHINE_VERSION: u32 = 9;
+/// - 10: copies of partitions are given to nodes and taken from them; new quorum queues pass over partitions
+///   that lack some.
+pub const MACHINE_VERSION: u32 = 10;
 /// The version of a topology that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 /// The version from which on the map of partitions decides where queues may be.
@@ -144,6 +146,10 @@ pub(super) struct Cluster {
     pub(super) founders: BTreeMap<PartitionId, Vec<NodeNumber>>,
     /// The data folders of nodes that joined.
     pub(super) folders: BTreeMap<NodeNumber, u128>,
+    /// How often a node had left a partition, see `copies.rs`.
+    pub(super) lives: BTreeMap<(PartitionId, NodeNumber), u32>,
+    /// How many copies a partition of a small pool is to have, where those are not as many as its pool says.
+    pub(super) copies: BTreeMap<PartitionId, u32>,
 }
 
 /// What a node that is alone has, as its data folder shows it.
@@ -358,6 +364,7 @@ impl Topology {
             Command::PutPartition { id, partition } => self.put_partition(*id, partition)?,
             Command::RaiseVersion { version } => self.raise_version(*version)?,
             Command::ChangeNodes(change) => return self.change_nodes(change, effects),
+            Command::ChangeCopies(change) => return self.change_copies(*change, effects),
             _ => unreachable!("other commands are carried out elsewhere"),
         }
         self.version += 1;
@@ -448,12 +455,15 @@ impl Topology {
         if is_retired && self.queues().any(|queue| !queue.id.is_local() && queue.partition == id) {
             return refused("queues live in it");
         }
+        if self.moves_copies() && !is_retired && before.is_some_and(|before| before.members != *members) {
+            return refused("its members change by copies that are given and taken");
+        }
         self.cluster.partitions.insert(id, partition.clone());
         Ok(())
     }
 
     /// Partitions of a pool that are not retired.
-    fn partitions_in(&self, pool: PoolId) -> u32 {
+    pub(super) fn partitions_in(&self, pool: PoolId) -> u32 {
         let partitions = self.cluster.partitions.values();
         let there = partitions.filter(|p| p.pool == pool && p.stage != PartitionStage::Retired);
         u32::try_from(there.count()).expect("their number is limited")

@@ -12,6 +12,7 @@ use amqp::Table;
 use bytes::Bytes;
 
 use super::cluster::{self, ClusterNode, MACHINE_VERSION, PartitionPool, PoolPartition};
+use super::copies::CopyChange;
 use super::encoding::{Malformed, Reader, Writer};
 use super::exchange_type::ExchangeType;
 use super::joining::NodeChange;
@@ -193,6 +194,8 @@ pub enum Command {
     EndHome(Home),
     /// A node joins a cluster that is there, or is forgotten.
     ChangeNodes(NodeChange),
+    /// A node gets a copy of a partition, or has it no more.
+    ChangeCopies(CopyChange),
 }
 
 /// The node in whose memory a queue lives, and for how long.
@@ -385,6 +388,7 @@ impl Command {
             | Command::PutPartition { .. }
             | Command::RaiseVersion { .. }
             | Command::ChangeNodes(_)
+            | Command::ChangeCopies(_)
             | Command::EndHome(_) => false,
         }
     }
@@ -530,6 +534,7 @@ impl Command {
                 write_home(&mut writer, *home);
             }
             Command::ChangeNodes(change) => change.write(&mut writer),
+            Command::ChangeCopies(change) => change.write(&mut writer),
         }
         writer.finish()
     }
@@ -630,6 +635,9 @@ impl Command {
             44 => Command::EndHome(read_home(reader)?),
             tag @ (NodeChange::JOIN_TAG | NodeChange::FORGET_TAG | NodeChange::FORGET_AS_OF_TAG) => {
                 Command::ChangeNodes(NodeChange::read(tag, reader)?)
+            }
+            tag @ (CopyChange::TAKE_TAG | CopyChange::GIVE_TAG) => {
+                Command::ChangeCopies(CopyChange::read(tag, reader)?)
             }
             43 => Command::RaiseVersion { version: reader.machine_version()? },
             _ => return Err(reader.malformed("command tag")),

@@ -60,7 +60,7 @@ impl Topology {
     }
 
     /// Dedicated partitions of all numbers of copies.
-    fn dedicated_count(&self) -> usize {
+    pub(super) fn dedicated_count(&self) -> usize {
         let is_dedicated =
             |pool: &PoolId| self.cluster.pools.get(pool).is_some_and(|pool| pool.name.starts_with(b"dedicated-"));
         let founded = self.cluster.founders.keys().filter_map(|id| self.cluster.partitions.get(id));
@@ -114,12 +114,11 @@ impl Topology {
         let copies = copies(shape, rules);
         let free = self.vacated(copies);
         let planned = self.planned_dedicated(copies);
-        if free.contains(&asked) {
-            return Ok(asked);
-        }
         let is_asked = planned.as_ref().is_some_and(|(id, _)| *id == asked);
-        if let Some(id) = free.first().filter(|_| !is_asked) {
-            return Ok(*id);
+        let known = free.iter().find(|id| **id == asked).or(free.first().filter(|_| !is_asked));
+        if let Some(id) = known.copied() {
+            self.restore_copies(id, effects);
+            return Ok(id);
         }
         let Some((id, members)) = planned else {
             return Err(Refusal::precondition_failed(&format!(

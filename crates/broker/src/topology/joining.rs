@@ -170,11 +170,13 @@ impl Topology {
 
     /// The same for who leads a group that has these members now: none while this map knows less than the group. It
     /// has not heard then that one of them is a member of the cluster, and would have it removed.
-    pub fn members_wanted_after(&self, partition: PartitionId, members: &[NodeNumber]) -> Vec<NodeNumber> {
+    ///
+    /// Each comes with its life, see [`Topology::lives_wanted`].
+    pub fn lives_wanted_after(&self, partition: PartitionId, members: &[NodeNumber]) -> Vec<(NodeNumber, u32)> {
         let is_known =
             |number: &NodeNumber| self.node(*number).is_some_and(|node| node.standing != NodeStanding::Joining);
         match members.iter().all(is_known) {
-            true => self.members_wanted(partition),
+            true => self.lives_wanted(partition),
             false => Vec::new(),
         }
     }
@@ -266,6 +268,7 @@ impl Topology {
         if let Some(node) = self.cluster.nodes.get_mut(&number) {
             node.standing = NodeStanding::Gone;
         }
+        self.forget_lives(number);
         self.fill_pools(effects);
         Ok(())
     }

@@ -20,6 +20,7 @@ mod broker_event;
 mod check;
 mod cluster;
 mod command;
+mod copies;
 mod dedicated;
 mod destination;
 mod encoding;
@@ -67,6 +68,7 @@ pub use command::{
     Binding, COMMAND_VERSION, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Home, PutPolicy,
     Unbind,
 };
+pub use copies::CopyChange;
 pub use dedicated::DEDICATED_PARTITIONS_MAX;
 pub use encoding::{Malformed, TABLE_DEPTH_MAX};
 pub use exchange::{EXCHANGES_MAX, Exchange};

@@ -6,14 +6,14 @@
 //! the first pool, whose partitions have a copy on every node. Classic queues live there too.
 //!
 //! Invariants: which nodes have a partition is a function of the commands; a node that was a member of
-//! a partition of such a pool and is none any more is gone for ever, so nobody comes to a group twice;
-//! a partition has founders, who begin as its members, and everybody else learns from those.
+//! a partition and is none any more is gone for ever, or comes back as another member (`copies.rs`), so
+//! nobody comes to a group twice; a partition has founders, who begin as its members, and everybody else learns from those.
 //!
 //! ```text
 //! founders = number partition, number founders, per founder: number node, rising; in the snapshot
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Topology;
 use super::apply::Effect;
@@ -130,7 +130,7 @@ impl Topology {
     }
 
     /// The nodes that have copies.
-    fn hosts(&self) -> Vec<NodeNumber> {
+    pub(super) fn hosts(&self) -> Vec<NodeNumber> {
         self.nodes().filter(|(_, node)| node.standing == NodeStanding::Member).map(|(number, _)| number).collect()
     }
 
@@ -140,7 +140,22 @@ impl Topology {
             return None;
         }
         let size = Topology::copies_asked(shape, rules);
-        ((size as usize) < self.hosts().len()).then_some(size)
+        let has_fewer = (size as usize) < self.hosts().len();
+        // Where no partition is left that is on all nodes, the queue is to have its copies all the same.
+        (has_fewer || self.is_nowhere_whole()).then_some(size)
+    }
+
+    /// Whether there are partitions for quorum queues that all nodes should have, and none that all have.
+    fn is_nowhere_whole(&self) -> bool {
+        let everywhere = || self.partitions_everywhere(Some(QueueType::Quorum));
+        self.has_moved_copies() && !everywhere().is_empty() && self.everywhere_whole().is_empty()
+    }
+
+    /// The partitions for quorum queues that all nodes have.
+    fn everywhere_whole(&self) -> Vec<PlacedPartition> {
+        let mut everywhere = self.partitions_everywhere(Some(QueueType::Quorum));
+        everywhere.retain(|placed| !self.lacks_copies(placed.partition));
+        everywhere
     }
 
     /// How many copies a quorum queue asks for.
@@ -186,6 +201,7 @@ impl Topology {
         let leader_locator = self.locator_under(vhost, &held).or(shape.settings.leader_locator);
         let among = match self.size_wanted(shape, &rules) {
             _ if shape.settings.is_dedicated && self.has_dedicated() => self.dedicated_places(shape, &rules),
+            None if shape.queue_type == QueueType::Quorum && self.has_moved_copies() => self.everywhere_whole(),
             None => self.partitions_everywhere(Some(shape.queue_type)),
             Some(size) => self.partitions_of_size(size),
         };
@@ -220,10 +236,27 @@ impl Topology {
         self.cluster.partitions.iter().filter_map(serves).collect()
     }
 
+    /// Those in which a new queue has as many copies as it asks for.
+    fn whole_of_size(&self, size: u32) -> Vec<PartitionId> {
+        let mut serving = self.serving_of_size(size);
+        serving.retain(|id| !self.is_short_of_copies(*id));
+        serving
+    }
+
+    /// Where a new queue may live of what there is, and what comes to be with it. Partitions that lack copies take it
+    /// only where there is nothing else.
+    fn homes_of_size(&self, size: u32) -> (Vec<PartitionId>, Vec<(PartitionId, Vec<NodeNumber>)>) {
+        let whole = self.whole_of_size(size);
+        let new = self.planned(size, &whole);
+        match whole.is_empty() && new.is_empty() {
+            true => (self.serving_of_size(size), new),
+            false => (whole, new),
+        }
+    }
+
     /// Those that there are, and those that come to be with the next queue.
     fn partitions_of_size(&self, size: u32) -> Vec<PlacedPartition> {
-        let serving = self.serving_of_size(size);
-        let new = self.planned(size, &serving);
+        let (serving, new) = self.homes_of_size(size);
         let there = serving.into_iter().map(PlacedPartition::there);
         let founded = self.pool_of_size(size).into_iter().flat_map(|pool| self.founders_in(pool));
         let first = first_leaders(founded.chain(new.iter().map(|(id, members)| (*id, &members[..]))));
@@ -255,8 +288,12 @@ impl Topology {
     /// copies.
     fn planned(&self, size: u32, serving: &[PartitionId]) -> Vec<(PartitionId, Vec<NodeNumber>)> {
         let known = self.pool_of_size(size).and_then(|id| self.cluster.pools.get(&id));
-        let lacks = (known.map_or(POOL_PARTITIONS, |pool| pool.target) as usize).saturating_sub(serving.len());
-        let room = PARTITIONS_EVER_MAX.saturating_sub(self.cluster.partitions.len());
+        // Those that lack copies are beyond what a pool is to have for new queues.
+        let target = known.map_or(POOL_PARTITIONS, |pool| pool.target.min(POOL_PARTITIONS));
+        let lacks = (target as usize).saturating_sub(serving.len());
+        let of_all = self.cluster.founders.len().saturating_sub(self.dedicated_count());
+        let places = (POOL_PARTITIONS_OF_ALL as usize).saturating_sub(of_all);
+        let room = PARTITIONS_EVER_MAX.saturating_sub(self.cluster.partitions.len()).min(places);
         let first = self.cluster.partitions.keys().last().map_or(1, |last| last.0 + 1);
         let mut held = self.copies_held();
         let plan = |at| {
@@ -269,8 +306,7 @@ impl Topology {
 
     /// Makes what a pool lacks.
     fn make_pool(&mut self, size: u32, effects: &mut Vec<Effect>) -> Result<(), Refusal> {
-        let serving = self.serving_of_size(size);
-        let planned = self.planned(size, &serving);
+        let (serving, planned) = self.homes_of_size(size);
         if serving.is_empty() && planned.is_empty() {
             return Err(Refusal::precondition_failed("there were too many partitions"));
         }
@@ -293,6 +329,8 @@ impl Topology {
             self.cluster.partitions.insert(id, partition);
             effects.push(Effect::MembersChanged { partition: id });
         }
+        let there = self.partitions_in(pool);
+        self.cluster.pools.entry(pool).and_modify(|pool| pool.target = pool.target.max(there));
         Ok(())
     }
 
@@ -316,23 +354,27 @@ impl Topology {
         let (among, may_move) = match self.size_wanted(shape, rules) {
             Some(size) => {
                 self.make_pool(size, effects)?;
-                (self.serving_of_size(size), true)
+                (self.homes_of_size(size).0, true)
             }
             // Who asks for fewer copies may have seen more nodes.
             None if self.is_of_size(asked) => {
                 let everywhere = self.partitions_everywhere(Some(shape.queue_type));
                 (everywhere.iter().map(|placed| placed.partition).collect(), true)
             }
+            // So may who asks for a partition that had a copy everywhere then.
+            None if shape.queue_type == QueueType::Quorum && self.lacks_copies(asked) => {
+                (self.everywhere_whole().iter().map(|placed| placed.partition).collect(), true)
+            }
             None => (Vec::new(), false),
         };
         if !may_move {
             return if self.may_place_in(asked, Some(shape.queue_type)) { Ok(asked) } else { Err(refused()) };
         }
-        if among.contains(&asked) {
-            return Ok(asked);
-        }
-        let fewest = among.into_iter().min_by_key(|id| (self.queues_in(*id), *id));
-        fewest.ok_or_else(refused)
+        let fewest = || among.iter().copied().min_by_key(|id| (self.queues_in(*id), *id));
+        let place = if among.contains(&asked) { Some(asked) } else { fewest() };
+        let place = place.ok_or_else(refused)?;
+        self.restore_copies(place, effects);
+        Ok(place)
     }
 
     /// Partitions of small pools that have no majority without a node, as it is one of two members or the
@@ -358,6 +400,7 @@ impl Topology {
             let retired = self.cluster.partitions.get_mut(&id).expect("it was found");
             (retired.members, retired.stage) = (Vec::new(), PartitionStage::Retired);
             self.cluster.founders.remove(&id);
+            self.cluster.copies.remove(&id);
         }
         Ok(())
     }
@@ -368,12 +411,13 @@ impl Topology {
         let lacking: Vec<PartitionId> = self.cluster.founders.keys().copied().collect();
         for id in lacking {
             let Some(partition) = self.cluster.partitions.get(&id) else { continue };
-            let size = self.cluster.pools.get(&partition.pool).map_or(0, |pool| pool.replication_factor as usize);
+            let size = self.copies_wanted(id, partition);
             let mut members = partition.members.clone();
             let held = self.copies_held();
             let others = held.keys().copied().filter(|node| !members.contains(node));
             let mut others: Vec<NodeNumber> = others.collect();
-            others.sort_by_key(|node| (held[node], *node));
+            // Who had the copy taken from it gets it back last.
+            others.sort_by_key(|node| (self.life_in(id, *node) > 0, held[node], *node));
             let missing = size.saturating_sub(members.len());
             members.extend(others.into_iter().take(missing));
             members.sort_unstable();
@@ -386,8 +430,12 @@ impl Topology {
 
     /// Partitions whose members differ between two states, as effects of the change.
     pub(super) fn members_changed_since(&self, before: &Topology, effects: &mut Vec<Effect>) {
-        for id in self.cluster.founders.keys() {
-            let members = |topology: &Topology| topology.cluster.partitions.get(id).map(|put| put.members.clone());
+        let lives = self.cluster.lives.keys().map(|(id, _)| id);
+        for id in self.cluster.founders.keys().chain(lives).collect::<BTreeSet<_>>() {
+            let members = |topology: &Topology| {
+                let members = topology.cluster.partitions.get(id).map(|put| put.members.clone()).unwrap_or_default();
+                members.into_iter().map(|node| (node, topology.life_in(*id, node))).collect::<Vec<_>>()
+            };
             if members(self) != members(before) {
                 effects.push(Effect::MembersChanged { partition: *id });
             }
@@ -407,7 +455,8 @@ impl Topology {
         }
     }
 
-    pub(super) fn read_founders(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+    /// `may_be_none`: there need be no such pools.
+    pub(super) fn read_founders(&mut self, reader: &mut Reader<'_>, may_be_none: bool) -> Result<(), Malformed> {
         let mut last = PartitionId(0);
         for _ in 0..reader.count("founders")? {
             let id = PartitionId(reader.number_u32("partition")?);
@@ -423,6 +472,6 @@ impl Topology {
             self.cluster.founders.insert(id, founders);
             last = id;
         }
-        if self.has_founders() { Ok(()) } else { Err(reader.malformed("founders")) }
+        if self.has_founders() || may_be_none { Ok(()) } else { Err(reader.malformed("founders")) }
     }
 }

@@ -4,7 +4,7 @@
 //! node only is not in them, nor is what every virtual host has from its first moment.
 //!
 //! ```text
-//! snapshot = "LVTO", 1 byte version (7; 6 without folders, 5 without eras, and 4 without global parameters too), number machine version, number next queue id,
+//! snapshot = "LVTO", 1 byte version (9; 8 where no copy was moved, 7 without founders, 6 without folders, 5 without eras, and 4 without global parameters too), number machine version, number next queue id,
 //!            number virtual hosts ever, per host by id: flag (0 gone, 1 there and then) bytes name, 2 limits, number policies,
 //!              number operator policies, description
 //!            number users, per user by name: as in PutUser, 2 limits, number permissions, per host by id: number, 3 patterns,
@@ -17,6 +17,8 @@
 //!            number eras, per node by number: number node, number era
 //!            number folders, per node by number: number node, 16 bytes folder
 //!            number founders, per partition by number: number partition, number founders, numbers of nodes, rising
+//!            number lives, by partition and node: number partition, number node, number life
+//!            number copies, by partition: number partition, number copies
 //! ```
 
 use bytes::Bytes;
@@ -33,7 +35,7 @@ use super::vhost::{Vhost, VhostLimits};
 use crate::ids::{NodeNumber, QueueId};
 
 /// The version that this build writes, and the highest that it reads.
-pub const SNAPSHOT_VERSION: u8 = 8;
+pub const SNAPSHOT_VERSION: u8 = 9;
 /// What is written as long as there is nothing that only later versions can say: earlier builds
 /// read it.
 const PLAIN_VERSION: u8 = 4;
@@ -43,6 +45,8 @@ const ALONE_VERSION: u8 = 5;
 const FOUNDERS_VERSION: u8 = 6;
 /// The same of a cluster without pools of fewer copies than nodes.
 const JOINED_VERSION: u8 = 7;
+/// The same of one in which no copy was given or taken.
+const POOLS_VERSION: u8 = 8;
 const MAGIC: &[u8; 4] = b"LVTO";
 
 impl Topology {
@@ -51,7 +55,8 @@ impl Topology {
         let mut writer = Writer::default();
         writer.raw(MAGIC);
         let version = match (self.eras.is_empty(), self.global_parameters.is_empty()) {
-            _ if self.has_founders() => SNAPSHOT_VERSION,
+            _ if self.has_moved_copies() => SNAPSHOT_VERSION,
+            _ if self.has_founders() => POOLS_VERSION,
             _ if self.has_folders() => JOINED_VERSION,
             (true, true) => PLAIN_VERSION,
             (true, false) => ALONE_VERSION,
@@ -114,6 +119,9 @@ impl Topology {
         }
         if version > JOINED_VERSION {
             self.write_founders(&mut writer);
+        }
+        if version > POOLS_VERSION {
+            self.write_moved_copies(&mut writer);
         }
         writer.finish()
     }
@@ -210,7 +218,10 @@ impl Topology {
             topology.read_folders(reader, version > JOINED_VERSION)?;
         }
         if version > JOINED_VERSION {
-            topology.read_founders(reader)?;
+            topology.read_founders(reader, version > POOLS_VERSION)?;
+        }
+        if version > POOLS_VERSION {
+            topology.read_moved_copies(reader)?;
         }
         // Rules about where a queue may be placed do not ask whether it may stay.
         topology.machine_version = machine_version;

@@ -128,7 +128,15 @@ fn add(cx: &Cx<'_>) -> Result<Shown, Failure> {
         // What was wanted is so.
         400 if answer.reason() == "already_a_member" => Ok(Shown::Done),
         400 => Err(Failure::refused(told(&answer.reason()))),
-        _ => answer.good().map(|_| Shown::Done),
+        _ => {
+            let mut queues = items(answer.good()?)?;
+            queues.retain(|row| row["name"] != queue || row["vhost"] != cx.vhost());
+            if !queues.is_empty() {
+                let names: Vec<String> = queues.iter().map(|row| format!("'{}'", text(&row["name"]))).collect();
+                cx.banner(&format!("It shares a partition with {}, which got one too.", names.join(", ")));
+            }
+            Ok(Shown::Done)
+        }
     }
 }
 
@@ -143,6 +151,26 @@ fn delete(cx: &Cx<'_>) -> Result<Shown, Failure> {
         400 => Err(Failure::refused(told(&answer.reason()))),
         _ => answer.good().map(|_| Shown::Done),
     }
+}
+
+/// Queues with what became of their member on a node, each in a row.
+fn outcomes(cx: &Cx<'_>, rows: &[Value]) -> Shown {
+    let only_errors = cx.options.flag("errors-only");
+    let is_error = |row: &Value| text(&row["result"]).starts_with("error");
+    let row = |row: &Value| {
+        let result = match text(&row["result"]).strip_prefix("error: ") {
+            Some(why) => format!("error: {}", told(why)),
+            None => text(&row["result"]),
+        };
+        vec![
+            Cell::text(text(&row["vhost"])),
+            Cell::text(text(&row["name"])),
+            Cell::Value(row["size"].clone()),
+            Cell::text(result),
+        ]
+    };
+    let shown = rows.iter().filter(|row| !only_errors || is_error(row));
+    Rows::new(&["vhost", "name", "size", "result"]).with(shown.map(row))
 }
 
 fn grow(cx: &Cx<'_>) -> Result<Shown, Failure> {
@@ -160,7 +188,9 @@ fn grow(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let answer = cx.api()?.post(&path(&["queues", "quorum", "replicas", "on", node, "grow"]), &wanted)?;
     match answer.status {
         404 => Err(Failure::refused(format!("node_not_running: {node}"))),
-        _ => answer.good().map(|_| Shown::Done),
+        400 => Err(Failure::refused(told(&answer.reason()))),
+        _ if answer.body.is_empty() => answer.good().map(|_| outcomes(cx, &[])),
+        _ => Ok(outcomes(cx, &items(answer.good()?)?)),
     }
 }
 
@@ -169,23 +199,19 @@ fn shrink(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let node = cx.word(0);
     cx.banner(&format!("Shrinking quorum queues on {node}..."));
     let answer = cx.api()?.delete(&path(&["queues", "quorum", "replicas", "on", node, "shrink"]))?;
-    let rows = Rows::new(&["vhost", "name", "size", "result"]);
     match answer.status {
         404 => Err(Failure::refused(format!("node_not_running: {node}"))),
-        400 => {
-            let why = told(&answer.reason());
+        // Of a node that is alone.
+        400 if answer.reason() == "last_node" => {
             let row = |queue: &Value| {
                 let size = queue["members"].as_array().map_or(0, Vec::len);
-                vec![
-                    Cell::text(text(&queue["vhost"])),
-                    Cell::text(text(&queue["name"])),
-                    Cell::Value(json!(size)),
-                    Cell::text(format!("error: {why}")),
-                ]
+                json!({ "vhost": queue["vhost"], "name": queue["name"], "size": size, "result": "error: last_node" })
             };
-            Ok(rows.with(quorum_queues(cx)?.iter().map(row)))
+            let rows: Vec<Value> = quorum_queues(cx)?.iter().map(row).collect();
+            Ok(outcomes(cx, &rows))
         }
-        _ => answer.good().map(|_| rows.with([])),
+        400 => Err(Failure::refused(told(&answer.reason()))),
+        _ => Ok(outcomes(cx, &items(answer.good()?)?)),
     }
 }
 

@@ -1,9 +1,8 @@
-//! What is asked of a cluster as a whole: feature flags, deprecated features, rebalancing, members
-//! of queues, what is reset.
+//! What is asked of a cluster as a whole: feature flags, deprecated features, rebalancing, nodes that are
+//! forgotten, what is reset.
 //!
-//! Invariant: a queue's copies are where those of its partition are, with other queues. What would take
-//! one away or bring one is refused, on a node that is alone as RabbitMQ refuses it there; what would
-//! change nothing is done. What comes later says so.
+//! Invariant: what has no meaning here is answered as RabbitMQ answers it where it changes nothing; what
+//! comes later says so.
 
 use super::Cx;
 use super::message::need_keys;
@@ -13,7 +12,7 @@ use crate::body::Body;
 use crate::call::object_of;
 use crate::listing;
 use broker::PartitionId;
-use broker::topology::{PoolPartition, Queue, QueueType, Topology};
+use broker::topology::{PoolPartition, Topology};
 use serde_json::json;
 use server::handle::Member;
 use std::collections::BTreeSet;
@@ -201,95 +200,6 @@ pub(super) async fn queue_action(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Bo
     need_keys(&fields, &["action"])?;
     let action = fields["action"].as_str().unwrap_or_default();
     Err(Refused::BadRequest(format!("unknown action \"{action}\": copies of a queue keep up by themselves")))
-}
-
-/// GET of the members of a quorum queue.
-pub(super) async fn quorum_status(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
-    let partition = {
-        let topology = cx.handle().topology();
-        let vhost = cx.visible_vhost(&topology, vhost)?;
-        let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
-        if queue.shape.queue_type != QueueType::Quorum {
-            return Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": "classic_queue_not_supported" })));
-        }
-        queue.partition
-    };
-    Ok(Answer::json(&super::whole::quorum_status(cx, partition).await))
-}
-
-/// POST and DELETE of a member of a quorum queue.
-pub(super) async fn change_member(
-    cx: Cx<'_>,
-    vhost: &[u8],
-    name: &[u8],
-    adds: bool,
-    body: Body,
-) -> Result<Answer, Refused> {
-    cx.caller.need_administrator()?;
-    let (is_quorum, partition) = {
-        let topology = cx.handle().topology();
-        let vhost = super::find_vhost(&topology, vhost)?;
-        let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
-        (queue.shape.queue_type == QueueType::Quorum, queue.partition)
-    };
-    let fields = object_of(&body.read(cx.caller).await?, &["node", "vhost", "name"])?;
-    need_keys(&fields, &["node"])?;
-    let wrong = |text: &str| Err(Refused::BadRequest(text.to_owned()));
-    let members = cx.handle().members();
-    if !members.iter().any(|member| Some(member.name.as_str()) == fields["node"].as_str()) {
-        return wrong("Node is not a cluster member");
-    }
-    let map = cx.map();
-    let is_member =
-        map.members_of(partition).iter().any(|member| Some(member.name.as_str()) == fields["node"].as_str());
-    match (is_quorum, adds) {
-        (false, _) => wrong("classic_queue_not_supported"),
-        (true, true) if is_member => wrong("already_a_member"),
-        (true, false) if !is_member => wrong("not_a_member"),
-        (true, _) => wrong(keeps_copies(&members)),
-    }
-}
-
-/// Why a member of a queue stays where it is.
-fn keeps_copies(members: &[Member]) -> &'static str {
-    match members.len() {
-        1 => "last_node",
-        _ => STAYS,
-    }
-}
-
-/// Why the copies of a queue stay where they are.
-const STAYS: &str = "a queue keeps the number of copies that it was declared with, on the nodes of its partition: \
-                     forget_cluster_node has another node take the place of one that is gone for good";
-
-/// POST: queues get a member on a node. Those that have one, or are getting it, need nothing; errors: 400
-/// where one has none there.
-pub(super) async fn grow(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, Refused> {
-    cx.caller.need_administrator()?;
-    need_member(cx, node)?;
-    let known = ["strategy", "vhost_pattern", "queue_pattern", "membership"];
-    let fields = object_of(&body.read(cx.caller).await?, &known)?;
-    need_keys(&fields, &["strategy", "vhost_pattern", "queue_pattern"])?;
-    let (map, topology) = (cx.map(), cx.handle().topology());
-    let is_there = |queue: &Queue| map.members_of(queue.partition).iter().any(|member| member.name.as_bytes() == node);
-    let mut quorum = topology.declared_queues().filter(|queue| queue.shape.queue_type == QueueType::Quorum);
-    match quorum.any(|queue| !is_there(queue)) {
-        true => Err(Refused::BadRequest(STAYS.to_owned())),
-        false => Ok(Answer::accepted()),
-    }
-}
-
-/// DELETE: queues lose their members on a node. A node keeps its copies until it is forgotten.
-pub(super) fn shrink(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
-    cx.caller.need_administrator()?;
-    need_member(cx, node)?;
-    Err(Refused::BadRequest(keeps_copies(&cx.handle().members()).to_owned()))
-}
-
-/// Errors: 404 for what is no node of the cluster.
-fn need_member(cx: Cx<'_>, node: &[u8]) -> Result<(), Refused> {
-    let is_there = cx.handle().members().iter().any(|member| member.name.as_bytes() == node);
-    if is_there { Ok(()) } else { Err(Refused::NotFound) }
 }
 
 /// What RabbitMQ's plug-ins serve and this broker does not yet.

@@ -8,6 +8,7 @@ mod binding;
 mod channel;
 mod cluster;
 mod connection;
+mod copies;
 mod definitions;
 mod exchange;
 mod guarantee;
@@ -363,19 +364,19 @@ async fn routing(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resul
             on!(method; "GET" => binding::at(cx, vhost, End::Destination(name)).await)
         }
         [b"queues", b"quorum", vhost, name, b"status"] => {
-            on!(method; "GET" => cluster::quorum_status(cx, vhost, name).await)
+            on!(method; "GET" => copies::quorum_status(cx, vhost, name).await)
         }
         [b"queues", b"quorum", vhost, name, b"replicas", b"add"] => {
-            on!(method; "POST" => cluster::change_member(cx, vhost, name, true, body).await)
+            on!(method; "POST" => copies::change_member(cx, vhost, name, true, body).await)
         }
         [b"queues", b"quorum", vhost, name, b"replicas", b"delete"] => {
-            on!(method; "DELETE" => cluster::change_member(cx, vhost, name, false, body).await)
+            on!(method; "DELETE" => copies::change_member(cx, vhost, name, false, body).await)
         }
         [b"queues", b"quorum", b"replicas", b"on", node, b"grow"] => {
-            on!(method; "POST" => cluster::grow(cx, node, body).await)
+            on!(method; "POST" => copies::grow(cx, node, body).await)
         }
         [b"queues", b"quorum", b"replicas", b"on", node, b"shrink"] => {
-            on!(method; "DELETE" => cluster::shrink(cx, node))
+            on!(method; "DELETE" => copies::shrink(cx, node).await)
         }
         [b"queues", vhost, name, b"actions"] => {
             on!(method; "POST" => cluster::queue_action(cx, vhost, name, body).await)

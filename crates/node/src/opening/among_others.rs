@@ -95,7 +95,8 @@ pub fn bring_back_among_others<D: Disk>(
     let mut partitions = Vec::new();
     for (id, recovery) in groups {
         let mut aside = Quarantined::new(OpenError::LogGone, Some(&recovery));
-        match recovery.finish(own, raft(id), founders) {
+        let member = recovery.member(own);
+        match recovery.finish(member, Config { node: member, ..raft(id) }, founders) {
             Ok(mut partition) => {
                 partition.log_is_at(current_file);
                 partition.ask_for_queues();

@@ -30,6 +30,8 @@ pub struct Groups<'a> {
     pub whole: BTreeMap<u32, Recovery>,
     /// Those that are damaged.
     pub quarantined: BTreeMap<u32, Quarantined>,
+    /// The newest checkpoint of those of which the other one is that of an earlier member, which has ended.
+    beside_ends: BTreeMap<u32, (WalPosition, Bytes)>,
 }
 
 impl<'a> Groups<'a> {
@@ -39,7 +41,8 @@ impl<'a> Groups<'a> {
         ids: impl IntoIterator<Item = u32>,
         begin: Begin<'a>,
     ) -> Result<Groups<'a>, OpenError> {
-        let mut groups = Groups { begin, whole: BTreeMap::new(), quarantined: BTreeMap::new() };
+        let (whole, quarantined) = (BTreeMap::new(), BTreeMap::new());
+        let mut groups = Groups { begin, whole, quarantined, beside_ends: BTreeMap::new() };
         for id in ids {
             let pair = match checkpoints.load_pair(GroupId(id)) {
                 Ok(pair) => pair,
@@ -53,6 +56,9 @@ impl<'a> Groups<'a> {
             let mut recovery = begin(id, newest)?;
             if let Some(older) = pair.as_ref().and_then(|pair| pair.older.as_ref()) {
                 recovery.keep_for(&older.payload, file_u32(older.replay_from.file))?;
+            }
+            if let Some(pair) = pair.as_ref().filter(|_| recovery.is_beside_its_end()) {
+                groups.beside_ends.insert(id, (pair.newest.replay_from, pair.newest.payload.clone()));
             }
             if pair.is_some_and(|pair| pair.is_fallback) {
                 tracing::info!(partition = id, "the newest saved state is not whole: the one before it is used");
@@ -98,7 +104,7 @@ impl<'a> Groups<'a> {
         options: WalOptions,
         is_complete: bool,
     ) -> Result<(Wal<D>, WalReport), OpenError> {
-        let Groups { begin, whole: groups, quarantined } = self;
+        let Groups { begin, whole: groups, quarantined, .. } = self;
         // What has ended needs nothing of the log, and does not say where it is.
         let replay = groups.values().filter(|recovery| recovery.ended().is_none()).map(Recovery::replay_file).min();
         let replay = match replay {
@@ -208,6 +214,13 @@ impl<'a> Groups<'a> {
                 checkpoints.save(GroupId(*id), NO_REPLAY, &ended_checkpoint(*last))?;
             }
             self.whole.remove(id);
+        }
+        // A crash came between the two first checkpoints of a member that came back. Were the newer one lost
+        // later, the other one would have it begin once more.
+        for (id, (replay_from, payload)) in &self.beside_ends {
+            if self.whole.contains_key(id) {
+                checkpoints.save(GroupId(*id), *replay_from, payload)?;
+            }
         }
         Ok(ended.into_keys().collect())
     }

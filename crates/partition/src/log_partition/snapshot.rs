@@ -208,7 +208,8 @@ impl LogPartition {
         let Some(membership) = self.replica.cut_is_synced() else { return };
         installing.is_saving = true;
         let (state, file) = (installing.state.clone(), installing.file);
-        let head = Head { applied: installing.position, vote: self.replica.stored_vote(), membership };
+        let (vote, life) = (self.replica.stored_vote(), self.replica.node().life());
+        let head = Head { applied: installing.position, vote, membership, life };
         self.save(&head, &state, file, out);
     }
 

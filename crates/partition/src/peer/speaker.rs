@@ -23,12 +23,18 @@ use consensus::{Kind, NodeId};
 pub fn objection(partition: PartitionId, frame: &Frame, (from, to): (NodeId, NodeId)) -> Option<&'static str> {
     match frame {
         Frame::Group(PeerFrame::Raft(message)) => {
-            // A question what may be read is passed on to who leads now, and still says who asked.
-            if message.from() != from && message.kind() != Kind::ReadIndex {
-                return Some("it speaks in the name of another node");
+            // As whichever member of the group: one that it was before may be late to hear. A question what may be
+            // read is passed on to who leads now, and still says who asked.
+            if message.from().number() != from.number() && message.kind() != Kind::ReadIndex {
+                return Some(IN_A_NODES_NAME);
             }
-            let is_for = message.to() == to && message.group() == partition.0;
+            let is_for = message.to().number() == to.number() && message.group() == partition.0;
             (!is_for).then_some("it says what is for another member")
+        }
+        Frame::Group(PeerFrame::AskLeft { member }) => (member.number() != from.number()).then_some(IN_A_NODES_NAME),
+        Frame::Group(PeerFrame::Left(left)) if left.by.number() != from.number() => Some(IN_A_NODES_NAME),
+        Frame::Group(PeerFrame::Left(left)) => {
+            (left.member.number() != to.number()).then_some("it says what is for another member")
         }
         Frame::Forward(Forward::Propose { change, .. }) => {
             Change::decode(change).is_err().then_some("it wants a change of the topology that cannot be read")
@@ -48,6 +54,7 @@ pub fn objection(partition: PartitionId, frame: &Frame, (from, to): (NodeId, Nod
     }
 }
 
+const IN_A_NODES_NAME: &str = "it speaks in the name of another node";
 const IN_ANOTHERS_NAME: &str = "it speaks in the name of a channel of another node";
 const TO_ANOTHER: &str = "it speaks to a channel of another node";
 
@@ -83,6 +90,7 @@ fn asker(command: &Command) -> Option<ChannelKey> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Left;
     use super::*;
     use crate::command::{Effect, Reply, RequestId};
     use broker::topology::Name;
@@ -111,6 +119,30 @@ mod tests {
             said(Frame::Group(PeerFrame::Raft(Message::decode(&mut asked.clone()).expect("it can be read")))),
             None
         );
+    }
+
+    #[test]
+    fn who_comes_back_to_a_group_as_another_member_is_no_liar() {
+        let said = |frame| objection(PartitionId(5), &frame, ENDS);
+        let vote = |from: NodeId, to: NodeId| {
+            let mut bytes = consensus::Segments::new();
+            bytes.put_bytes(&Bytes::from_static(&[1, 4, 1, 5]));
+            [from.0, to.0, 9].into_iter().for_each(|number| bytes.put_varint(number));
+            Frame::Group(PeerFrame::Raft(Message::decode(&mut bytes.to_bytes()).expect("it can be read")))
+        };
+        assert_eq!(said(vote(NodeId::of(3, 2), NodeId(2))), None);
+        assert_eq!(said(vote(NodeId(3), NodeId::of(2, 1))), None);
+        assert_eq!(said(vote(NodeId::of(1, 2), NodeId(2))), Some(IN_A_NODES_NAME));
+        let ask = |member| Frame::Group(PeerFrame::AskLeft { member });
+        assert_eq!(said(ask(NodeId::of(3, 1))), None);
+        assert_eq!(said(ask(NodeId(1))), Some(IN_A_NODES_NAME));
+        let left = |member, by| {
+            let (term, applied, voters) = (Term(4), consensus::LogIndex(9), vec![NodeId(3)]);
+            Frame::Group(PeerFrame::Left(Left { member, by, term, leads: true, applied, voters }))
+        };
+        assert_eq!(said(left(NodeId::of(2, 7), NodeId::of(3, 1))), None);
+        assert_eq!(said(left(NodeId(2), NodeId(1))), Some(IN_A_NODES_NAME));
+        assert!(said(left(NodeId(1), NodeId(3))).is_some());
     }
 
     #[test]

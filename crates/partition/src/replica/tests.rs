@@ -75,3 +75,21 @@ fn in_the_middle_of_a_change_what_the_new_members_have_written_is_not_enough() {
     leader.is_joint = true;
     assert_eq!(leader.written_index(), before, "those before the change are not asked whether they have it");
 }
+
+#[test]
+fn who_has_just_been_elected_lets_nobody_go_before_it_has_applied_an_entry_of_its_own_term() {
+    let (mut net, gone) = (Net::new(), NodeId::of(9, 1));
+    let leader = net.leader();
+    let said = |leader: &mut Replica| {
+        leader.frames.clear();
+        leader.say_left(gone, gone);
+        match &leader.frames[..] {
+            [(to, PeerFrame::Left(left))] if *to == gone => (left.leads, left.applied),
+            other => panic!("{other:?}"),
+        }
+    };
+    let before = leader.group().status();
+    assert_eq!(said(leader), (false, before.applied), "the one before may have taken it in");
+    leader.applied(before.commit, None, &mut Outputs::default());
+    assert_eq!(said(leader), (true, before.commit));
+}

@@ -244,7 +244,7 @@ impl Links {
     /// A link that `shard` itself has it writes afterwards ([`LinkOut::flush`]).
     pub(crate) fn send_group(&self, shard: usize, frames: impl Iterator<Item = (NodeId, PartitionId, PeerFrame)>) {
         for (to, partition, frame) in frames {
-            let Ok(to) = u32::try_from(to.0) else { continue };
+            let to = to.number();
             let Some(outbox) = self.common.outboxes.get(to) else { continue };
             let mut waiting = outbox.lock();
             if waiting.epoch != 0 && waiting.bytes < GROUP_BYTES_MAX {

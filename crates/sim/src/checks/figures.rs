@@ -63,6 +63,8 @@ pub struct Figures {
     pub waited: u64,
     /// Changes of members that a leader took up.
     pub members_changed: u64,
+    /// Nodes that came back to a group, as another member of it.
+    pub returned: u64,
     /// Groups that ended on a node which had left them.
     pub groups_ended: u64,
     /// Disks that were lost for good.
@@ -110,6 +112,7 @@ impl Figures {
             nowhere,
             waited,
             members_changed,
+            returned,
             groups_ended,
             disks_lost,
             decided,
@@ -146,6 +149,7 @@ impl Figures {
         self.nowhere += nowhere;
         self.waited += waited;
         self.members_changed += members_changed;
+        self.returned += returned;
         self.groups_ended += groups_ended;
         self.disks_lost += disks_lost;
         self.decided += decided;

@@ -84,7 +84,7 @@ impl Cluster {
         };
         let knows = self.who_knows(target, node);
         let leader = self.nodes[knows].view(target).and_then(|view| view.leader);
-        let Some(to) = leader.map(|id| (id.0 - 1) as usize) else { return };
+        let Some(to) = leader.map(|id| id.number() as usize - 1) else { return };
         let copies = if bug == Some(Bug::LetterIsDoubled) { 2 } else { 1 };
         let Some(after) = self.way(node, to) else { return };
         for _ in 0..copies {

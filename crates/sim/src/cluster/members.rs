@@ -2,7 +2,8 @@
 //! lost for good.
 //!
 //! Beside those who found the groups there are some nodes that belong to none at first. A group has
-//! each of them once at most: who has left does not come back. Whoever lost its disk is gone under
+//! each of them once at most: who has left does not come back, but where a map has it so (`returns`), as another
+//! member. Whoever lost its disk is gone under
 //! its id; one of the others joins in its stead.
 //!
 //! Invariant: no disk is lost while another one that was lost counts anywhere, nor before every
@@ -14,9 +15,9 @@ use crate::bug::Bug;
 use crate::node::{Node, StepOutput};
 use crate::random::Random;
 use crate::schedule::MS;
-use broker::NodeNumber;
 use consensus::{Change, LogIndex, Membership, NodeId};
-use std::collections::BTreeSet;
+use partition::QueuePartition;
+use std::collections::{BTreeMap, BTreeSet};
 use storage::disk::Crash;
 
 /// Nodes beside the founders.
@@ -31,6 +32,8 @@ const HASTE_PERCENT: u64 = 15;
 const END_PERCENT: u64 = 50;
 /// How soon a node hears of a change of the map: with each look by this chance.
 const TOLD_PERCENT: u64 = 50;
+/// How often who asks for copies does not wait until those from before are where they are to be.
+const HASTY_PERCENT: u64 = 25;
 /// A learner that lacks no more entries than this has caught up.
 const LAG_MAX: u64 = 20;
 
@@ -46,6 +49,8 @@ pub(super) struct Members {
     lost: BTreeSet<NodeId>,
     /// Of each group the members that it is to have, where a map says so.
     wanted: Vec<BTreeSet<NodeId>>,
+    /// Of each group how often nodes were taken out of it, by their numbers.
+    left: Vec<BTreeMap<u32, u32>>,
     random: Random,
 }
 
@@ -58,6 +63,7 @@ impl Members {
             ever: vec![founders.iter().copied().collect(); groups],
             lost: BTreeSet::new(),
             wanted: vec![founders.iter().copied().collect(); groups],
+            left: vec![BTreeMap::new(); groups],
             random,
         }
     }
@@ -71,9 +77,29 @@ impl Members {
 
     /// The nodes whose disks are lost are wanted nowhere.
     fn forget_lost(&mut self) {
+        let lost: BTreeSet<u32> = self.lost.iter().map(|node| node.number()).collect();
         for wanted in &mut self.wanted {
-            wanted.retain(|node| !self.lost.contains(node));
+            wanted.retain(|node| !lost.contains(&node.number()));
         }
+    }
+
+    /// The nodes that a group is to have no member on, each as the member that it would be.
+    fn returning(&self, group: usize, all: &[NodeId], bug: Option<Bug>) -> Vec<NodeId> {
+        let is_wanted = |node: &NodeId| self.wanted[group].iter().any(|other| other.number() == node.number());
+        let away = all.iter().filter(|node| !is_wanted(node) && !self.lost.contains(node));
+        let life = |node: &NodeId| match bug {
+            Some(Bug::ReturnIsTheSame) => 0,
+            _ => self.left[group].get(&node.number()).copied().unwrap_or(0),
+        };
+        away.map(|node| NodeId::of(node.number(), life(node))).collect()
+    }
+
+    /// How often a node is to have left a group.
+    fn has_left(&self, group: usize, node: NodeId, bug: Option<Bug>) -> u32 {
+        let is_wanted = self.wanted[group].iter().any(|other| other.number() == node.number());
+        let left = self.left[group].get(&node.number()).copied().unwrap_or(0);
+        // A wrong map does not tell one from the other.
+        if bug == Some(Bug::ReturnIsTheSame) { u32::from(left > 0 && !is_wanted) } else { left }
     }
 
     /// A node has applied a group's log up to here. True if nobody had: its members are to be told.
@@ -97,7 +123,28 @@ impl Cluster {
     /// Whether a node belongs to a group, and is to have what that has.
     pub(super) fn is_member(&self, group: usize, node: NodeId) -> bool {
         let Some(members) = &self.members else { return true };
-        members.known[group].1.contains(node) && !members.lost.contains(&node)
+        has_node(&members.known[group].1, node) && !members.lost.contains(&node)
+    }
+
+    /// A node may have become another member of a group than it was.
+    pub(super) fn look_at_lives(&mut self, node: usize) {
+        if !self.options.returns {
+            return;
+        }
+        for group in 0..self.plan.groups.len() {
+            let known = self.lives.entry((node, group)).or_default();
+            // As the wrong shell has it, it is the same one, which forgot all.
+            let forgot = |partition: &QueuePartition| partition.applied() == LogIndex(0);
+            let Some(partition) = self.nodes[node].partition(group) else {
+                *known = u32::MAX;
+                continue;
+            };
+            let life = partition.replica().node().life();
+            let before = std::mem::replace(known, life);
+            if before == u32::MAX && forgot(partition) {
+                self.checks.began_again(self.nodes[node].id, group);
+            }
+        }
     }
 
     /// Whom a node asks who leads a group: itself, as long as it is a member, or else some member.
@@ -123,7 +170,9 @@ impl Cluster {
         if loses {
             self.lose_a_disk();
         }
-        self.end_one_that_left(group);
+        if !self.options.returns {
+            self.end_one_that_left(group);
+        }
         if self.options.mapped {
             return self.change_map(group);
         }
@@ -153,10 +202,21 @@ impl Cluster {
     fn change_map(&mut self, group: usize) {
         let (founders, all) = (self.options.nodes as usize, self.nodes.iter().map(|node| node.id));
         let members = self.members.as_mut().expect("members change in this run");
-        let fresh: Vec<NodeId> =
-            all.filter(|node| !members.ever[group].contains(node) && !members.lost.contains(node)).collect();
-        let lost_one = members.wanted[group].intersection(&members.lost).next().is_some();
-        if lost_one || members.is_as_wanted(group) {
+        let (returns, bug) = (self.options.returns, self.options.bug);
+        let all: Vec<NodeId> = all.collect();
+        let fresh: Vec<NodeId> = match returns {
+            true => members.returning(group, &all, bug),
+            false => all
+                .into_iter()
+                .filter(|node| !members.ever[group].contains(node) && !members.lost.contains(node))
+                .collect(),
+        };
+        let lost_one =
+            members.wanted[group].iter().any(|node| members.lost.iter().any(|lost| lost.number() == node.number()));
+        // Whoever asks for copies waits for nobody, but for who is gone for ever.
+        let counts_lost = members.lost.iter().any(|lost| has_node(&members.known[group].1, *lost));
+        let is_hasty = returns && members.random.chance(HASTY_PERCENT) && !counts_lost;
+        if lost_one || is_hasty || members.is_as_wanted(group) {
             members.forget_lost();
             let there: Vec<NodeId> = members.wanted[group].iter().copied().collect();
             let grows = !fresh.is_empty() && there.len() <= founders;
@@ -168,6 +228,7 @@ impl Cluster {
             if !lost_one && there.len() >= founders && (there.len() > founders || members.random.chance(60)) {
                 let leaver = *members.random.pick(&there);
                 members.wanted[group].remove(&leaver);
+                *members.left[group].entry(leaver.number()).or_default() += 1;
             }
             let now: Vec<NodeId> = members.wanted[group].iter().copied().collect();
             if now != there || lost_one {
@@ -184,10 +245,15 @@ impl Cluster {
         if self.options.bug == Some(Bug::MapIsUntold) {
             return;
         }
+        let bug = self.options.bug;
         for node in &mut self.nodes {
             if members.random.chance(percent) {
                 for (heard, wanted) in node.wanted.iter_mut().zip(&members.wanted) {
-                    *heard = wanted.iter().map(|node| NodeNumber(node.0 as u32)).collect();
+                    *heard = wanted.iter().copied().collect();
+                }
+                if self.options.returns {
+                    let id = node.id;
+                    node.left.iter_mut().enumerate().for_each(|(at, left)| *left = members.has_left(at, id, bug));
                 }
             }
         }
@@ -204,6 +270,19 @@ impl Cluster {
     /// A group that does not have the members that the map wants.
     pub(super) fn unlike_map(&self) -> Option<String> {
         let members = self.members.as_ref().filter(|_| self.options.mapped)?;
+        let is_wanted =
+            |group: usize, node: &Node| members.wanted[group].iter().any(|wanted| wanted.number() == node.id.number());
+        let stays = |group: usize, node: &&Node| {
+            let is_lost = members.lost.contains(&node.id);
+            self.options.returns && !is_lost && node.partition(group).is_some() && !is_wanted(group, node)
+        };
+        // Those beside the founders have a place in each group, where nobody has spoken to them.
+        let was_in = |group: usize, node: &&Node| members.left[group].contains_key(&node.id.number());
+        for group in 0..members.known.len() {
+            if let Some(node) = self.nodes.iter().filter(|node| was_in(group, node)).find(|node| stays(group, node)) {
+                return Some(format!("{} is to leave group {group} and has not", node.id));
+            }
+        }
         let group = (0..members.known.len()).find(|group| !members.is_as_wanted(*group))?;
         let (known, wanted) = (&members.known[group].1, &members.wanted[group]);
         Some(format!("group {group} is to have {wanted:?} and has {known:?}"))
@@ -257,11 +336,12 @@ impl Cluster {
         let (_, membership) = &members.known[group];
         let knows = |node: &NodeId| {
             members.lost.contains(node)
-                || self.nodes[(node.0 - 1) as usize].membership(group).as_ref() == Some(membership)
+                || self.nodes[node.number() as usize - 1].membership(group).as_ref() == Some(membership)
         };
         let is_known = !membership.is_joint() && membership.voters.iter().chain(&membership.learners).all(knows);
         let has_left = |node: &&NodeId| !membership.contains(**node) && !members.lost.contains(node);
-        let left: Vec<usize> = members.been[group].iter().filter(has_left).map(|node| (node.0 - 1) as usize).collect();
+        let left: Vec<usize> =
+            members.been[group].iter().filter(has_left).map(|node| node.number() as usize - 1).collect();
         if !is_known || left.is_empty() {
             return;
         }
@@ -291,11 +371,16 @@ impl Cluster {
         let is_settled = |group: usize| {
             let (_, membership) = &members.known[group];
             let agrees =
-                |node: &NodeId| self.nodes[(node.0 - 1) as usize].membership(group).as_ref() == Some(membership);
+                |node: &NodeId| self.nodes[node.number() as usize - 1].membership(group).as_ref() == Some(membership);
             let mut all = membership.voters.iter().chain(&membership.learners);
-            !membership.is_joint() && all.all(|node| !members.lost.contains(node) && agrees(node))
+            !membership.is_joint()
+                && all.all(|node| !members.lost.contains(&NodeId::of(node.number(), 0)) && agrees(node))
         };
         if !(0..members.known.len()).all(is_settled) {
+            return;
+        }
+        // Who is about to be taken out is none to do without.
+        if self.options.returns && !(0..members.known.len()).all(|group| members.is_as_wanted(group)) {
             return;
         }
         let node = self.any_node();
@@ -304,7 +389,7 @@ impl Cluster {
             return;
         }
         // Of two voters each is needed for every change, that which takes the other one's place too.
-        let does_without = |(_, membership): &(_, Membership)| membership.voters.len() > 2 || !membership.is_voter(id);
+        let does_without = |(_, membership): &(_, Membership)| membership.voters.len() > 2 || !has_node(membership, id);
         if !self.members.as_ref().is_some_and(|members| members.known.iter().all(does_without)) {
             return;
         }
@@ -317,4 +402,10 @@ impl Cluster {
         self.nodes[node].lose_disk();
         self.checks.figures.disks_lost += 1;
     }
+}
+
+/// Whether a node has a member in a group, whichever it is.
+fn has_node(membership: &Membership, node: NodeId) -> bool {
+    let Membership { voters, learners, voters_outgoing, .. } = membership;
+    voters.iter().chain(learners).chain(voters_outgoing).any(|member| member.number() == node.number())
 }

@@ -194,8 +194,9 @@ impl Node {
         let partitions: Vec<_> = whole
             .into_values()
             .map(|r| {
-                let config = self.config(r.id().0);
-                let mut partition = r.finish(self.id, config, &founders).expect("what was written is sound");
+                let member = r.member(self.id);
+                let config = Config { node: member, ..self.config(r.id().0) };
+                let mut partition = r.finish(member, config, &founders).expect("what was written is sound");
                 partition.log_is_at(file_u32(wal.durable_file()));
                 if let (true, Some((_, decided))) = (self.settings.pools, &topology) {
                     // As the server does, from what its checkpoint says.
@@ -309,13 +310,14 @@ impl Node {
             let member = QuarantinedMember::new(id, aside.needs_file, lists[&id].clone());
             (id, Member::Quarantined(Box::new(member)))
         });
-        let over = ended.iter().map(|id| {
+        let over = ended.iter().filter(|_| !self.settings.returns).map(|id| {
             let id = PartitionId(*id);
             (id, Member::Ending(Box::new(EndingMember::over(id, lists[&id].clone()))))
         });
         let mut queues: Vec<_> = queues.chain(aside).chain(over).collect();
         let known: BTreeSet<PartitionId> = queues.iter().map(|(id, _)| *id).collect();
-        let vacant = self.settings.partitions.iter().filter(|id| self.settings.pools && !known.contains(*id));
+        let has_places = self.settings.pools || self.settings.returns;
+        let vacant = self.settings.partitions.iter().filter(|id| has_places && !known.contains(*id));
         queues.extend(vacant.map(|id| {
             let member = VacantMember::new(*id, self.id, lists[id].clone(), Arc::default());
             (*id, Member::Vacant(Box::new(member)))
@@ -327,7 +329,7 @@ impl Node {
         });
         let mut members: BTreeMap<PartitionId, Member<topology::Decided>> =
             queues.into_iter().chain(topology).collect();
-        let is_here = |id: &PartitionId| !self.settings.pools || known.contains(id);
+        let is_here = |id: &PartitionId| !has_places || known.contains(id);
         let (here, vacant): (Vec<_>, Vec<_>) = self.settings.partitions.iter().copied().partition(is_here);
         let mut placement = node::placement(here, vacant, self.shards);
         placement.retain(|(id, _)| members.contains_key(id));

@@ -267,6 +267,34 @@ pub(super) struct Vacancy {
     pub(super) queues: Vec<KnownQueue>,
 }
 
+impl Node {
+    /// Finds out of which groups it is to be a member again, by the map that it has heard.
+    pub(super) fn look_for_returns(&mut self) {
+        self.returns.clear();
+        if !self.settings.returns || self.settings.pools {
+            return;
+        }
+        for (at, id) in self.settings.partitions.iter().enumerate() {
+            if self.settings.bug == Some(Bug::ReturnIsTheSame)
+                && self.left[at] > 0
+                && let Some(running) = self.running.as_mut().filter(|running| running.queues(at).is_some())
+            {
+                // It asks nobody whether it may go.
+                let (shard, place) = running.places[at];
+                running.threads[shard].shard.end_and_leave(place);
+                running.threads[shard].waits.borrow_mut().wake(place);
+            }
+            let is_here = self.running.as_ref().is_some_and(|running| running.queues(at).is_some());
+            let own = self.wanted[at].iter().find(|member| member.number() == self.id.number());
+            let Some(own) = own.filter(|own| !is_here && own.life() > 0) else { continue };
+            let queues = self.known[at].iter().map(|(queue, rules)| (*queue, rules.as_ref().map(|r| self.told(r))));
+            let queues = queues.collect();
+            let life = if self.settings.bug == Some(Bug::ReturnIsTheSame) { 0 } else { own.life() };
+            self.returns.insert(*id, Vacancy { beginning: Beginning::Joins { life }, queues });
+        }
+    }
+}
+
 impl Running {
     /// Of these partitions how a node begins as a member of those that it has nothing of.
     pub(super) fn vacancies(&self, own: NodeId, partitions: &[PartitionId]) -> BTreeMap<PartitionId, Vacancy> {
@@ -276,11 +304,16 @@ impl Running {
         let vacant = (0..partitions.len()).filter(|at| !here(at)).map(|at| partitions[at]);
         vacant
             .map(|id| {
+                let life = topology.life_in(id, own);
                 let founders = topology.founders_of(id).filter(|_| topology.members_wanted(id).contains(&own));
-                let beginning = founders.map_or(Beginning::NotKnown, |founders| Beginning::Founds {
-                    founders: founders.to_vec(),
-                    leads_first: topology.leads_first(id) == Some(own),
-                });
+                let beginning = match founders {
+                    Some(founders) if life == 0 && founders.contains(&own) => Beginning::Founds {
+                        founders: founders.to_vec(),
+                        leads_first: topology.leads_first(id) == Some(own),
+                    },
+                    Some(_) => Beginning::Joins { life },
+                    None => Beginning::NotKnown,
+                };
                 let queues = topology.queues().filter(|queue| queue.partition == id);
                 let queues = queues.map(|queue| (queue.id, (!queue.rules.is_plain()).then(|| queue.rules.clone())));
                 (id, Vacancy { beginning, queues: queues.collect() })

@@ -15,7 +15,7 @@ use crate::checks::violated;
 use crate::random::Random;
 use crate::schedule::MS;
 use broker::{ConsumerKey, NodeNumber, PartitionId};
-use consensus::{LogIndex, Term};
+use consensus::{LogIndex, NodeId, Term};
 use node::{Beginning, Edge, KnownQueue, Now, Task};
 use partition::outputs::{Fate, ReadPurpose};
 use partition::{Command, Effect, Outlets, QueuePartition};
@@ -46,7 +46,9 @@ struct Mouth<'a> {
     partitions: &'a [PartitionId],
     directory: &'a Directory,
     /// Of each the members that its group is to have.
-    wanted: &'a [Vec<NodeNumber>],
+    wanted: &'a [Vec<NodeId>],
+    /// How often the node has left each.
+    left: &'a [u32],
     /// How the node begins where it has nothing yet.
     vacancies: BTreeMap<PartitionId, Vacancy>,
 }
@@ -73,9 +75,14 @@ impl Mouth<'_> {
 }
 
 impl Edge for Mouth<'_> {
-    fn members_wanted(&mut self, partition: PartitionId, _: &[NodeNumber]) -> Vec<NodeNumber> {
+    fn members_wanted(&mut self, partition: PartitionId, _: &[NodeNumber]) -> Vec<NodeId> {
         let number = self.partitions.iter().position(|known| *known == partition);
         number.map_or_else(Vec::new, |number| self.wanted[number].clone())
+    }
+
+    fn is_to_leave(&mut self, partition: PartitionId, member: NodeId) -> bool {
+        let number = self.partitions.iter().position(|known| *known == partition);
+        number.is_some_and(|number| member.life() < self.left[number])
     }
 
     fn beginning(&mut self, partition: PartitionId) -> Beginning {
@@ -89,6 +96,10 @@ impl Edge for Mouth<'_> {
     fn begin(&mut self, id: PartitionId, queues: Option<&QueuePartition>) {
         self.number = self.partitions.iter().position(|partition| *partition == id);
         self.place = self.directory.find(id).map_or(0, |(_, place)| place);
+        if queues.is_none() {
+            // Who has no member here answers whatever comes, for whom it may be.
+            self.senders[self.place].clear();
+        }
         if let Some(partition) = queues {
             let term = partition.replica().group().status().term;
             self.before = (partition.applied(), partition.is_leading(), term);
@@ -143,6 +154,7 @@ impl Node {
             Some(Bug::ClockIsCoarse) => now_ms - now_ms % 8_000,
             _ => now_ms,
         };
+        self.look_for_returns();
         let r = self.running.as_mut().expect("only a node that is up is asked");
         r.latest_ms = r.latest_ms.max(now_ms);
         let thread = &mut r.threads[shard];
@@ -158,8 +170,9 @@ impl Node {
         let ended = r.hand_out(commands);
         let raised = if bug == Some(Bug::RaiseIsEarly) { own_can } else { all_can };
         let vacancies = match self.settings.pools {
-            true => r.vacancies(self.id, &self.settings.partitions),
-            false => BTreeMap::new(),
+            true if self.knows_map => r.vacancies(self.id, &self.settings.partitions),
+            false if self.settings.returns => self.returns.clone(),
+            _ => BTreeMap::new(),
         };
         let Running { threads, sessions, stalled, directory, .. } = r;
         let Thread { shard: here, waits, senders, .. } = &mut threads[shard];
@@ -188,6 +201,7 @@ impl Node {
             partitions: &self.settings.partitions,
             directory,
             wanted: &self.wanted,
+            left: &self.left,
             vacancies,
         };
         here.step(Now { ms: self.now / MS, wall_ms: told_ms }, waits, &mut mouth);

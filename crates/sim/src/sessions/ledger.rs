@@ -91,6 +91,8 @@ pub struct Figures {
     pub forwarded: u64,
     pub spread: u64,
     pub joined: u64,
+    /// Copies that somebody gave or took.
+    pub moved: u64,
     pub forgotten: u64,
     pub came_back: u64,
     pub blocked_writes: u64,
@@ -125,6 +127,7 @@ impl Figures {
         self.forwarded += other.forwarded;
         self.spread += other.spread;
         self.joined += other.joined;
+        self.moved += other.moved;
         self.forgotten += other.forgotten;
         self.came_back += other.came_back;
         self.blocked_writes += other.blocked_writes;

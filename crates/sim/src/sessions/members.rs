@@ -229,6 +229,9 @@ impl Sessions {
 
     /// What is not yet as the map has it, or is under way.
     pub(super) fn unsettled(&self) -> Option<String> {
+        if self.options.returns {
+            return self.unmoved();
+        }
         let comings = self.comings.as_ref()?;
         let under_way = comings.ways.iter().position(|way| matches!(way, Way::Asks | Way::Off { .. }));
         if let Some(node) = under_way {
@@ -264,11 +267,17 @@ impl Sessions {
             Some(members_of(&membership).iter().map(|node| NodeNumber(node.0 as u32)).collect::<Vec<_>>())
         };
         let wanted = |id: u32| match front.leaders.knows_members() {
-            true if is_trusted => topology.members_wanted(PartitionId(id)),
-            true => topology.members_wanted_after(PartitionId(id), &members(id).unwrap_or_default()),
+            true if is_trusted => topology.lives_wanted(PartitionId(id)),
+            true => topology.lives_wanted_after(PartitionId(id), &members(id).unwrap_or_default()),
             false => Vec::new(),
         };
-        self.nodes[node].wanted = (1..=PARTITIONS).map(wanted).collect();
+        let wanted = (1..=PARTITIONS).map(|id| wanted(id).into_iter().map(|(node, life)| NodeId::of(node.0, life)));
+        let wanted: Vec<Vec<NodeId>> = wanted.map(Iterator::collect).collect();
+        let own = number_of(node);
+        let left: Vec<u32> = (1..=PARTITIONS).map(|id| topology.life_in(PartitionId(id), own)).collect();
+        let knows_map = front.leaders.knows_members();
+        let told = &mut self.nodes[node];
+        (told.wanted, told.left, told.knows_map) = (wanted, left, knows_map);
         if is_trusted {
             self.trust_learners(node);
         }
@@ -338,7 +347,7 @@ impl Sessions {
     }
 }
 
-fn number_of(node: usize) -> NodeNumber {
+pub(super) fn number_of(node: usize) -> NodeNumber {
     NodeNumber(node as u32 + 1)
 }
 

@@ -30,7 +30,7 @@ impl Sessions {
         for (to, partition, frame) in out.frames {
             let packet = network::pack(partition, &frame);
             for after in self.network.send(id, to, &mut self.random) {
-                let (from, to) = (id, (to.0 - 1) as usize);
+                let (from, to) = (id, to.number() as usize - 1);
                 self.schedule.after(after, Event::Packet { from, to, packet: packet.clone(), waited: false });
             }
         }
@@ -66,6 +66,9 @@ impl Sessions {
                 let node = desk.node.borrow();
                 if let Some(partition) = node.partition(group) {
                     let (term, switch) = (partition.term().0, front.switch_of(partition.id()));
+                    if switch.turns_from(partition, &desk) {
+                        continue;
+                    }
                     switch.note_term(partition.id(), term);
                     leaders.push((partition.id(), (partition.leader(), term)));
                     let snapshots = partition.snapshots_installed();

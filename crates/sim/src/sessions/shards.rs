@@ -203,7 +203,9 @@ impl Sessions {
     ) {
         let (now, life) = (self.schedule.now(), self.nodes[node].life);
         let Some(front) = &mut self.fronts[node] else { return };
-        if front.told_leaders.insert(partition, (leader, term)) == Some((leader, term)) {
+        // Who comes back may have been told so as the member that it was.
+        let is_known = !self.options.returns || front.leaders.leader(partition) == leader;
+        if front.told_leaders.insert(partition, (leader, term)) == Some((leader, term)) && is_known {
             return;
         }
         let last = front.from_partition.entry(partition).or_default();

@@ -26,7 +26,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         let mut inbox = self.inbox.borrow_mut();
         inbox.roads.open(link);
         let node = NodeNumber(link.peer.node);
-        for (partition, term) in leading.iter().filter(|(id, _)| topology.founders_of(*id).is_some()) {
+        for (partition, term) in leading.iter().filter(|(id, _)| topology.has_strangers(*id)) {
             inbox.roads.send(node, *partition, Forward::Leads { term: *term, leads: true });
             inbox.wake();
         }
@@ -38,7 +38,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         // shard may hear of this only after the next link has told who leads.
         {
             let (topology, inbox) = (env.topology(), self.inbox.borrow());
-            let small = topology.partitions().map(|(id, _)| id).filter(|id| topology.founders_of(*id).is_some());
+            let small = topology.partitions().map(|(id, _)| id).filter(|id| topology.has_strangers(*id));
             let told_here = small.filter(|id| inbox.is_here(*id) && !self.leaders.is_heard(*id));
             told_here.for_each(|id| self.leaders.lose(id, node));
         }
