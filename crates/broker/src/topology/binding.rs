@@ -9,9 +9,11 @@ use amqp::Table;
 use hashbrown::HashTable;
 
 use super::destination::Destination;
+use super::encoding::{Malformed, Reader, Writer};
 use super::exchange_type::ExchangeType;
 use super::name::Name;
-use super::{encoding, hash, topic};
+use super::refusal::Kind;
+use super::{command, encoding, hash, topic};
 
 /// Replicated bindings, all virtual hosts together; and as many again that live on one node only.
 pub const BINDINGS_MAX: usize = 1 << 26;
@@ -119,4 +121,25 @@ impl std::ops::Index<usize> for Bindings {
     fn index(&self, at: usize) -> &Binding {
         &self.slots[at]
     }
+}
+
+/// As a command and a snapshot have it: by names.
+pub(super) fn write_binding(writer: &mut Writer, binding: &command::Binding) {
+    writer.number(binding.vhost.0.into());
+    writer.bytes(&binding.source);
+    writer.flag(binding.destination_kind == Kind::Exchange);
+    writer.bytes(&binding.destination);
+    writer.bytes(&binding.key);
+    writer.table(&binding.arguments);
+}
+
+pub(super) fn read_binding(reader: &mut Reader<'_>) -> Result<command::Binding, Malformed> {
+    Ok(command::Binding {
+        vhost: reader.vhost()?,
+        source: reader.name("source")?,
+        destination_kind: if reader.flag("destination kind")? { Kind::Exchange } else { Kind::Queue },
+        destination: reader.name("destination")?,
+        key: reader.name("binding key")?,
+        arguments: reader.table()?,
+    })
 }

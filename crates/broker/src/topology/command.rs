@@ -11,6 +11,7 @@
 use amqp::Table;
 use bytes::Bytes;
 
+use super::binding::{read_binding, write_binding};
 use super::cluster::{self, ClusterNode, MACHINE_VERSION, PartitionPool, PoolPartition};
 use super::copies::CopyChange;
 use super::encoding::{Malformed, Reader, Writer};
@@ -341,7 +342,7 @@ impl Reader<'_> {
         }
     }
 
-    fn vhost(&mut self) -> Result<VhostId, Malformed> {
+    pub(super) fn vhost(&mut self) -> Result<VhostId, Malformed> {
         self.number_u32("virtual host").map(VhostId)
     }
 }
@@ -883,24 +884,4 @@ pub(super) fn read_home(reader: &mut Reader<'_>) -> Result<Home, Malformed> {
         return Err(reader.malformed("home"));
     }
     Ok(Home { node, era: reader.number("era")? })
-}
-
-pub(super) fn write_binding(writer: &mut Writer, binding: &Binding) {
-    writer.number(binding.vhost.0.into());
-    writer.bytes(&binding.source);
-    writer.flag(binding.destination_kind == Kind::Exchange);
-    writer.bytes(&binding.destination);
-    writer.bytes(&binding.key);
-    writer.table(&binding.arguments);
-}
-
-pub(super) fn read_binding(reader: &mut Reader<'_>) -> Result<Binding, Malformed> {
-    Ok(Binding {
-        vhost: reader.vhost()?,
-        source: reader.name("source")?,
-        destination_kind: if reader.flag("destination kind")? { Kind::Exchange } else { Kind::Queue },
-        destination: reader.name("destination")?,
-        key: reader.name("binding key")?,
-        arguments: reader.table()?,
-    })
 }

@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 
 use super::Topology;
 use super::apply::{Effect, Loss, Scope};
+use super::binding;
 use super::cluster::FIRST_MACHINE_VERSION;
 use super::command::{self, Command, DeclareExchange, DeclareQueue, Home};
 use super::encoding::{Malformed, Reader, Writer};
@@ -92,7 +93,7 @@ impl Topology {
         let mut bindings: Vec<Bytes> = Vec::new();
         for binding in self.bindings.iter().filter(|b| !b.local) {
             let mut writer = Writer::default();
-            command::write_binding(&mut writer, &self.binding_by_names(binding));
+            binding::write_binding(&mut writer, &self.binding_by_names(binding));
             bindings.push(writer.finish());
         }
         bindings.sort_unstable();
@@ -194,7 +195,7 @@ impl Topology {
             }
         }
         for _ in 0..reader.count("bindings")? {
-            let binding = command::read_binding(reader)?;
+            let binding = binding::read_binding(reader)?;
             topology.replay(&Command::Bind(binding), reader)?;
         }
         if version > 3 {
