@@ -737,3 +737,82 @@ fn a_queue_with_a_partition_of_its_own_shares_it_with_nobody_and_outlives_its_le
     let lost: Vec<&u64> = confirmed.difference(&there).collect();
     assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
 }
+
+/// Waits until the group of a queue has all of its copies on these nodes, as one of them sees it.
+fn until_copies_are(nodes: &Nodes, node: usize, queue: &str, on: &BTreeSet<usize>) {
+    let told = nodes.nodes[node].http.get(&format!("/api/leveret/queues/%2F/{queue}")).with(200);
+    nodes.until(node, &format!("copies of {queue} on {on:?}"), |cluster| {
+        let partitions = cluster["partitions"].as_array().unwrap();
+        let Some(of) = partitions.iter().find(|of| of["partition"] == told["partition"]) else { return false };
+        let place = |member: &Value| nodes.nodes.iter().position(|node| member["node"] == node.name.as_str());
+        let there: BTreeSet<usize> = of["members"].as_array().unwrap().iter().filter_map(place).collect();
+        there == *on && of["of"] == on.len() && of["in_sync"] == on.len()
+    });
+}
+
+#[test]
+fn copies_leave_a_node_and_come_back_to_it_under_load_and_nothing_is_lost() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::founders(4);
+    let (mut client, channel) = nodes.connect(0);
+    client.declare(channel, &quorum("three", 3)).unwrap();
+    let (all, leader) = members_of(&nodes, 0, "three");
+    let outside = (0..4).find(|node| !all.contains(node)).unwrap();
+    let tools = Tools::of(&nodes.nodes[outside].broker);
+    let queues = |line: &str| tools.run("rabbitmq-queues", line);
+    // Clients of the node that is to lose its copy, and of one that never had one.
+    let publishers =
+        [(outside, 0), (leader, 1_000_000)].map(|(node, first)| Publisher::to(&nodes, node, "three", first));
+    std::thread::sleep(Duration::from_millis(500));
+
+    // The leader's copy goes, with its office.
+    let name = nodes.nodes[leader].name.clone();
+    assert_eq!(queues(&format!("-q shrink {name}")).good(), "vhost\tname\tsize\tresult\n/\tthree\t2\tok\n");
+    let others: BTreeSet<usize> = all.iter().copied().filter(|node| *node != leader).collect();
+    until_copies_are(&nodes, outside, "three", &others);
+    assert_eq!(queues(&format!("-q shrink {name}")).good(), "", "it has none any more");
+    let status = queues("-q quorum_status three --formatter json").good();
+    assert!(!status.contains(&name), "{status}");
+
+    // It comes back, and dies on its way.
+    queues(&format!("add_member three {name}")).good();
+    std::thread::sleep(Duration::from_millis(300));
+    let mut confirmed: BTreeSet<u64> = publishers.into_iter().flat_map(Publisher::end).collect();
+    assert!(confirmed.len() > 100, "{} confirmed", confirmed.len());
+    nodes.kill(leader);
+    nodes.start(leader);
+    until_copies_are(&nodes, outside, "three", &all);
+
+    // What it has counts: without one of the others it is needed for every confirm.
+    let publisher = Publisher::to(&nodes, outside, "three", 2_000_000);
+    let gone = *others.first().unwrap();
+    nodes.kill(gone);
+    std::thread::sleep(Duration::from_secs(2));
+    let refused = queues(&format!("-q shrink {name}")).good();
+    assert!(refused.contains("cannot be reached: bring it back first"), "{refused}");
+    nodes.start(gone);
+    until_copies_are(&nodes, outside, "three", &all);
+
+    // To the one that never had it, off all others but one, and back again.
+    queues(&format!("grow {} all", nodes.nodes[outside].name)).good();
+    for node in &others {
+        queues(&format!("shrink {}", nodes.nodes[*node].name)).good();
+    }
+    let two = BTreeSet::from([leader, outside]);
+    until_copies_are(&nodes, outside, "three", &two);
+    for node in &others {
+        queues(&format!("grow {} all", nodes.nodes[*node].name)).good();
+    }
+    until_copies_are(&nodes, leader, "three", &(0..4).collect());
+    confirmed.extend(publisher.end());
+    // All of them at once: everybody finds what it has now, and nothing of what it had before.
+    (0..4).for_each(|node| nodes.kill(node));
+    (0..4).for_each(|node| nodes.launch(node));
+    (0..4).for_each(|node| nodes.nodes[node].broker.until_it_answers());
+    until_copies_are(&nodes, gone, "three", &(0..4).collect());
+    let there = drain(&nodes, gone, "three");
+    let lost: Vec<&u64> = confirmed.difference(&there).collect();
+    assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
+}
