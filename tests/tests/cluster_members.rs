@@ -816,3 +816,43 @@ fn copies_leave_a_node_and_come_back_to_it_under_load_and_nothing_is_lost() {
     let lost: Vec<&u64> = confirmed.difference(&there).collect();
     assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
 }
+
+#[test]
+fn a_node_whose_vote_a_queue_needs_is_neither_forgotten_nor_shrunk() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::three();
+    let (mut client, channel) = nodes.connect(0);
+    client.declare(channel, &quorum("two", 2)).unwrap();
+    let (two, leader) = members_of(&nodes, 0, "two");
+    let follower = *two.iter().find(|node| **node != leader).unwrap();
+    let outside = (0..3).find(|node| !two.contains(node)).unwrap();
+    let tools = Tools::of(&nodes.nodes[outside].broker);
+    until_copies_are(&nodes, outside, "two", &two);
+
+    // Its leader has not found out yet that it has lost its majority.
+    nodes.kill(follower);
+    let (status, answer) = nodes.forget(outside, follower);
+    assert_eq!(status, 400, "{answer}");
+    assert!(answer.to_string().contains("has no leader without"), "{answer}");
+    let partition = nodes.nodes[outside].http.get("/api/leveret/queues/%2F/two").with(200)["partition"].clone();
+    nodes.until(outside, "two has no leader", |cluster| {
+        let partitions = cluster["partitions"].as_array().unwrap();
+        partitions.iter().any(|of| of["partition"] == partition && of["leader"].is_null())
+    });
+    let refused = tools.run("rabbitmq-queues", &format!("-q shrink {}", nodes.nodes[follower].name)).good();
+    assert!(refused.contains("have no majority now"), "{refused}");
+    nodes.start(follower);
+    until_copies_are(&nodes, outside, "two", &two);
+
+    // It dies when it is to go, and its group may have decided so, or not.
+    tools.run("rabbitmq-queues", &format!("-q shrink {}", nodes.nodes[leader].name)).good();
+    nodes.kill(leader);
+    let (status, answer) = nodes.forget(outside, leader);
+    if status != 204 {
+        assert!(status == 400 && answer.to_string().contains("has no leader without"), "{answer}");
+        nodes.start(leader);
+    }
+    until_copies_are(&nodes, outside, "two", &BTreeSet::from([follower]));
+}

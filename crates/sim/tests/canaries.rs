@@ -56,7 +56,7 @@ fn a_sync_that_was_not_made_shows_at_the_next_power_cut() {
     // Mostly the next leader is found out before it writes.
     let power = Faults { power: true, ..Faults::NONE };
     look_in(
-        250..260,
+        946..956,
         "[committed]",
         Options { bug: Some(Bug::SyncIsALie), nodes: 3, faults: power, ..Options::default() },
     );

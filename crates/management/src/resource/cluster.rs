@@ -11,11 +11,16 @@ use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::object_of;
 use crate::listing;
-use broker::PartitionId;
 use broker::topology::{PoolPartition, Topology};
+use broker::{NodeNumber, PartitionId};
 use serde_json::json;
 use server::handle::Member;
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// A leader that hears of no majority any more has given up leading by then: at the end of the second election
+/// timeout.
+const LEADERS_FIND_OUT: Duration = Duration::from_millis(3_500);
 
 /// Feature flags of RabbitMQ whose meaning holds here, always: name, description, who provides it.
 const FEATURE_FLAGS: &[(&str, &str, &str)] = &[
@@ -121,32 +126,69 @@ pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
     if member.is_reached {
         return wrong(format!("{name} is running: stop it first"));
     }
-    // What only it has would be lost: a group that can do without it has a leader elsewhere.
-    let is_served = |partition: PartitionId| {
-        let leader = handle.leader(partition);
-        members.iter().any(|other| Some(other.number) == leader && other.is_reached && other.number != number)
-    };
-    let unserved: BTreeSet<PartitionId> = {
-        let topology = handle.topology();
-        // Without queues nothing is lost.
-        let counts =
-            |(id, put): &(PartitionId, &PoolPartition)| put.members.contains(&number) && topology.is_missed(*id);
-        topology.partitions().filter(counts).map(|(id, _)| id).filter(|id| !is_served(*id)).collect()
-    };
-    if let Some(partition) = unserved.first() {
-        let lost = lost_with(&handle.topology(), &unserved);
-        let (what, advice) = match lost {
-            Some(queues) => (queues, "bring nodes back first, or delete what may be lost"),
-            None => (format!("partition {}", partition.0), "bring nodes back first"),
-        };
-        return wrong(format!(
-            "{what} has no leader without {name}, which may be the only one that has what is in it: {advice}"
-        ));
+    // A leader that has lost its majority with this node leads on until it finds out.
+    if let Some(why) = lost_without(cx, member) {
+        return wrong(why);
+    }
+    if may_miss(cx, number) {
+        tokio::time::sleep(LEADERS_FIND_OUT).await;
+        let members = cx.handle().members();
+        if members.iter().any(|other| other.number == number && other.is_reached) {
+            return wrong(format!("{name} is running: stop it first"));
+        }
+        if let Some(why) = lost_without(cx, member) {
+            return wrong(why);
+        }
     }
     let forget = handle.topology().forgetting(number, forgotten);
     handle.change(forget).await?;
     tracing::info!(node = %name, number = number.0, "a node was forgotten");
     Ok(Answer::done())
+}
+
+/// Partitions with queues in whose group a node may have a vote: those that it is to have, and those that it
+/// was taken from, as it leaves them once their members have decided so.
+fn voted_in(topology: &Topology, node: NodeNumber) -> BTreeSet<PartitionId> {
+    let may_vote =
+        |(id, put): &(PartitionId, &PoolPartition)| put.members.contains(&node) || topology.life_in(*id, node) > 0;
+    // Without queues nothing is lost.
+    topology.partitions().filter(may_vote).map(|(id, _)| id).filter(|id| topology.is_missed(*id)).collect()
+}
+
+/// Why a node cannot be forgotten: what only it has would be lost. A group that can do without it has a leader
+/// elsewhere.
+fn lost_without(cx: Cx<'_>, node: &Member) -> Option<String> {
+    let handle = cx.handle();
+    let members = handle.members();
+    let is_served = |partition: &PartitionId| {
+        let leader = handle.leader(*partition);
+        members.iter().any(|other| Some(other.number) == leader && other.is_reached && other.number != node.number)
+    };
+    let mut unserved = voted_in(&handle.topology(), node.number);
+    unserved.retain(|partition| !is_served(partition));
+    let partition = *unserved.first()?;
+    let lost = lost_with(&handle.topology(), &unserved);
+    let (what, advice) = match lost {
+        Some(queues) => (queues, "bring nodes back first, or delete what may be lost"),
+        None => (format!("partition {}", partition.0), "bring nodes back first"),
+    };
+    let name = &node.name;
+    Some(format!("{what} has no leader without {name}, which may be the only one that has what is in it: {advice}"))
+}
+
+/// Whether a group that leads now may have no majority without a node.
+fn may_miss(cx: Cx<'_>, node: NodeNumber) -> bool {
+    let handle = cx.handle();
+    let members = handle.members();
+    let topology = handle.topology();
+    let is_reached = |number: &NodeNumber| members.iter().any(|one| one.number == *number && one.is_reached);
+    voted_in(&topology, node).into_iter().any(|partition| {
+        let is_taken = |one: &&Member| topology.life_in(partition, one.number) > 0;
+        let taken = members.iter().filter(is_taken).map(|one| one.number);
+        let mut voters: BTreeSet<NodeNumber> = topology.members_wanted(partition).into_iter().chain(taken).collect();
+        voters.insert(node);
+        2 * voters.iter().filter(|number| **number != node && is_reached(number)).count() <= voters.len()
+    })
 }
 
 /// The queues of partitions, for people: the first of them, and how many more there are.

@@ -51,8 +51,9 @@ impl Look {
         self.members.contains(&node)
     }
 
-    /// Errors: why the others cannot do without a node.
-    fn may_do_without(&self, node: NodeNumber, nodes: &[Member]) -> Result<(), String> {
+    /// Errors: why the others cannot do without a node. `leader`: who leads the group now, as far as is known:
+    /// its present members decide whether one of them goes, and those that are to be left have no say in it.
+    fn may_do_without(&self, node: NodeNumber, nodes: &[Member], leader: Option<NodeNumber>) -> Result<(), String> {
         let others: Vec<&NodeNumber> = self.members.iter().filter(|member| **member != node).collect();
         if others.is_empty() {
             return Err("last_node".to_owned());
@@ -60,7 +61,14 @@ impl Look {
         let is_reached = |number: &&NodeNumber| nodes.iter().any(|node| node.number == **number && node.is_reached);
         let away: Vec<&NodeNumber> = others.iter().copied().filter(|number| !is_reached(number)).collect();
         if 2 * away.len() < others.len() {
-            return Ok(());
+            return match leader.filter(|leader| is_reached(&leader)) {
+                Some(_) => Ok(()),
+                None => {
+                    Err("its members have no majority now, and cannot decide that one of them goes: bring nodes back \
+                             first"
+                        .to_owned())
+                }
+            };
         }
         let name = |number: &NodeNumber| {
             let known = nodes.iter().find(|node| node.number == *number);
@@ -113,7 +121,8 @@ pub(super) async fn change_member(
             if let Some((other, count)) = others {
                 return wrong(&shared_with(&other, count));
             }
-            look.may_do_without(node.number, &nodes).map_err(Refused::BadRequest)?;
+            let leader = cx.handle().leader(look.partition);
+            look.may_do_without(node.number, &nodes, leader).map_err(Refused::BadRequest)?;
         }
     }
     need_moves(cx)?;
@@ -239,7 +248,8 @@ pub(super) async fn shrink(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
     let mut all = Vec::new();
     for look in looks {
         // Nodes come and go meanwhile.
-        let may = look.may_do_without(node.number, &cx.handle().members());
+        let leader = cx.handle().leader(look.partition);
+        let may = look.may_do_without(node.number, &cx.handle().members(), leader);
         let change = Command::ChangeCopies(CopyChange::Take { partition: look.partition, node: node.number });
         let became = match may {
             Ok(()) => told(cx.handle().change(change).await.map(|_| ()))?,
@@ -294,7 +304,7 @@ mod tests {
         let may = |members: &[u32], reached: [bool; 3], leaver: u32| {
             let nodes: Vec<Member> = (1..=3).zip(reached).map(|(number, reached)| node(number, reached)).collect();
             let members = members.iter().copied().map(NodeNumber).collect();
-            Look { partition: PartitionId(1), members }.may_do_without(NodeNumber(leaver), &nodes)
+            Look { partition: PartitionId(1), members }.may_do_without(NodeNumber(leaver), &nodes, Some(NodeNumber(1)))
         };
         assert_eq!(may(&[1, 2, 3], [true; 3], 3), Ok(()));
         assert_eq!(may(&[1, 2, 3], [true, true, false], 3), Ok(()), "the node itself may be away");
@@ -302,5 +312,12 @@ mod tests {
         assert!(why.contains("while n2 cannot be reached"), "{why}");
         assert_eq!(may(&[3], [true; 3], 3), Err("last_node".to_owned()));
         assert_eq!(may(&[2, 3], [true; 3], 3), Ok(()));
+        // One of two copies is dead: nobody leads, and nobody can decide that it goes.
+        let nodes = [node(1, true), node(2, true), node(3, false)];
+        for leader in [None, Some(NodeNumber(3))] {
+            let look = Look { partition: PartitionId(1), members: vec![NodeNumber(2), NodeNumber(3)] };
+            let why = look.may_do_without(NodeNumber(3), &nodes, leader).expect_err("no majority decides it");
+            assert!(why.contains("no majority now"), "{why}");
+        }
     }
 }
