@@ -203,9 +203,6 @@ impl Leaders {
     /// Another node says that it leads a partition in this term, or does not any more. A member of this
     /// node knows it better: it may have led itself, and still owe answers.
     pub(crate) fn hear(&self, partition: PartitionId, node: NodeNumber, term: u64, leads: bool) {
-        if self.is_outdated(partition, term) {
-            return;
-        }
         if let Some(announced) = self.announced.get(partition.0 as usize) {
             let known = announced.load(Ordering::Relaxed);
             // Over a slow link an earlier leader may say so last.
@@ -217,7 +214,7 @@ impl Leaders {
                 _ => {}
             }
         }
-        if self.is_heard(partition) {
+        if self.is_heard(partition) || self.is_outdated(partition, term) {
             return;
         }
         self.note_term(partition, term);
@@ -227,10 +224,16 @@ impl Leaders {
         }
     }
 
-    /// The member of this node has left its group, or hears nothing of it any more: others are believed.
+    /// The member of this node has left its group, or hears nothing of it any more: others are believed. Also
+    /// those of an earlier term than its own: it may have voted in one that nobody else ever came to, and the
+    /// group went on without it.
     pub(crate) fn forget_heard(&self, partition: PartitionId) {
-        if let Some(heard) = self.heard.get(partition.0 as usize) {
+        let at = partition.0 as usize;
+        if let (Some(heard), Some(term), Some(announced)) =
+            (self.heard.get(at), self.terms.get(at), self.announced.get(at))
+        {
             heard.store(false, Ordering::Relaxed);
+            term.store(announced.load(Ordering::Relaxed) >> TERM_SHIFT, Ordering::Relaxed);
         }
     }
 
@@ -357,6 +360,24 @@ mod tests {
         leaders.lose(p, four);
         leaders.follow_announced(p);
         assert_eq!(leaders.leader(p), None);
+    }
+
+    #[test]
+    fn a_member_that_voted_in_a_term_that_never_was_does_not_outdate_who_leads_without_it() {
+        let leaders = Leaders::among_others(NodeNumber(5), PartitionId(3));
+        let (p, one, four) = (PartitionId(3), NodeNumber(1), NodeNumber(4));
+        leaders.note_heard(p);
+        leaders.note_term(p, 9);
+        leaders.hear(p, four, 7, true);
+        leaders.hear(p, one, 8, true);
+        assert_eq!(leaders.leader(p), None, "its own member knows it better");
+        leaders.forget_heard(p);
+        leaders.follow_announced(p);
+        assert_eq!(leaders.in_term(p), Some((one, 8)));
+        leaders.hear(p, four, 7, true);
+        assert_eq!((leaders.leader(p), leaders.is_outdated(p, 7)), (Some(one), true), "that was before");
+        leaders.hear(p, four, 9, true);
+        assert_eq!(leaders.in_term(p), Some((four, 9)));
     }
 
     #[test]
