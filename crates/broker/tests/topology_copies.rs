@@ -4,42 +4,14 @@
 //! in another life; a snapshot says all of it.
 #![allow(clippy::unwrap_used)]
 
+mod cluster;
+
 use amqp::{Table, Value};
 use broker::topology::{
-    Applied, ClusterNode, Command, CommandReply, CopyChange, DeclareQueue, Effect, FIRST_POOL, MACHINE_VERSION,
-    MachineVersions, Name, NodeChange, NodeStanding, PartitionPool, PartitionStage, PoolPartition, Topology,
+    Applied, Command, CommandReply, CopyChange, DeclareQueue, Effect, MACHINE_VERSION, Name, NodeChange, Topology,
 };
 use broker::{NodeNumber, PartitionId, VhostId};
-
-const CAN: MachineVersions = MachineVersions { topology: MACHINE_VERSION, queues: 1 };
-
-/// A cluster of so many nodes with two partitions on all of them, at this version.
-fn cluster(nodes: u32, version: u32) -> Topology {
-    let mut topology = Topology::new();
-    let put = |number: u32| {
-        let (name, address) = (format!("leveret@{number}"), format!("host{number}:1"));
-        let (name, address) = (Name::from(name.as_str()), Name::from(address.as_str()));
-        let node = ClusterNode { name, address, standing: NodeStanding::Member, can: CAN };
-        Command::PutNode { number: NodeNumber(number), node }
-    };
-    let pool = PartitionPool {
-        name: Name::from("default"),
-        replication_factor: nodes,
-        target: 2,
-        serves_classic: true,
-        serves_quorum: true,
-    };
-    let members: Vec<NodeNumber> = (1..=nodes).map(NodeNumber).collect();
-    let partition = |id| Command::PutPartition {
-        id: PartitionId(id),
-        partition: PoolPartition { pool: FIRST_POOL, members: members.clone(), stage: PartitionStage::Serving },
-    };
-    let all = (1..=nodes).map(put).chain([Command::PutPool { id: FIRST_POOL, pool }, partition(1), partition(2)]);
-    for command in all.chain([Command::RaiseVersion { version }]) {
-        topology.apply(&command).outcome.unwrap();
-    }
-    topology
-}
+use cluster::cluster;
 
 /// Declares a quorum queue, and gives the partition in which it lives.
 fn declare(topology: &mut Topology, name: &str, size: Option<i32>, dedicated: bool) -> PartitionId {

@@ -5,47 +5,18 @@
 //! none any more is gone, so that nobody comes to a group twice.
 #![allow(clippy::unwrap_used)]
 
+mod cluster;
+
 use amqp::{Table, Value};
 use broker::topology::{
-    Actor, ApplyTo, ClusterNode, Command, CommandReply, DEDICATED_PARTITIONS_MAX, DeclareQueue, DeleteQueue, Effect,
-    FIRST_POOL, LeaderLocator, MACHINE_VERSION, MachineVersions, Name, Newcomer, NodeChange, NodeStanding,
-    POOL_PARTITIONS, PartitionPool, PartitionStage, Pattern, Placement, Policy, PoolPartition, PutPolicy, Queue,
-    QueueDeclare, QueueDeclared, Refusal, Topology,
+    Actor, ApplyTo, Command, CommandReply, DEDICATED_PARTITIONS_MAX, DeclareQueue, DeleteQueue, Effect, LeaderLocator,
+    MACHINE_VERSION, Name, Newcomer, NodeChange, POOL_PARTITIONS, PartitionStage, Pattern, Placement, Policy,
+    PoolPartition, PutPolicy, Queue, QueueDeclare, QueueDeclared, Refusal, Topology,
 };
 use broker::{NodeNumber, PartitionId, VhostId};
+use cluster::{CAN, cluster};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-
-const CAN: MachineVersions = MachineVersions { topology: MACHINE_VERSION, queues: 1 };
-
-/// A cluster of so many nodes with two partitions on all of them, at this version.
-fn cluster(nodes: u32, version: u32) -> Topology {
-    let mut topology = Topology::new();
-    let put = |number: u32| {
-        let (name, address) = (format!("leveret@{number}"), format!("host{number}:1"));
-        let (name, address) = (Name::from(name.as_str()), Name::from(address.as_str()));
-        let node = ClusterNode { name, address, standing: NodeStanding::Member, can: CAN };
-        Command::PutNode { number: NodeNumber(number), node }
-    };
-    let pool = PartitionPool {
-        name: Name::from("default"),
-        replication_factor: nodes,
-        target: 2,
-        serves_classic: true,
-        serves_quorum: true,
-    };
-    let members: Vec<NodeNumber> = (1..=nodes).map(NodeNumber).collect();
-    let partition = |id| Command::PutPartition {
-        id: PartitionId(id),
-        partition: PoolPartition { pool: FIRST_POOL, members: members.clone(), stage: PartitionStage::Serving },
-    };
-    let put_pool = Command::PutPool { id: FIRST_POOL, pool };
-    let all = (1..=nodes).map(put).chain([put_pool, partition(1), partition(2)]);
-    for command in all.chain([Command::RaiseVersion { version }]) {
-        topology.apply(&command).outcome.unwrap();
-    }
-    topology
-}
 
 fn arguments(size: Option<i32>) -> Table {
     let mut table = Table::new();

@@ -52,6 +52,8 @@ pub(crate) struct Member {
     pub(crate) effects: Vec<Effect>,
     pub(crate) damage: Vec<Damage>,
     pub(crate) jobs: u32,
+    /// Checkpoints are not saved.
+    pub(crate) keeps_checkpoints: bool,
 }
 
 /// Three members. Everything happens at once, but for ticks.
@@ -65,6 +67,8 @@ pub(crate) struct Trio {
     /// How often members asked for messages of a snapshot, and the messages that came.
     pub(crate) pulls: u32,
     pub(crate) pulled: Vec<u64>,
+    /// Members go on after each frame that comes, and not after all that are there.
+    pub(crate) is_prompt: bool,
 }
 
 impl Member {
@@ -87,6 +91,7 @@ impl Member {
             effects: Vec::new(),
             damage: Vec::new(),
             jobs: 0,
+            keeps_checkpoints: false,
         }
     }
 
@@ -146,6 +151,7 @@ impl Member {
                     let ready = self.write_extent(QUEUE, messages, copied);
                     self.partition.extent_ready(&ready);
                 }
+                Job::SaveCheckpoint { .. } if self.keeps_checkpoints => {}
                 Job::SaveCheckpoint { .. } => self.with(now, |p, cx| p.checkpoint_saved(cx)),
                 Job::DropExtent { id } => _ = self.extents.remove(&id),
             }
@@ -236,7 +242,8 @@ impl Trio {
     /// With this many messages, each in a batch of its own, none of them in memory.
     pub(crate) fn filled(count: u64) -> Trio {
         let members = (1..=3).map(Member::new).collect();
-        let mut trio = Trio { members, now: 1_000, cut: None, cut_after: None, pulls: 0, pulled: Vec::new() };
+        let mut trio =
+            Trio { members, now: 1_000, cut: None, cut_after: None, pulls: 0, pulled: Vec::new(), is_prompt: false };
         for _ in 0..200 {
             trio.tick();
         }
@@ -319,6 +326,9 @@ impl Trio {
                             }
                         }
                         self.members[to].with(now, |p, cx| p.step(NodeId(at as u64 + 1), frame, cx));
+                        if self.is_prompt {
+                            self.members[to].with(now, |p, cx| p.flush(cx));
+                        }
                     }
                 }
             }
