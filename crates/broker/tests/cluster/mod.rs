@@ -1,4 +1,5 @@
 //! A topology of several nodes, to begin with.
+#![allow(clippy::unwrap_used, dead_code)] // Each test binary uses its part.
 
 use broker::topology::{
     ClusterNode, Command, FIRST_POOL, MACHINE_VERSION, MachineVersions, Name, NodeStanding, PartitionPool,
@@ -7,10 +8,10 @@ use broker::topology::{
 use broker::{NodeNumber, PartitionId};
 
 /// What a node of this build can.
-pub const CAN: MachineVersions = MachineVersions { topology: MACHINE_VERSION, queues: 1 };
+pub(crate) const CAN: MachineVersions = MachineVersions { topology: MACHINE_VERSION, queues: 1 };
 
 /// A cluster of so many nodes with two partitions on all of them, at this version.
-pub fn cluster(nodes: u32, version: u32) -> Topology {
+pub(crate) fn cluster(nodes: u32, version: u32) -> Topology {
     let mut topology = Topology::new();
     let put = |number: u32| {
         let (name, address) = (format!("leveret@{number}"), format!("host{number}:1"));
