@@ -1,6 +1,5 @@
-//! One request: its path in parts, its query, its body as JSON.
+//! One request: its path in parts, its query.
 
-use crate::answer::Refused;
 use crate::encryption::Served;
 use crate::metrics::Pages;
 use crate::operator::Operator;
@@ -10,10 +9,8 @@ use crate::site;
 use crate::statistics::Statistics;
 use crate::unsent::Answers;
 use crate::waiting::Asking;
-use bytes::Bytes;
 use hyper::http::request::Parts;
 use percent_encoding::percent_decode;
-use serde_json::Value;
 use server::Handle;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -149,40 +146,5 @@ impl Call<'_> {
     /// A header, as it came.
     pub(crate) fn header(&self, name: &str) -> Option<&[u8]> {
         self.head.headers.get(name).map(|value| value.as_bytes())
-    }
-}
-
-/// The body of a request as a JSON object with these fields. Others are passed over, as clients
-/// send back what they were shown, but one that looks like a mistyped field which is not there is
-/// refused: a `pasword` would make a user without a password.
-pub(crate) fn object_of(body: &Bytes, known: &[&str]) -> Result<serde_json::Map<String, Value>, Refused> {
-    let fields = object(body)?;
-    refuse_mistyped(&fields, known)?;
-    Ok(fields)
-}
-
-/// Errors: a field that is not `known` and looks like one that is missing.
-pub(crate) fn refuse_mistyped(fields: &serde_json::Map<String, Value>, known: &[&str]) -> Result<(), Refused> {
-    for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
-        let missing = known.iter().copied().filter(|known| !fields.contains_key(*known));
-        if let Some(near) = server::config::nearest(name, missing) {
-            return Err(Refused::BadRequest(format!("unknown field {name}; did you mean {near}?")));
-        }
-    }
-    Ok(())
-}
-
-/// The body of a request as a JSON object. An empty one says nothing, which is lawful where every
-/// field may be left out.
-pub(crate) fn object(body: &Bytes) -> Result<serde_json::Map<String, Value>, Refused> {
-    if body.iter().all(u8::is_ascii_whitespace) {
-        return Ok(serde_json::Map::new());
-    }
-    match serde_json::from_slice(body) {
-        Ok(Value::Object(fields)) => Ok(fields),
-        // RabbitMQ's clients send an empty list where there is nothing to say.
-        Ok(Value::Array(items)) if items.is_empty() => Ok(serde_json::Map::new()),
-        Ok(Value::Null) => Ok(serde_json::Map::new()),
-        _ => Err(Refused::BadRequest("not_json".to_owned())),
     }
 }

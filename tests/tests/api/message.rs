@@ -137,6 +137,12 @@ fn what_cannot_be_published_or_got_is_refused_with_rabbitmqs_reasons() {
         assert_eq!(with("properties", json!({"priority": 300})), json!("priority is at most 255"));
         let many = r#"{"count":10001,"ackmode":"ack_requeue_true","encoding":"auto"}"#;
         assert_eq!(reason(&http.post(&format!("/api/queues/{vhost}/q/get"), many), 400), "count is at most 10000");
+        // What was said before there was an ackmode may be said with it, and not against it.
+        let both = r#"{"count":1,"requeue":false,"ackmode":"ack_requeue_true","encoding":"auto"}"#;
+        let refused = reason(&http.post(&format!("/api/queues/{vhost}/q/get"), both), 400);
+        assert_eq!(refused, "requeue is false, but ackmode says otherwise");
+        let both = both.replace("false", "true");
+        assert_eq!(http.post(&format!("/api/queues/{vhost}/q/get"), &both).with(200), json!([]));
     }
     for (body, told) in [
         (r#"{"count":1,"encoding":"auto"}"#, json!("[{key_missing,ackmode}]")),

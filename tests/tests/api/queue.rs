@@ -1,7 +1,7 @@
 //! Queues over HTTP: declared, counted, purged, deleted, looked at.
 
 use clients::api::{connect, reason, until, vhost};
-use clients::broker::unique;
+use clients::broker::{is_foreign, unique};
 use clients::{Broker, Client, ExchangeDeclare, Login, QueueDeclare, Scope};
 use serde_json::{Value, json};
 
@@ -83,5 +83,29 @@ fn to_look_at_a_queue_or_an_exchange_by_a_passive_declare_needs_no_right() {
         client.close();
     }
     http.delete(&format!("/api/users/{name}")).with(204);
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}
+
+#[test]
+fn the_type_that_an_answer_shows_makes_such_a_queue() {
+    // RabbitMQ passes `type` over and makes a classic queue.
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let vhost = vhost(&http);
+    let made = |name: &str, body: &str| {
+        let path = format!("/api/queues/{vhost}/{name}");
+        http.put(&path, body).with(201);
+        let found = http.get(&path).with(200);
+        (found["type"].as_str().unwrap().to_owned(), found["arguments"].clone())
+    };
+    let typed = |word: &str| (word.to_owned(), json!({ "x-queue-type": word }));
+    assert_eq!(made("a", r#"{"durable":true,"type":"quorum"}"#), typed("quorum"));
+    assert_eq!(made("b", r#"{"durable":true,"type":"classic"}"#), typed("classic"));
+    // Who says two is believed where RabbitMQ listens.
+    let both = r#"{"durable":true,"type":"quorum","arguments":{"x-queue-type":"classic"}}"#;
+    assert_eq!(made("c", both), typed("classic"));
+    http.put(&format!("/api/vhosts/{vhost}"), r#"{"default_queue_type":"quorum"}"#).with(204);
+    assert_eq!(made("d", r#"{"durable":true,"type":"classic"}"#), typed("classic"));
+    let refused = reason(&http.put(&format!("/api/queues/{vhost}/e"), r#"{"durable":true,"type":"striem"}"#), 400);
+    assert!(refused.contains("striem"), "{refused}");
     http.delete(&format!("/api/vhosts/{vhost}")).with(204);
 }

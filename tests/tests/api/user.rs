@@ -88,3 +88,41 @@ fn a_deleted_user_is_disconnected() {
     assert!(Client::login(broker.addr(), &login).is_err());
     http.delete(&format!("/api/vhosts/{vhost}")).with(204);
 }
+
+#[test]
+fn a_new_user_comes_with_its_permissions_and_an_administrator_is_one_without_tags() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let (vhost, name) = (vhost(&http), unique("user"));
+    let path = format!("/api/users/{name}");
+    let with = |read: &str| {
+        let said = json!({ "configure": "", "write": "^w", "read": read });
+        json!({ "password": "pw", "tags": "management", "permissions": { vhost.clone(): said } }).to_string()
+    };
+    http.put(&path, &with("^r")).with(201);
+    let permission = format!("/api/permissions/{vhost}/{name}");
+    let held = http.get(&permission).with(200);
+    assert_eq!((&held["configure"], &held["write"], &held["read"]), (&json!(""), &json!("^w"), &json!("^r")));
+    // One that was there keeps its own.
+    http.put(&path, &with(".*")).with(204);
+    assert_eq!(http.get(&permission).with(200)["read"], "^r");
+    http.delete(&path).with(204);
+    if !is_foreign() {
+        for permissions in
+            [json!({ "none": {} }), json!({ vhost.clone(): { "read": "" } }), json!({ vhost.clone(): 5 }), json!(5)]
+        {
+            let body = json!({ "password": "pw", "tags": "", "permissions": permissions });
+            assert_eq!(http.put(&path, &body.to_string()).status, 400, "{body}");
+            assert_eq!(http.get(&path).status, 404, "nothing was made");
+        }
+    }
+    let tags = |body: &str| {
+        http.put(&path, body).with(201);
+        let found = http.get(&path).with(200)["tags"].clone();
+        http.delete(&path).with(204);
+        found
+    };
+    assert_eq!(tags(r#"{"password":"pw","administrator":true}"#), json!(["administrator"]));
+    assert_eq!(tags(r#"{"password":"pw","administrator":false}"#), json!([]));
+    assert_eq!(tags(r#"{"password":"pw","administrator":true,"tags":"monitoring"}"#), json!(["monitoring"]));
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}

@@ -1,7 +1,7 @@
 //! Virtual hosts over HTTP: made, described, deleted with everything that is in them.
 
-use clients::api::{connect, vhost};
-use clients::broker::unique;
+use clients::api::{connect, reason, vhost};
+use clients::broker::{is_foreign, unique};
 use clients::{Broker, Client, Login, QueueDeclare, Scope};
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ fn a_deleted_virtual_host_takes_everything_with_it() {
 
 #[test]
 fn what_was_deleted_stays_deleted_after_a_crash() {
-    if clients::broker::is_foreign() {
+    if is_foreign() {
         return;
     }
     let (mut broker, http) = Broker::managed(&[]).unwrap();
@@ -81,4 +81,17 @@ fn the_default_queue_type_of_a_virtual_host_is_that_of_its_queues() {
     assert_eq!((kind("q"), kind("mine")), (json!("quorum"), json!("classic")));
     client.declare(channel, &QueueDeclare { name: "q", durable: true, ..QueueDeclare::default() }).unwrap();
     http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_the_older_name_of_a_default_type_is_known() {
+    // RabbitMQ 3.10 has neither and says nothing.
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let path = format!("/api/vhosts/{}", unique("vhost"));
+    let refused = reason(&http.put(&path, r#"{"protected_from_deletion":true}"#), 400);
+    assert_eq!(refused, "a virtual host cannot be protected from deletion here");
+    assert_eq!(http.get(&path).status, 404, "nothing was made");
+    http.put(&path, r#"{"protected_from_deletion":false,"defaultqueuetype":"quorum"}"#).with(201);
+    assert_eq!(http.get(&path).with(200)["default_queue_type"], "quorum");
+    http.delete(&path).with(204);
 }

@@ -96,6 +96,8 @@ fn only_who_has_it_stops_a_node_over_http() {
          Sec-Fetch-Site: cross-site\r\nContent-Length: 0\r\n\r\n"
     );
     http.raw(page.as_bytes()).with(403);
+    let refused = ask(&http, "POST", "/api/leveret/stop", &token, r#"{"after_s":60}"#).with(400);
+    assert_eq!(refused["reason"], "unknown field after_s; there is none here", "it would have ended at once");
     ask(&http, "POST", "/api/leveret/stop", &token, "").with(202);
     assert_eq!(broker.wait_for_end().code(), Some(0));
 }

@@ -9,7 +9,7 @@ use super::exchange::from_path;
 use super::queue::checked;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use crate::{json, listing};
 use amqp::Table;
 use broker::VhostId;
@@ -78,10 +78,7 @@ pub(super) async fn post(
     body: Body,
 ) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
-    let fields = object_of(
-        &body.read(cx.caller).await?,
-        &["vhost", "source", "destination", "destination_type", "routing_key", "arguments", "properties_key"],
-    )?;
+    let fields = fields::BINDING.of(&body.read(cx.caller).await?)?;
     let key = match fields.get("routing_key") {
         None | Some(Value::Null) => Name::from(""),
         Some(Value::String(key)) if key.len() <= broker::topology::NAME_BYTES_MAX => Name::from(key.as_str()),

@@ -9,7 +9,7 @@ use super::message::need_keys;
 use super::queue::checked;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use crate::listing;
 use broker::topology::{PoolPartition, Topology};
 use broker::{NodeNumber, PartitionId};
@@ -68,8 +68,9 @@ pub(super) fn feature_flags(cx: Cx<'_>) -> Result<Answer, Refused> {
 }
 
 /// PUT: those that are there are enabled.
-pub(super) fn enable_feature_flag(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
+pub(super) async fn enable_feature_flag(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
+    fields::FEATURE_FLAG.of(&body.read(cx.caller).await?)?;
     match FEATURE_FLAGS.iter().any(|(known, ..)| known.as_bytes() == name) {
         true => Ok(Answer::done()),
         false => Err(Refused::BadRequest("unsupported".to_owned())),
@@ -99,8 +100,9 @@ pub(super) fn deprecated_features(cx: Cx<'_>, only_used: bool) -> Result<Answer,
 }
 
 /// POST: leaders are spread over the nodes, within the next seconds.
-pub(super) async fn rebalance(cx: Cx<'_>) -> Result<Answer, Refused> {
+pub(super) async fn rebalance(cx: Cx<'_>, body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
+    fields::NOTHING.of(&body.read(cx.caller).await?)?;
     cx.handle().balance_leaders();
     let gathered = cx.ask(cx.others(), "POST", "/api/rebalance/queues").await;
     Ok(gathered.told(Answer::done()))
@@ -222,8 +224,9 @@ pub(super) fn version(cx: Cx<'_>) -> Result<Answer, Refused> {
 }
 
 /// POST: a virtual host is started on a node, where all of them run.
-pub(super) fn start_vhost(cx: Cx<'_>, vhost: &[u8], node: &[u8]) -> Result<Answer, Refused> {
+pub(super) async fn start_vhost(cx: Cx<'_>, vhost: &[u8], node: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
+    fields::NOTHING.of(&body.read(cx.caller).await?)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     cx.need_node(node).map_err(|_| Refused::BadRequest(format!("Unknown node: {}", text(node))))?;
     let found = super::find_vhost(&cx.handle().topology(), vhost);
@@ -238,7 +241,7 @@ pub(super) async fn queue_action(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Bo
     cx.caller.need_administrator()?;
     let id = super::find_vhost(&cx.handle().topology(), vhost)?;
     cx.handle().topology().find_queue(id, checked(name)?).ok_or(Refused::NotFound)?;
-    let fields = object_of(&body.read(cx.caller).await?, &["action", "vhost", "name"])?;
+    let fields = fields::QUEUE_ACTION.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["action"])?;
     let action = fields["action"].as_str().unwrap_or_default();
     Err(Refused::BadRequest(format!("unknown action \"{action}\": copies of a queue keep up by themselves")))

@@ -10,7 +10,7 @@ use super::message::need_keys;
 use super::queue::checked;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use broker::topology::{Command, CopyChange, NodeStanding, Pattern, Queue, QueueType, Topology};
 use broker::{NodeNumber, PartitionId};
 use serde_json::{Map as Fields, Value, json};
@@ -97,8 +97,10 @@ pub(super) async fn change_member(
         Ok::<_, Refused>((queue.shape.queue_type == QueueType::Quorum, queue.partition))
     };
     found(&cx.handle().topology())?;
-    let fields = object_of(&body.read(cx.caller).await?, &["node", "vhost", "name"])?;
+    let known = if adds { &fields::ADD_MEMBER } else { &fields::DELETE_MEMBER };
+    let fields = known.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["node"])?;
+    check_membership(&fields)?;
     let nodes = cx.handle().members();
     let Some(node) = nodes.iter().find(|member| Some(member.name.as_str()) == fields["node"].as_str()) else {
         return wrong("Node is not a cluster member");
@@ -180,18 +182,14 @@ fn told(outcome: Result<(), ChangeError>) -> Result<Result<(), String>, Refused>
 pub(super) async fn grow(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     let node = member(cx, node)?;
-    let fields =
-        object_of(&body.read(cx.caller).await?, &["strategy", "vhost_pattern", "queue_pattern", "membership"])?;
+    let fields = fields::GROW.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["strategy", "vhost_pattern", "queue_pattern"])?;
     let only_even = match fields["strategy"].as_str() {
         Some("all") => false,
         Some("even") => true,
         _ => return wrong("the strategy is 'all' or 'even'"),
     };
-    let membership = fields.get("membership").and_then(Value::as_str).unwrap_or("promotable");
-    if !["voter", "promotable"].contains(&membership) {
-        return wrong("a new member gets a vote once it has caught up: the membership is 'voter' or 'promotable'");
-    }
+    check_membership(&fields)?;
     let (vhosts, queues) = (pattern(&fields, "vhost_pattern")?, pattern(&fields, "queue_pattern")?);
     if cx.handle().members().len() == 1 {
         return Ok(Answer::accepted());
@@ -261,6 +259,15 @@ pub(super) async fn shrink(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
         }));
     }
     Ok(Answer::json(&Value::Array(all)).accepted_with_body())
+}
+
+/// Errors: 400 for a member that would never vote.
+fn check_membership(fields: &Fields<String, Value>) -> Result<(), Refused> {
+    match fields.get("membership") {
+        None => Ok(()),
+        Some(Value::String(word)) if ["voter", "promotable"].contains(&word.as_str()) => Ok(()),
+        Some(_) => wrong("a new member gets a vote once it has caught up: the membership is 'voter' or 'promotable'"),
+    }
 }
 
 fn pattern(fields: &Fields<String, Value>, name: &str) -> Result<Pattern, Refused> {

@@ -2,10 +2,10 @@
 
 use super::Cx;
 use super::node::add;
-use super::queue::{checked, flag};
+use super::queue::{check_node, checked, flag};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use crate::others::{Gathered, Said};
 use crate::statistics::{History, Kind, Ranges, column, rates_of};
 use crate::{json, listing};
@@ -117,10 +117,8 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
 /// PUT: a declare in the caller's name.
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
-    let fields = object_of(
-        &body.read(cx.caller).await?,
-        &["vhost", "name", "type", "durable", "auto_delete", "internal", "arguments"],
-    )?;
+    let fields = fields::EXCHANGE.of(&body.read(cx.caller).await?)?;
+    check_node(cx, &fields)?;
     let kind = match fields.get("type") {
         Some(Value::String(kind)) => kind.clone(),
         Some(_) => return Err(Refused::BadRequest("type is no text".to_owned())),

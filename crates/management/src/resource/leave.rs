@@ -7,6 +7,8 @@
 use super::Cx;
 use super::whole::{LEADING, in_step, members};
 use crate::answer::{Answer, Refused};
+use crate::body::Body;
+use crate::fields;
 use crate::quorum::TOPOLOGY;
 use broker::PartitionId;
 use broker::topology::{PartitionStage, PoolPartition};
@@ -21,9 +23,10 @@ pub(super) async fn could_leave(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refus
 
 /// POST: the cluster forgets this node, which ends then. Errors: 400 with what has to be done first, 503 with what
 /// will be so by itself.
-pub(super) async fn leave(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
+pub(super) async fn leave(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     cx.need_node(name)?;
+    fields::NOTHING.of(&body.read(cx.caller).await?)?;
     let handle = cx.handle();
     if !handle.rests() {
         return Err(Refused::BadRequest(format!(

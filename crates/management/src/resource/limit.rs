@@ -4,7 +4,7 @@ use super::message::need_keys;
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{Command, Name, Topology, User, UserLimits, Vhost, VhostLimits};
@@ -155,7 +155,7 @@ fn unknown(limit: &[u8]) -> Refused {
 }
 
 fn number(body: &Bytes) -> Result<Option<u32>, Refused> {
-    let fields = object_of(body, &["value"])?;
+    let fields = fields::LIMIT.of(body)?;
     need_keys(&fields, &["value"])?;
     whole(&fields["value"])
 }

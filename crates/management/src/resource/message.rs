@@ -10,7 +10,7 @@ use super::exchange::from_path;
 use super::queue::checked;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::{object_of, refuse_mistyped};
+use crate::fields;
 use crate::json;
 use crate::map::RUNNING;
 use crate::own_channel::{Ended, Got, OwnChannel, Published};
@@ -41,8 +41,7 @@ pub(super) async fn publish(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -
     if !exchange.is_empty() && cx.handle().topology().find_exchange(id, exchange).is_none() {
         return Err(Refused::Missing("exchange_not_found".to_owned()));
     }
-    let known = ["routing_key", "properties", "payload", "payload_encoding", "vhost", "name"];
-    let fields = object_of(&body.read(cx.caller).await?, &known)?;
+    let fields = fields::PUBLISH.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["routing_key", "properties", "payload", "payload_encoding"])?;
     let Value::String(routing_key) = &fields["routing_key"] else { return Err(not("not_string", "routing_key")) };
     if routing_key.len() > broker::topology::NAME_BYTES_MAX {
@@ -105,8 +104,7 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     let Some(partition) = cx.handle().topology().find_queue(id, queue).map(|queue| queue.partition) else {
         return Err(Refused::Missing("queue_not_found".to_owned()));
     };
-    let known = ["count", "ackmode", "encoding", "truncate", "vhost", "name"];
-    let wanted = wanted(&object_of(&body.read(cx.caller).await?, &known)?)?;
+    let wanted = wanted(&fields::GET_MESSAGES.of(&body.read(cx.caller).await?)?)?;
     until_led(cx, partition).await?;
     let getting = async {
         let _turn = cx.call.messages.acquire().await.map_err(|_| Refused::NoAnswer)?;
@@ -226,6 +224,12 @@ fn wanted(fields: &Map<String, Value>) -> Result<Wanted, Refused> {
             )));
         }
     };
+    // Before 3.7 this field alone said it, and scripts for both say both.
+    if let Some(requeue) = fields.get("requeue").filter(|value| !value.is_null())
+        && (super::queue::flag(fields, "requeue", false)? != (ack_mode == AckMode::Requeue))
+    {
+        return Err(Refused::BadRequest(format!("requeue is {requeue}, but ackmode says otherwise")));
+    }
     let count = number(&fields["count"])?;
     if count > COUNT_MAX {
         return Err(Refused::BadRequest(format!("count is at most {COUNT_MAX}")));
@@ -275,24 +279,6 @@ fn properties(found: &Properties<'_>) -> Value {
     }
 }
 
-/// What the properties of a message are called.
-const PROPERTIES: &[&str] = &[
-    "content_type",
-    "content_encoding",
-    "headers",
-    "delivery_mode",
-    "priority",
-    "correlation_id",
-    "reply_to",
-    "expiration",
-    "message_id",
-    "timestamp",
-    "type",
-    "user_id",
-    "app_id",
-    "cluster_id",
-];
-
 /// Properties of a body in AMQP's form.
 fn wire_properties(value: &Value) -> Result<Vec<u8>, Refused> {
     let fields = match value {
@@ -301,7 +287,7 @@ fn wire_properties(value: &Value) -> Result<Vec<u8>, Refused> {
         Value::Array(items) if items.is_empty() => &Map::new(),
         _ => return Err(Refused::BadRequest("properties is no object".to_owned())),
     };
-    refuse_mistyped(fields, PROPERTIES)?;
+    fields::PROPERTIES.check(fields)?;
     let text = |name: &str| match fields.get(name) {
         None => Ok(None),
         Some(Value::String(text)) if text.len() <= usize::from(u8::MAX) => Ok(Some(text.as_bytes())),

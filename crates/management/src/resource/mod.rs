@@ -34,6 +34,7 @@ use crate::access::Caller;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::call::Call;
+use crate::fields;
 use crate::page_session::Sessions;
 use crate::statistics::Ranges;
 use crate::unsent::Owner;
@@ -209,6 +210,12 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         return match (parts, method) {
             ([b"nodes", _], "GET") => node::other(cx, member).await,
             ([b"nodes", _, b"memory", ..], "GET") => node::other_memory(cx, member).await,
+            // The body stays here.
+            ([b"nodes", _, b"publishers", b"hold"] | [b"nodes", _, b"maintenance"], "PUT") => {
+                cx.caller.need_administrator()?;
+                fields::NOTHING.of(&body.read(cx.caller).await?)?;
+                cx.pass_to(member).await
+            }
             _ => cx.pass_to(member).await,
         };
     }
@@ -217,7 +224,7 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"openapi.json"] => on!(method; "GET" => openapi::document(cx)),
         [b"overview"] => on!(method; "GET" => node::overview(cx).await),
         [b"leveret", b"session"] => on!(method;
-            "POST" => session::begin(cx),
+            "POST" => session::begin(cx, body).await,
             "DELETE" => session::end(cx)),
         [b"leveret", b"queues", vhost, name, b"move"] => {
             on!(method; "POST" => transfer::transfer(cx, vhost, name, body).await)
@@ -231,9 +238,9 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"leveret", b"nodes", node] => on!(method; "DELETE" => cluster::forget(cx, node).await),
         [b"leveret", b"nodes", node, b"leave"] => on!(method;
             "GET" => leave::could_leave(cx, node).await,
-            "POST" => leave::leave(cx, node).await),
+            "POST" => leave::leave(cx, node, body).await),
         [b"leveret", b"settings"] => on!(method; "GET" => operator::settings(cx)),
-        [b"leveret", b"stop"] => on!(method; "POST" => operator::stop(cx)),
+        [b"leveret", b"stop"] => on!(method; "POST" => operator::stop(cx, body).await),
         [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),
         [b"auth"] => on!(method; "GET" => auth::ways(cx.handle())),
         [b"auth", b"attempts", node] => on!(method;
@@ -254,11 +261,11 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"nodes"] => on!(method; "GET" => node::nodes(cx).await),
         [b"nodes", name] => on!(method; "GET" => node::node(cx, name).await),
         [b"nodes", name, b"publishers", b"hold"] => on!(method;
-            "PUT" => node::hold_publishers(cx, name, true),
-            "DELETE" => node::hold_publishers(cx, name, false)),
+            "PUT" => node::hold_publishers(cx, name, true, body).await,
+            "DELETE" => node::hold_publishers(cx, name, false, body).await),
         [b"nodes", name, b"maintenance"] => on!(method;
-            "PUT" => node::rest(cx, name, true),
-            "DELETE" => node::rest(cx, name, false)),
+            "PUT" => node::rest(cx, name, true, body).await,
+            "DELETE" => node::rest(cx, name, false, body).await),
         [b"connections" | b"channels" | b"consumers", ..] => sockets(cx, method, parts).await,
         [b"vhosts", vhost, b"connections"] => on!(method; "GET" => connection::list(cx, Some(vhost), None).await),
         [b"vhosts", vhost, b"channels"] => on!(method; "GET" => channel::list(cx, Some(vhost)).await),
@@ -273,7 +280,7 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"definitions", vhost] => on!(method;
             "GET" => definitions::export(cx, Some(vhost)),
             "POST" => definitions::import(cx, Some(vhost), body).await),
-        [b"rebalance", b"queues"] => on!(method; "POST" => cluster::rebalance(cx).await),
+        [b"rebalance", b"queues"] => on!(method; "POST" => cluster::rebalance(cx, body).await),
         [
             b"feature-flags"
             | b"deprecated-features"
@@ -288,23 +295,23 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
             | b"trace-files",
             ..,
         ]
-        | [b"vhosts", _, b"start", _] => cluster_wide(cx, method, parts),
+        | [b"vhosts", _, b"start", _] => cluster_wide(cx, method, parts, body).await,
         _ => administration(cx, method, parts, body).await,
     }
 }
 
 /// What is about the cluster, and what is not there yet.
-fn cluster_wide(cx: Cx<'_>, method: &str, parts: &[&[u8]]) -> Result<Answer, Refused> {
+async fn cluster_wide(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Result<Answer, Refused> {
     match parts {
         [b"feature-flags"] => on!(method; "GET" => cluster::feature_flags(cx)),
-        [b"feature-flags", name, b"enable"] => on!(method; "PUT" => cluster::enable_feature_flag(cx, name)),
+        [b"feature-flags", name, b"enable"] => on!(method; "PUT" => cluster::enable_feature_flag(cx, name, body).await),
         [b"deprecated-features"] => on!(method; "GET" => cluster::deprecated_features(cx, false)),
         [b"deprecated-features", b"used"] => on!(method; "GET" => cluster::deprecated_features(cx, true)),
         [b"reset"] => on!(method; "DELETE" => cluster::reset(cx, None)),
         [b"reset", node] => on!(method; "DELETE" => cluster::reset(cx, Some(node))),
         [b"extensions"] => on!(method; "GET" => cluster::extensions()),
         [b"version"] => on!(method; "GET" => cluster::version(cx)),
-        [b"vhosts", vhost, b"start", node] => on!(method; "POST" => cluster::start_vhost(cx, vhost, node)),
+        [b"vhosts", vhost, b"start", node] => on!(method; "POST" => cluster::start_vhost(cx, vhost, node, body).await),
         [b"shovels", ..] => cluster::comes_later("shovels come"),
         [b"federation-links", ..] => cluster::comes_later("federation comes"),
         [b"stream", ..] => cluster::comes_later("streams come"),

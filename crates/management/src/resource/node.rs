@@ -2,6 +2,8 @@
 
 use super::Cx;
 use crate::answer::{Answer, Refused};
+use crate::body::Body;
+use crate::fields;
 use crate::others::Said;
 use crate::process::Process;
 use crate::statistics::{Figure, History, Kind, Ranges, column, lengths, message_stats, rates_of};
@@ -301,9 +303,10 @@ pub(crate) fn memory_parts(figures: &NodeFigures) -> Vec<(&'static str, u64)> {
 
 /// PUT and DELETE of what holds publishers, as an alarm does: for an operator who wants queues
 /// drained.
-pub(super) fn hold_publishers(cx: Cx<'_>, name: &[u8], hold: bool) -> Result<Answer, Refused> {
+pub(super) async fn hold_publishers(cx: Cx<'_>, name: &[u8], hold: bool, body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     cx.need_node(name)?;
+    fields::NOTHING.of(&body.read(cx.caller).await?)?;
     let by = cx.caller.name.to_string();
     tracing::info!(?by, hold, "publishers held by the operator");
     cx.handle().hold_publishers(hold);
@@ -311,9 +314,10 @@ pub(super) fn hold_publishers(cx: Cx<'_>, name: &[u8], hold: bool) -> Result<Ans
 }
 
 /// PUT and DELETE: the node serves no clients and leads nothing, or all of it again.
-pub(super) fn rest(cx: Cx<'_>, name: &[u8], on: bool) -> Result<Answer, Refused> {
+pub(super) async fn rest(cx: Cx<'_>, name: &[u8], on: bool, body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     cx.need_node(name)?;
+    fields::NOTHING.of(&body.read(cx.caller).await?)?;
     cx.handle().rest(on);
     Ok(Answer::done())
 }

@@ -5,6 +5,7 @@
 
 use super::Cx;
 use crate::answer::{Answer, Refused};
+use crate::fields::{BY_PATH, Fields};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use std::sync::OnceLock;
@@ -181,7 +182,7 @@ fn made(version: &str) -> Value {
             .collect();
         operations.insert("parameters".to_owned(), parameters.into());
         for method in methods.split(' ') {
-            operations.insert(method.to_lowercase(), operation(method, about, is_list));
+            operations.insert(method.to_lowercase(), operation(method, path, about, is_list));
         }
         paths.insert(format!("/api/{path}"), operations.into());
     }
@@ -214,7 +215,20 @@ fn made(version: &str) -> Value {
     })
 }
 
-fn operation(method: &str, about: &str, is_list: bool) -> Value {
+/// What a body may say. What changes nothing may be there, as in an answer.
+fn body(fields: &Fields) -> Value {
+    let taken = fields.taken.iter().map(|name| ((*name).to_owned(), json!({})));
+    let shown = fields.shown.iter().map(|name| ((*name).to_owned(), json!({ "readOnly": true })));
+    let properties: Map<String, Value> = taken.chain(shown).collect();
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+/// Whether a request with this method has a body.
+fn has_body(method: &str, path: &str) -> bool {
+    ["PUT", "POST"].contains(&method) || (method == "DELETE" && path.ends_with("/replicas/delete"))
+}
+
+fn operation(method: &str, path: &str, about: &str, is_list: bool) -> Value {
     let json = |schema: Value| json!({ "application/json": { "schema": schema } });
     let refusal =
         json!({ "description": "Refused", "content": json(json!({ "$ref": "#/components/schemas/Refusal" })) });
@@ -224,8 +238,10 @@ fn operation(method: &str, about: &str, is_list: bool) -> Value {
         _ => json!({ "description": "Decided, on disk and in force" }),
     };
     let mut operation = json!({ "summary": about, "responses": { "2XX": done, "default": refusal } });
-    if ["PUT", "POST"].contains(&method) {
-        operation["requestBody"] = json!({ "content": json(json!({ "type": "object" })) });
+    if has_body(method, path) {
+        let known = BY_PATH.iter().find(|(of, _)| *of == path);
+        let schema = known.map_or_else(|| json!({ "type": "object" }), |(_, fields)| body(fields));
+        operation["requestBody"] = json!({ "content": json(schema) });
     }
     if method == "GET" && is_list {
         let texts = ["columns", "sort", "name"].map(|name| (name, "string"));
@@ -256,6 +272,17 @@ mod tests {
             .filter(|word| !documented.contains(word) && !later.contains(word) && !between_nodes.contains(word))
             .collect();
         assert_eq!(missing, Vec::<&str>::new());
+    }
+
+    #[test]
+    fn every_body_but_that_of_definitions_has_its_fields() {
+        let has_one = |path: &str, methods: &str| methods.split(' ').any(|method| has_body(method, path));
+        let bodies: BTreeSet<&str> =
+            PATHS.iter().filter(|(path, methods, _)| has_one(path, methods)).map(|(path, ..)| *path).collect();
+        let mut known: BTreeSet<&str> = BY_PATH.iter().map(|(path, _)| *path).collect();
+        assert_eq!(known.len(), BY_PATH.len(), "a path comes twice");
+        known.extend(["definitions", "definitions/{vhost}", "all-configuration"]);
+        assert_eq!(bodies, known);
     }
 
     #[test]

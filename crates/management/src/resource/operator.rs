@@ -4,12 +4,15 @@
 
 use super::Cx;
 use crate::answer::{Answer, Refused};
+use crate::body::Body;
+use crate::fields;
 use serde_json::{Value, json};
 
 /// POST: the process ends as by SIGTERM. Asked for twice it ends once.
-pub(super) fn stop(cx: Cx<'_>) -> Result<Answer, Refused> {
+pub(super) async fn stop(cx: Cx<'_>, body: Body) -> Result<Answer, Refused> {
     let is_operator = cx.caller.is_operator();
     cx.caller.need(is_operator, "Only who has the operator's token stops a node: leveret ctl stop on its machine")?;
+    fields::NOTHING.of(&body.read(cx.caller).await?)?;
     if cx.call.operator.stops_first() {
         crate::operator::stop_soon();
     }

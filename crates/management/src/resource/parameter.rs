@@ -10,7 +10,7 @@ use super::queue::checked;
 use super::{Cx, find_vhost, limit, policy};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{Command, Name, Topology, VhostLimits};
@@ -61,12 +61,13 @@ pub(super) async fn put(
     if known {
         cx.caller.need_administrator()?;
     }
-    let mut fields = object_of(&body.read(cx.caller).await?, &["component", "vhost", "name", "value"])?;
+    let mut fields = fields::PARAMETER.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["value"])?;
     let wrong = |text: &str| Refused::BadRequest(text.to_owned());
     match (component, fields.remove("value")) {
         (LIMITS, Some(Value::Object(value))) => put_limits(cx, vhost, name, &value).await,
         (OPERATOR_POLICY, Some(Value::Object(value))) => {
+            fields::POLICY.check(&value)?;
             policy::put_fields(cx, vhost, true, Name::new(checked(name)?), value).await
         }
         (LIMITS | OPERATOR_POLICY, _) => Err(wrong("value is no object")),
@@ -157,7 +158,7 @@ pub(super) fn get_global(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 pub(super) async fn put_global(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, Refused> {
     check_changes(cx, name)?;
     let name = Name::new(checked(name)?);
-    let fields = object_of(&body.read(cx.caller).await?, &["name", "value"])?;
+    let fields = fields::PARAMETER.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["value"])?;
     if *name == *CLUSTER_NAME.as_bytes() {
         check_cluster_name(&fields["value"])?;
@@ -184,7 +185,7 @@ pub(super) fn cluster_name(cx: Cx<'_>) -> Result<Answer, Refused> {
 /// PUT of the cluster's name. Clients hear of it when they connect next.
 pub(super) async fn put_cluster_name(cx: Cx<'_>, body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    let fields = object_of(&body.read(cx.caller).await?, &["name"])?;
+    let fields = fields::CLUSTER_NAME.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["name"])?;
     check_cluster_name(&fields["name"])?;
     let (name, value) = (Name::from(CLUSTER_NAME), fields["name"].to_string());

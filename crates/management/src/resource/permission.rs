@@ -4,7 +4,7 @@ use super::message::need_keys;
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{Command, Name, Pattern, Permission, Topology};
@@ -66,13 +66,8 @@ pub(super) fn get_topics(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<Answer
 /// PUT of what one user may do in one virtual host.
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Body) -> Result<Answer, Refused> {
     let (vhost, name, had) = pair(cx, vhost, user).map_err(unlawful)?;
-    let fields = object_of(&body.read(cx.caller).await?, &["vhost", "user", "configure", "write", "read"])?;
-    need_keys(&fields, &["configure", "write", "read"])?;
-    let permission = Permission {
-        configure: pattern(&fields, "configure")?,
-        write: pattern(&fields, "write")?,
-        read: pattern(&fields, "read")?,
-    };
+    let fields = fields::PERMISSION.of(&body.read(cx.caller).await?)?;
+    let permission = read(&fields)?;
     cx.handle().change(Command::PutPermission { user: name, vhost, permission }).await?;
     Ok(Answer::put(!had))
 }
@@ -90,7 +85,7 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<Answ
 /// PUT of what one user may do with the keys of one topic exchange.
 pub(super) async fn put_topic(cx: Cx<'_>, vhost: &[u8], user: &[u8], body: Body) -> Result<Answer, Refused> {
     let (vhost, name, _) = pair(cx, vhost, user).map_err(unlawful)?;
-    let fields = object_of(&body.read(cx.caller).await?, &["vhost", "user", "exchange", "write", "read"])?;
+    let fields = fields::TOPIC_PERMISSION.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["exchange", "write", "read"])?;
     let text = |key: &str| match &fields[key] {
         Value::String(text) => Ok(text.clone()),
@@ -189,6 +184,16 @@ fn pair(cx: Cx<'_>, vhost: &[u8], user: &[u8]) -> Result<(VhostId, Name, bool), 
 /// wrong, not its path.
 fn unlawful(refused: Refused) -> Refused {
     if refused == Refused::NotFound { Refused::BadRequest("vhost_or_user_not_found".to_owned()) } else { refused }
+}
+
+/// A permission out of a body.
+pub(super) fn read(fields: &Map<String, Value>) -> Result<Permission, Refused> {
+    need_keys(fields, &["configure", "write", "read"])?;
+    Ok(Permission {
+        configure: pattern(fields, "configure")?,
+        write: pattern(fields, "write")?,
+        read: pattern(fields, "read")?,
+    })
 }
 
 fn pattern(fields: &Map<String, Value>, key: &str) -> Result<Pattern, Refused> {

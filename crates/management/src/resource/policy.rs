@@ -4,7 +4,7 @@ use super::message::need_keys;
 use super::{Cx, NOT_THEIRS, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{ApplyTo, Command, Name, Pattern, Policy, PutPolicy, Topology, Vhost};
@@ -40,8 +40,7 @@ pub(super) fn get(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8]) -> Resu
 pub(super) async fn put(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = changed_vhost(cx, operator, vhost)?;
     let name = Name::new(super::queue::checked(name)?);
-    let known = ["vhost", "name", "pattern", "apply-to", "priority", "definition"];
-    let fields = object_of(&body.read(cx.caller).await?, &known)?;
+    let fields = fields::POLICY.of(&body.read(cx.caller).await?)?;
     put_fields(cx, vhost, operator, name, fields).await
 }
 

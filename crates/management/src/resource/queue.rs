@@ -5,13 +5,13 @@ use super::row::{Owners, Row, Rows};
 use super::{Cx, NOT_THEIRS, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use crate::listing::Text;
 use crate::map::Map;
 use crate::others::Gathered;
 use crate::statistics::{History, Kind, Ranges, message_stats, rates_of};
 use crate::{json, listing};
-use broker::topology::{NAME_BYTES_MAX, Name, Queue, QueueDeclare, Topology};
+use broker::topology::{NAME_BYTES_MAX, Name, Queue, QueueDeclare, QueueType, Topology};
 use broker::{QueueId, VhostId};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -258,27 +258,24 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
 /// PUT: a declare in the caller's name.
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
-    let mut fields = object_of(
-        &body.read(cx.caller).await?,
-        &["vhost", "name", "node", "durable", "auto_delete", "exclusive", "arguments", "queue_type"],
-    )?;
+    let mut fields = fields::QUEUE.of(&body.read(cx.caller).await?)?;
+    check_node(cx, &fields)?;
     let arguments = fields.remove("arguments").unwrap_or_else(|| json!({}));
     let mut arguments =
         json::to_table(&arguments).ok_or_else(|| Refused::BadRequest("arguments is no object".to_owned()))?;
-    if let Some(Value::String(kind)) = fields.remove("queue_type")
+    let kind = match (fields.remove("queue_type"), fields.remove("type")) {
+        (Some(Value::String(kind)), _) => Some(kind),
+        // As answers show it. What is so anyway is not said again.
+        (_, Some(Value::String(kind))) => Some(kind).filter(|kind| *kind != default_type(cx, vhost).word()),
+        _ => None,
+    };
+    if let Some(kind) = kind
         && arguments.get("x-queue-type").is_none()
     {
         arguments.push("x-queue-type", amqp::Value::LongString(kind.into()));
     }
     let durable = flag(&fields, "durable", false)?;
     let auto_delete = flag(&fields, "auto_delete", false)?;
-    // Where a queue lives its partition decides; what is no node is a mistake all the same.
-    if let Some(Value::String(node)) = fields.get("node")
-        && !node.is_empty()
-        && !cx.handle().members().iter().any(|member| member.name == *node)
-    {
-        return Err(Refused::BadRequest(format!("Node {node} is not a cluster member")));
-    }
     let declare = QueueDeclare {
         vhost,
         name: checked(name)?,
@@ -290,6 +287,26 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     };
     cx.handle().catch_up().await?;
     Ok(Answer::put(cx.handle().declare_queue(cx.caller.actor(), &declare).await?))
+}
+
+/// The type of a queue of this virtual host that says none.
+fn default_type(cx: Cx<'_>, vhost: VhostId) -> QueueType {
+    let topology = cx.handle().topology();
+    let default = topology.vhost_of(vhost).and_then(|vhost| vhost.description.default_queue_type);
+    default.unwrap_or(QueueType::Classic)
+}
+
+/// Errors: 400 for a `node` that there is not. Any node serves all that is declared, and where a queue lives its
+/// partition decides; what is no node is a mistake all the same.
+pub(super) fn check_node(cx: Cx<'_>, fields: &serde_json::Map<String, Value>) -> Result<(), Refused> {
+    match fields.get("node") {
+        Some(Value::String(node))
+            if !node.is_empty() && !cx.handle().members().iter().any(|member| member.name == *node) =>
+        {
+            Err(Refused::BadRequest(format!("Node {node} is not a cluster member")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// DELETE, perhaps only if it is empty or unused.

@@ -8,7 +8,7 @@ use super::message::{need_keys, number, open, refused, said};
 use super::queue::checked;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use crate::own_channel::Published;
 use amqp::wire::method::Method;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub(super) async fn transfer(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) 
     if cx.handle().topology().find_queue(id, checked(name)?).is_none() {
         return Err(Refused::Missing("queue_not_found".to_owned()));
     }
-    let fields = object_of(&body.read(cx.caller).await?, &["to", "count"])?;
+    let fields = fields::MOVE.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["to", "count"])?;
     let Value::String(to) = &fields["to"] else { return Err(Refused::BadRequest("to is no text".to_owned())) };
     let count = number(&fields["count"])?;

@@ -3,14 +3,15 @@
 //! Invariant: a password goes in and never comes out; what is shown is the hash, to administrators,
 //! as RabbitMQ shows it.
 
-use super::Cx;
 use super::message::need_keys;
 use super::queue::checked;
+use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use crate::{json, listing};
-use broker::topology::{Command, HashAlgorithm, NAME_BYTES_MAX, Name, PasswordHash, User};
+use broker::VhostId;
+use broker::topology::{Command, HashAlgorithm, NAME_BYTES_MAX, Name, PasswordHash, Permission, User};
 use serde_json::{Map, Value, json};
 use server::definitions::{named_by, read_hash, text_of};
 
@@ -44,23 +45,48 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
     if name.is_empty() {
         return Err(Refused::BadRequest("a user needs a name".to_owned()));
     }
-    let fields = object_of(
-        &body.read(cx.caller).await?,
-        &["name", "password", "password_hash", "hashing_algorithm", "tags", "limits"],
-    )?;
+    let fields = fields::USER.of(&body.read(cx.caller).await?)?;
     let tags = match fields.get("tags") {
+        // As it was said before there were tags, and RabbitMQ still takes it.
+        None if fields.contains_key("administrator") => {
+            let is_administrator = super::queue::flag(&fields, "administrator", false)?;
+            is_administrator.then(|| Name::from("administrator")).into_iter().collect()
+        }
         None => return Err(Refused::BadRequest("tags_not_present".to_owned())),
         Some(value) => tags(value).ok_or_else(|| Refused::BadRequest("tags are a list or a text".to_owned()))?,
     };
+    let permissions = permissions(cx, &fields)?;
     let password = password(cx, &fields).await?;
     let known = cx.handle().topology().user(&name).map(|user| user.limits);
     let before = known.unwrap_or_default();
     let limits = super::limit::with_limits(before, fields.get("limits"))?;
     cx.handle().change(Command::PutUser { name: name.clone(), password, tags }).await?;
     if limits != before {
-        cx.handle().change(Command::SetUserLimits { user: name, limits }).await?;
+        cx.handle().change(Command::SetUserLimits { user: name.clone(), limits }).await?;
+    }
+    // A user that was there keeps its own, as in RabbitMQ.
+    for (vhost, permission) in permissions.into_iter().filter(|_| known.is_none()) {
+        cx.handle().change(Command::PutPermission { user: name.clone(), vhost, permission }).await?;
     }
     Ok(Answer::put(known.is_none()))
+}
+
+/// The permissions that a body gives to a new user, by virtual host.
+fn permissions(cx: Cx<'_>, fields: &Map<String, Value>) -> Result<Vec<(VhostId, Permission)>, Refused> {
+    let named = match fields.get("permissions") {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Object(named)) => named,
+        Some(_) => return Err(Refused::BadRequest("permissions is no object".to_owned())),
+    };
+    let topology = cx.handle().topology();
+    let one = |(vhost, said): (&String, &Value)| {
+        let unknown = |_| Refused::BadRequest(format!("permissions: there is no virtual host '{vhost}'"));
+        let id = find_vhost(&topology, vhost.as_bytes()).map_err(unknown)?;
+        let said = said.as_object().ok_or_else(|| Refused::BadRequest(format!("permissions: {vhost} is no object")))?;
+        fields::PERMISSION.check(said)?;
+        Ok((id, super::permission::read(said)?))
+    };
+    named.iter().map(one).collect()
 }
 
 /// DELETE; the user's connections are closed.
@@ -74,7 +100,7 @@ pub(super) async fn delete(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 /// POST of a list of users to delete.
 pub(super) async fn bulk_delete(cx: Cx<'_>, body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    let fields = object_of(&body.read(cx.caller).await?, &["users"])?;
+    let fields = fields::USERS.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["users"])?;
     let names = fields["users"].as_array().ok_or_else(|| Refused::BadRequest("users is no list".to_owned()))?;
     if names.len() > BULK_MAX {

@@ -5,7 +5,7 @@ use super::queue::{Counts, counts};
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
-use crate::call::object_of;
+use crate::fields;
 use crate::statistics::{Kind, Ranges, column, lengths, message_stats, rates_of};
 use crate::{json, listing};
 use broker::VhostId;
@@ -50,10 +50,11 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
     if name.is_empty() {
         return Err(Refused::BadRequest("a virtual host needs a name".to_owned()));
     }
-    let fields = object_of(
-        &body.read(cx.caller).await?,
-        &["name", "description", "tags", "default_queue_type", "tracing", "metadata"],
-    )?;
+    let fields = fields::VHOST.of(&body.read(cx.caller).await?)?;
+    if super::queue::flag(&fields, "protected_from_deletion", false)? {
+        let reason = "a virtual host cannot be protected from deletion here";
+        return Err(Refused::BadRequest(reason.to_owned()));
+    }
     let tracing = match fields.get("tracing") {
         None | Some(Value::Null) => None,
         Some(_) => Some(super::queue::flag(&fields, "tracing", false)?),
@@ -110,7 +111,7 @@ fn description(fields: &serde_json::Map<String, Value>, known: VhostDescription)
     if let Some(tags) = fields.get("tags") {
         wanted.tags = super::user::tags(tags).ok_or_else(|| wrong("tags"))?;
     }
-    match fields.get("default_queue_type") {
+    match fields.get("default_queue_type").or(fields.get("defaultqueuetype")) {
         None | Some(Value::Null) => {}
         Some(Value::String(word)) => {
             wanted.default_queue_type = match word.as_str() {
