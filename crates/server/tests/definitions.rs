@@ -247,7 +247,7 @@ fn a_wrong_file_is_named_by_line_and_field_and_changes_nothing() {
         (
             "\"queue-mode\": \"lazy\"",
             "\"queue-mood\": \"lazy\"",
-            "policies[0].definition.queue-mood: is not a policy setting",
+            "policies[0].definition.queue-mood: is not a policy setting that RabbitMQ recognises; did you mean queue-mode?",
         ),
         (
             "\"queue-mode\": \"lazy\"",

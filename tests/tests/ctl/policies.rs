@@ -38,6 +38,14 @@ fn what_a_policy_cannot_be_is_refused() {
     for (definition, more) in [(r#"{"max-nosuch":5}"#, &[][..]), (r#"{"max-length":5}"#, &["--apply-to", "nosuch"])] {
         assert!(set(definition, more).bad(69).starts_with("Error:\nValidation failed\n\n"));
     }
+    // RabbitMQ's tool says the first of these lines.
+    assert_eq!(
+        set(r#"{"max-lenght":5}"#, &[]).bad(69),
+        "Error:\nValidation failed\n\n[{<<\"max-lenght\">>,5}] are not recognised policy settings\n\
+         max-lenght: did you mean max-length?\n\n"
+    );
+    let component = tools.words("rabbitmqctl", &["set_parameter", "none", "p", "{}"]).bad(69);
+    assert_eq!(component, "Error:\nValidation failed\n\ncomponent none not found\n\n");
     assert!(set("{", &[]).bad(69).starts_with("Error:\nJSON decoding error."));
     assert!(set("{}", &["--priority", "high"]).bad(64).contains("--priority : high"));
     assert_eq!(tools.ctl("list_policies -p nov").bad(65), "Virtual host 'nov' does not exist\n");

@@ -79,7 +79,8 @@ pub use name::{NAME_BYTES_MAX, Name};
 pub use password::{ARGON2_SALT_BYTES, HASH_BYTES_MAX, HashAlgorithm, PasswordHash, SALT_BYTES};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern, STEPS_MAX, TooManySteps, WrongPattern};
 pub use policy::{
-    ApplyTo, HeldPolicies, POLICIES_MAX, Policy, WrongDefinition, check_definition, check_keys, is_unsupported_key,
+    ApplyTo, HeldPolicies, POLICIES_MAX, Policy, Unrecognised, WrongDefinition, check_definition, check_keys,
+    is_unsupported_key, policy_keys, unrecognised,
 };
 pub use policy_plan::{PolicyPlan, PolicySurvey, Unplanned};
 pub use pools::{GROUP_SIZE_DEFAULT, POOL_PARTITIONS, POOL_PARTITIONS_OF_ALL, PlacedPartition, Placement};

@@ -15,7 +15,7 @@ use super::arguments::{
 use super::name::{NAME_BYTES_MAX, Name};
 use super::pattern::Pattern;
 use super::settings::QueueType;
-use super::wording::integer;
+use super::wording::{self, integer};
 
 /// Policies of one virtual host, and as many operator policies.
 pub const POLICIES_MAX: usize = 1 << 12;
@@ -244,6 +244,33 @@ pub fn is_unsupported_key(name: &[u8]) -> bool {
     KEYS.iter().any(|key| key.name.as_bytes() == name && !key.is_honoured())
 }
 
+/// The keys that a policy, or an operator policy, may have: those that this version honours.
+pub fn policy_keys(operator: bool) -> impl Iterator<Item = &'static str> {
+    KEYS.iter().filter(move |key| key.is_honoured() && (key.operator || !operator)).map(|key| key.name)
+}
+
+/// Keys of a definition that RabbitMQ does not recognise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unrecognised {
+    /// In the order of the definition, each with whether policies that are no operator's have it.
+    pub keys: Vec<(String, bool)>,
+    /// What RabbitMQ says of them: `[{<<"max-lenght">>,5}] are not recognised policy settings`.
+    pub text: String,
+}
+
+/// The keys of a definition that are none of a policy, or of an operator policy, in any broker; `None` where there are
+/// only others.
+pub fn unrecognised(definition: &Table, operator: bool) -> Option<Unrecognised> {
+    let known = |name: &[u8]| KEYS.iter().find(|key| key.name.as_bytes() == name);
+    let unknown = definition.iter().filter(|(name, _)| known(name).is_none_or(|key| operator && !key.operator));
+    let unknown: Vec<(&[u8], &Value)> = unknown.map(|(name, value)| (&name[..], value)).collect();
+    let terms: Vec<String> =
+        unknown.iter().map(|(name, value)| format!("{{{},{}}}", wording::binary(name), wording::term(value))).collect();
+    let keys = unknown.iter().map(|(name, _)| (String::from_utf8_lossy(name).into_owned(), known(name).is_some()));
+    let text = format!("[{}] are not recognised policy settings", terms.join(","));
+    Some(Unrecognised { keys: keys.collect(), text }).filter(|unknown| !unknown.keys.is_empty())
+}
+
 /// Checks the definition of a policy, or of an operator policy. One without a key holds like any
 /// other, and says nothing.
 ///
@@ -412,5 +439,25 @@ mod tests {
         assert!(
             is_unsupported_key(b"ha-mode") && !is_unsupported_key(b"max-length") && !is_unsupported_key(b"ha-mood")
         );
+    }
+    #[test]
+    fn keys_that_no_broker_knows_are_told_in_rabbitmqs_words() {
+        let told = |fields: &[(&'static str, Value)], operator| unrecognised(&definition(fields), operator);
+        let found =
+            told(&[("max-lenght", Value::I64(5)), ("max-length", Value::I64(5)), ("x", text("y"))], false).unwrap();
+        assert_eq!(found.text, "[{<<\"max-lenght\">>,5},{<<\"x\">>,<<\"y\">>}] are not recognised policy settings");
+        assert_eq!(found.keys, [("max-lenght".to_owned(), false), ("x".to_owned(), false)]);
+        // Other brokers know it, or it is a policy's and not an operator's.
+        assert_eq!(told(&[("ha-mode", text("all")), ("queue-mode", text("lazy"))], false), None);
+        let found = told(&[("queue-mode", text("lazy"))], true).unwrap();
+        assert_eq!(found.keys, [("queue-mode".to_owned(), true)]);
+    }
+
+    #[test]
+    fn the_keys_that_are_named_are_those_that_are_taken() {
+        let named = |operator| policy_keys(operator).collect::<Vec<_>>();
+        assert!(named(false).contains(&"queue-mode") && !named(true).contains(&"queue-mode"));
+        assert!(named(true).contains(&"max-length") && !named(false).contains(&"ha-mode"));
+        assert!(named(false).iter().all(|name| !is_unsupported_key(name.as_bytes())));
     }
 }

@@ -128,7 +128,7 @@ fn float(x: f64) -> String {
     format!("{x:?}")
 }
 
-fn binary(bytes: &[u8]) -> String {
+pub(super) fn binary(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         "<<>>".to_owned()
     } else if bytes.iter().all(|b| matches!(b, b' '..=b'~' | b'\n' | b'\r' | b'\t') || *b >= 0xa0) {

@@ -139,7 +139,7 @@ fn set_of_user(cx: &Cx<'_>) -> Result<Shown, Failure> {
     for (name, value) in limits {
         let answer = cx.api()?.put(&path(&["user-limits", user, &name]), &json!({ "value": value }))?;
         if !answer.is_good() {
-            return Err(Failure::refused(format!("Validation failed\n\n{}\n", answer.reason())));
+            return Err(super::parameters::not_valid(&answer));
         }
     }
     Ok(Shown::Done)

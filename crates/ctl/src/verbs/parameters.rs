@@ -81,8 +81,15 @@ pub(super) fn validated(answer: Answer, vhost: &str) -> Result<(), Failure> {
     match answer.status {
         404 => Err(Failure::refused(format!("Virtual host '{vhost}' does not exist"))),
         _ if answer.is_good() => Ok(()),
-        _ => Err(Failure::refused(format!("Validation failed\n\n{}\n", answer.reason()))),
+        _ => Err(not_valid(&answer)),
     }
+}
+
+/// What the node found wrong, in the form of RabbitMQ's tool. Some of it the node says in that form itself.
+pub(super) fn not_valid(answer: &Answer) -> Failure {
+    let reason = answer.reason();
+    let reason = reason.strip_prefix("Validation failed\n\n").unwrap_or(&reason).trim_end();
+    Failure::refused(format!("Validation failed\n\n{reason}\n"))
 }
 
 /// Policies are kept as parameters by RabbitMQ, and are no rows of this list there either.

@@ -7,8 +7,11 @@ use crate::body::Body;
 use crate::fields;
 use crate::{json, listing};
 use broker::VhostId;
-use broker::topology::{ApplyTo, Command, Name, Pattern, Policy, PutPolicy, Topology, Vhost};
+use broker::topology::{
+    ApplyTo, Command, Name, Pattern, Policy, PutPolicy, Topology, Unrecognised, Vhost, policy_keys, unrecognised,
+};
 use serde_json::{Map, Value, json};
+use server::config::nearest;
 use std::collections::BTreeMap;
 
 fn policies(vhost: &Vhost, operator: bool) -> &BTreeMap<Name, Policy> {
@@ -77,10 +80,28 @@ pub(super) async fn put_fields(
     if definition.is_empty() {
         return Err(wrong("a policy has at least one key".to_owned()));
     }
+    if let Some(unknown) = unrecognised(&definition, operator) {
+        return Err(wrong(not_recognised(&unknown, operator)));
+    }
     let policy = Policy { pattern, apply_to, priority, definition };
     let had = cx.handle().topology().vhost_of(vhost).is_some_and(|of| policies(of, operator).contains_key(&name));
     cx.handle().change(Command::PutPolicy(PutPolicy { vhost, operator, name, policy })).await?;
     Ok(Answer::put(!had))
+}
+
+/// Why keys are refused: in RabbitMQ's words, and behind them which ones were probably meant.
+fn not_recognised(unknown: &Unrecognised, operator: bool) -> String {
+    let hint = |(key, is_a_policys): &(String, bool)| match nearest(key, policy_keys(operator)) {
+        _ if *is_a_policys => Some(format!("{key} is not a setting of operator policies\n")),
+        near => Some(format!("{key}: did you mean {}?\n", near?)),
+    };
+    let hints: Vec<Option<String>> = unknown.keys.iter().map(hint).collect();
+    let all = match hints.contains(&None) {
+        true => format!("there are {}\n", policy_keys(operator).collect::<Vec<_>>().join(", ")),
+        false => String::new(),
+    };
+    let hints: String = hints.into_iter().flatten().collect();
+    format!("Validation failed\n\n{}\n{hints}{all}", unknown.text)
 }
 
 /// DELETE of one.
@@ -158,5 +179,29 @@ mod tests {
         };
         assert_eq!(exported(json!({})), json!({ "queue-mode": "default" }));
         assert_eq!(exported(json!({ "max-length": 5 })), json!({ "max-length": 5 }));
+    }
+
+    #[test]
+    fn an_unknown_key_is_told_with_the_one_that_was_meant_or_with_all() {
+        let told = |definition: Value, operator| {
+            let table = json::to_table(&definition).expect("an object");
+            unrecognised(&table, operator).map(|unknown| not_recognised(&unknown, operator))
+        };
+        assert_eq!(
+            told(json!({ "max-lenght": 5, "expires": 1 }), false).as_deref(),
+            Some(
+                "Validation failed\n\n[{<<\"max-lenght\">>,5}] are not recognised policy settings\n\
+                 max-lenght: did you mean max-length?\n"
+            )
+        );
+        let two =
+            told(json!({ "colour": "red", "ttl": 1, "message_ttl": 1, "queue-mode": "lazy" }), true).expect("unknown");
+        assert!(
+            two.contains("message_ttl: did you mean message-ttl?\nqueue-mode is not a setting of operator policies\n"),
+            "{two}"
+        );
+        assert!(two.ends_with("\n") && two.contains("\nthere are message-ttl, expires, max-length, "), "{two}");
+        assert!(!two.contains("dead-letter-exchange"), "not an operator's: {two}");
+        assert_eq!(told(json!({ "max-length": 5 }), true), None);
     }
 }

@@ -5,11 +5,13 @@
 
 use super::document::{Fields, Node, WrongDefinitions};
 use super::hashes::{ClearPasswords, read_hash};
+use crate::config::nearest;
 use crate::patterns::{Meter, check_cost};
 use broker::topology::{
     Applied, ApplyTo, Binding, Command, DeclareExchange, ExchangeType, HashAlgorithm, Kind, NAME_BYTES_MAX, Name,
     PasswordHash, Pattern, Permission, Policy, PolicySurvey, PutPolicy, QueueType, Refusal, TopicPermission, Topology,
     Unplanned, UserLimits, VhostDescription, VhostLimits, check_definition, check_keys, is_unsupported_key,
+    policy_keys,
 };
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
@@ -407,7 +409,7 @@ impl Planner<'_> {
             let mut single = amqp::Table::new();
             let value_amqp = amqp_value(&value.value());
             single.push(Bytes::copy_from_slice(key.as_bytes()), value_amqp.clone());
-            check_keys(&single, operator).map_err(|error| value.wrong(error.reason))?;
+            check_keys(&single, operator).map_err(|error| value.wrong(error.reason + &meant(&key, operator)))?;
             definition.push(Bytes::from(key), value_amqp);
         }
         check_definition(&definition, operator).map_err(|error| definition_node.wrong(error.reason))?;
@@ -600,6 +602,13 @@ fn limit(fields: &mut Fields<'_>, name: &str) -> Result<Option<u32>, WrongDefini
 }
 
 /// A list of texts, or the one text with commas of RabbitMQ before 3.8.
+/// Which key of a policy was probably meant, where this is none.
+fn meant(key: &str, operator: bool) -> String {
+    let is_one = policy_keys(operator).any(|known| known == key);
+    let near = nearest(key, policy_keys(operator)).filter(|_| !is_one);
+    near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
+}
+
 fn tags(node: Option<Node<'_>>) -> Result<Vec<Name>, WrongDefinitions> {
     let Some(node) = node else { return Ok(Vec::new()) };
     if node.is_composed() {
