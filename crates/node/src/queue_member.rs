@@ -15,7 +15,7 @@ use partition::ending::End;
 use partition::entry::Reason;
 use partition::extent_copy::Copied;
 use partition::outputs::Ticket;
-use partition::{Context, Outlets, Outputs, QueueFigures, QueuePartition, Tail};
+use partition::{Context, DiskFigures, Outlets, Outputs, QueueFigures, QueuePartition, Tail};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -324,6 +324,10 @@ impl QueueMember {
 
     pub(crate) fn survey(&self, figures: &mut Vec<QueueFigures>) {
         self.partition.survey(figures);
+    }
+
+    pub(crate) fn disk_figures(&self, only: Option<QueueId>, figures: &mut Vec<DiskFigures>) {
+        self.partition.disk_figures(only, figures);
     }
 
     pub(crate) fn unwritten_bytes(&self, share: &Share) -> u64 {

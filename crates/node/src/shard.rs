@@ -18,7 +18,9 @@ use broker::queue::KeyMeter;
 use broker::{NodeNumber, PartitionId, QueueId};
 use consensus::NodeId;
 use partition::entry::Reason;
-use partition::{Command, Effect, Outlets, PartitionFigures, QueueFigures, QueuePartition, TransientQueues};
+use partition::{
+    Command, DiskFigures, Effect, Outlets, PartitionFigures, QueueFigures, QueuePartition, TransientQueues,
+};
 
 /// How far a group has come that a shard leads, in indexes of its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -511,6 +513,15 @@ impl<M: Proposer> Shard<M> {
     /// Appends what is in the queues of all partitions.
     pub fn survey(&self, figures: &mut Vec<QueueFigures>) {
         self.members.iter().for_each(|seated| seated.member.survey(figures));
+    }
+
+    /// Appends what the queues that are led here have on the disk, or this one of them alone.
+    pub fn disk_figures(&self, only: Option<QueueId>, figures: &mut Vec<DiskFigures>) {
+        for seated in &self.members {
+            if let Member::Queues(member) = &seated.member {
+                member.disk_figures(only, figures);
+            }
+        }
     }
 
     /// The partitions of whose queues a [`survey`](Self::survey) tells: those in memory, and those that this shard's

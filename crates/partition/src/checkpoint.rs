@@ -111,6 +111,11 @@ impl Head {
 
 /// Appends the state of a queue partition.
 pub fn encode_queues(queues: &Queues, out: &mut Vec<u8>) {
+    encode_queues_telling(queues, out, |_, _| {});
+}
+
+/// The same, and tells how many bytes each queue takes in it.
+pub(crate) fn encode_queues_telling(queues: &Queues, out: &mut Vec<u8>, mut tell: impl FnMut(QueueId, u64)) {
     out.reserve(64 + queues.queues.len() * 96);
     put64(out, queues.time_ms);
     let publishers = sorted_publishers(queues);
@@ -129,8 +134,10 @@ pub fn encode_queues(queues: &Queues, out: &mut Vec<u8>) {
     }
     put32(out, queues.queues.len() as u32);
     for id in queues.queue_ids() {
+        let before = out.len();
         put64(out, id.0);
         encode_queue(&queues.queues[&id], out);
+        tell(id, (out.len() - before) as u64);
     }
     put32(out, queues.highest_extent());
     put_publishers(&publishers[lifeless..], out);

@@ -6,6 +6,7 @@
 //! Every member remembers: whoever leads next has not deleted the queue, and has what its own
 //! channels routed to it. Invariant: at most [`DELETED_MAX`] are remembered.
 
+use crate::entry::{Batch, LogCommand};
 use crate::machine::{FixedMap, Observer};
 use broker::QueueId;
 
@@ -40,7 +41,9 @@ impl Deleted {
 }
 
 impl Observer for Deleted {
-    fn published(&mut self, _: QueueId, _: u64, _: u32) {}
+    fn published(&mut self, _: &Batch<'_>) {}
+
+    fn noted(&mut self, _: &LogCommand<'_>, _: usize) {}
 
     fn deleted(&mut self, queue: QueueId) {
         self.insert(queue);

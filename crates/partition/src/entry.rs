@@ -487,7 +487,8 @@ impl<'a> Batch<'a> {
         u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("eight bytes"))
     }
 
-    fn target_count(&self) -> usize {
+    /// How many queues it goes to.
+    pub(crate) fn target_count(&self) -> usize {
         usize::from(u16::from_le_bytes([self.bytes[2], self.bytes[3]]))
     }
 
@@ -538,6 +539,11 @@ impl<'a> Batch<'a> {
     /// Its bytes, header included.
     pub fn bytes(&self) -> u32 {
         self.bytes.len() as u32
+    }
+
+    /// Bytes of its messages, each with its header.
+    pub(crate) fn message_bytes(&self) -> u32 {
+        self.u32(8)
     }
 
     /// How many messages.
@@ -661,6 +667,23 @@ pub enum LogCommand<'a> {
         /// Who.
         publisher: ChannelKey,
     },
+}
+
+impl LogCommand<'_> {
+    /// The queue whose messages something became of.
+    pub(crate) fn queue(&self) -> Option<QueueId> {
+        match self {
+            LogCommand::Settle { queue, .. }
+            | LogCommand::Requeue { queue, .. }
+            | LogCommand::Dead { queue, .. }
+            | LogCommand::Retry { queue, .. }
+            | LogCommand::Sent { queue, .. } => Some(*queue),
+            LogCommand::Publish(_)
+            | LogCommand::Delete { .. }
+            | LogCommand::RaiseVersion { .. }
+            | LogCommand::Closed { .. } => None,
+        }
+    }
 }
 
 /// Ranges as `(first, count)`, seen in their entry.

@@ -176,6 +176,8 @@ impl<D: Disk> NewExtent<D> {
             run: number as u32,
             first: run.first_seq,
             past: run.last_seq + 1,
+            messages: run.count,
+            bytes: run.bytes(),
         });
         Ok(Some(ExtentReady {
             id: u32::try_from(self.id.0).expect("extents are numbered in 32 bits"),

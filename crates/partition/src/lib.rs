@@ -61,6 +61,7 @@ pub mod salvage;
 mod snapshot;
 pub mod survey;
 pub mod tail;
+mod traffic;
 pub mod transient;
 mod turn;
 
@@ -78,6 +79,6 @@ pub use recovery::{
     Recovery, founding_checkpoint, founding_log_checkpoint, joining_checkpoint, joining_log_checkpoint,
     returning_checkpoint,
 };
-pub use survey::{CopyFigures, PartitionFigures, QueueFigures};
+pub use survey::{CopyFigures, DiskFigures, PartitionFigures, QueueFigures};
 pub use tail::Tail;
 pub use transient::TransientQueues;

@@ -7,7 +7,7 @@
 
 use crate::entry::{Batch, Commands, EntryDamaged, LogCommand, Ranges};
 use crate::message::Stamp;
-use crate::outputs::ExtentRun;
+use crate::outputs::{ExtentReady, ExtentRun};
 use crate::place::Place;
 use crate::publishers::{Publisher, runs_max};
 use broker::queue::levels::priority_of;
@@ -80,8 +80,11 @@ pub fn schedule_of(queue: QueueId) -> Option<QueueId> {
 
 /// What a member wants to hear of while entries are applied. Replays pass [`Unobserved`].
 pub trait Observer {
-    /// A batch came in: `count` messages of `queue` from `first`.
-    fn published(&mut self, queue: QueueId, first: u64, count: u32);
+    /// A batch came in.
+    fn published(&mut self, batch: &Batch<'_>);
+
+    /// Something else was noted, in a command of so many bytes.
+    fn noted(&mut self, command: &LogCommand<'_>, bytes: usize);
 
     /// A queue ended; its id never comes again.
     fn deleted(&mut self, queue: QueueId);
@@ -91,7 +94,9 @@ pub trait Observer {
 pub struct Unobserved;
 
 impl Observer for Unobserved {
-    fn published(&mut self, _: QueueId, _: u64, _: u32) {}
+    fn published(&mut self, _: &Batch<'_>) {}
+
+    fn noted(&mut self, _: &LogCommand<'_>, _: usize) {}
 
     fn deleted(&mut self, _: QueueId) {}
 }
@@ -117,6 +122,8 @@ pub struct Queues {
     wal_runs: BTreeMap<u32, u64>,
     /// Per extent: how much of it is live.
     extents: BTreeMap<u32, ExtentUse>,
+    /// Per extent that was written since the start: what a message of each of its runs takes.
+    message_bytes: BTreeMap<u32, Box<[u32]>>,
     wal_run_count: u64,
     /// The highest number of an extent that ever held something of this partition.
     highest_extent: u32,
@@ -240,8 +247,43 @@ impl Queues {
         assert!(before.is_none(), "extent ids are used once");
     }
 
+    /// The same of one that was just written.
+    pub(crate) fn add_ready(&mut self, ready: &ExtentReady) {
+        self.add_extent(ready.id, ready.messages, ready.bytes);
+        let of = |run: &ExtentRun| run.bytes.div_ceil(run.messages.max(1));
+        self.message_bytes.insert(ready.id, ready.runs.iter().map(of).collect());
+    }
+
+    /// Knows of its extents what another state knew of them.
+    pub(crate) fn take_message_bytes(&mut self, other: &mut Queues) {
+        let mut known = std::mem::take(&mut other.message_bytes);
+        known.retain(|id, _| self.extents.contains_key(id));
+        self.message_bytes.append(&mut known);
+    }
+
+    /// Bytes of what is live in a run, where it lies. A batch in the log, and an extent that was there at the start,
+    /// are taken to have messages of equal length.
+    fn live_bytes(&self, run: &Run<Place>) -> u64 {
+        let live = u64::from(run.live());
+        match run.place {
+            Place::Wal { bytes, .. } => u64::from(bytes) * live / u64::from(run.count),
+            Place::Extent { id, run } => match self.message_bytes.get(&id).and_then(|runs| runs.get(run as usize)) {
+                Some(bytes) => u64::from(*bytes) * live,
+                None => self.extents.get(&id).map_or(0, |extent| extent.bytes * live / extent.messages.max(1)),
+            },
+        }
+    }
+
+    /// Bytes that the live messages of a queue take on this member's disk, scheduled ones included. Cost: a look at
+    /// each of its runs.
+    pub(crate) fn live_bytes_of(&self, queue: QueueId) -> u64 {
+        let states = [queue, scheduled_for(queue)].into_iter().filter_map(|id| self.queue(id));
+        states.flat_map(|state| state.runs().iter()).map(|run| self.live_bytes(run)).sum()
+    }
+
     /// Forgets an extent in which nothing is live.
     pub fn forget_extent(&mut self, id: u32) {
+        self.message_bytes.remove(&id);
         let gone = self.extents.remove(&id);
         assert!(gone.is_some_and(|e| e.live == 0), "an extent with live messages is kept");
     }
@@ -250,7 +292,10 @@ impl Queues {
     pub fn apply(&mut self, entry: &[u8], body: Location, observer: &mut impl Observer) -> Result<(), EntryDamaged> {
         let mut commands = Commands::parse(entry)?;
         self.time_ms = self.time_ms.max(commands.time_ms);
+        let mut at = commands.past();
         while let Some(command) = commands.next()? {
+            let bytes = commands.past() - at;
+            at = commands.past();
             match command {
                 LogCommand::Publish(batch) => self.publish(&batch, body, observer),
                 LogCommand::RaiseVersion { version } => {
@@ -262,7 +307,10 @@ impl Queues {
                     self.note(LogCommand::Delete { queue }, u64::MAX);
                     observer.deleted(queue);
                 }
-                other => self.note(other, u64::MAX),
+                other => {
+                    observer.noted(&other, bytes);
+                    self.note(other, u64::MAX);
+                }
             }
         }
         Ok(())
@@ -341,13 +389,13 @@ impl Queues {
         let place = Place::in_record(body, batch.offset, batch.bytes());
         let count = batch.messages();
         let repeated = self.repeated(batch);
+        observer.published(batch);
         let (mut rules, mut dedup) = (batch.level_rules(), batch.dedup_rules());
         for queue in batch.targets() {
             let state = self.queues.entry(queue).or_default();
             let first = state.publish(count, place);
             self.wal_run_count += 1;
             *self.wal_runs.entry(wal_file(place)).or_default() += 1;
-            observer.published(queue, first, count);
             if let Some(rule) = rules.next() {
                 state.note_priorities(first, rule, batch.iter().map(|m| priority_of(m.properties())));
             }

@@ -314,7 +314,7 @@ impl QueuePartition {
         let head = checkpoint::Head { applied, vote, membership, life };
         let mut payload = Vec::new();
         head.encode(&mut payload);
-        checkpoint::encode_queues(&self.queues, &mut payload);
+        checkpoint::encode_queues_telling(&self.queues, &mut payload, |queue, bytes| self.traffic.saved(queue, bytes));
         let needs_file = self.needs_now(current_file).unwrap_or(current_file);
         let table = self.replica.table();
         let replay = (self.applied.0 + 1..=table.last().0).find_map(|i| table.body(LogIndex(i)));
@@ -366,6 +366,7 @@ impl QueuePartition {
         let of_log = ready.copied.iter().filter(|(_, place, _)| matches!(place, Place::Wal { .. }));
         self.maintenance.moved_runs += of_log.count() as u64;
         take_over(&mut self.queues, ready);
+        self.traffic.copied(&ready.runs);
         self.note_used_up();
     }
 
@@ -428,7 +429,7 @@ impl QueuePartition {
 
 /// The runs of a new extent take the place of those that were copied into it.
 pub(crate) fn take_over(queues: &mut Queues, ready: &ExtentReady) {
-    queues.add_extent(ready.id, ready.messages, ready.bytes);
+    queues.add_ready(ready);
     let mut copied: BTreeMap<QueueId, Vec<(Place, u64)>> = BTreeMap::new();
     for (queue, place, first) in &ready.copied {
         copied.entry(*queue).or_default().push((*place, *first));

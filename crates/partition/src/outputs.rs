@@ -332,6 +332,10 @@ pub struct ExtentRun {
     pub first: u64,
     /// One past its last message.
     pub past: u64,
+    /// How many messages it has.
+    pub messages: u32,
+    /// What it takes in the file: its messages, its index, its line of the table.
+    pub bytes: u32,
 }
 
 /// A finished [`Job::WriteExtent`].

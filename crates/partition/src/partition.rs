@@ -10,13 +10,13 @@ use crate::command::{Effect, Level, Outlets, Reply};
 use crate::commands::refuse;
 use crate::deleted::Deleted;
 use crate::early::Early;
-use crate::entry::{ENTRY_BYTES_TARGET, Reason};
+use crate::entry::{Batch, ENTRY_BYTES_TARGET, LogCommand, Reason};
 use crate::given_up::GivenUp;
 use crate::known::KnownQueues;
 use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch};
 use crate::life::Life;
 use crate::log_life::LogLife;
-use crate::machine::{FixedMap, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
+use crate::machine::{FixedMap, Observer, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
 use crate::maintenance::Maintenance;
 use crate::outputs::{ClockAhead, Outputs, Ticket};
 use crate::peer::PeerFrame;
@@ -26,6 +26,7 @@ use crate::repair::Repairs;
 use crate::replica::Replica;
 use crate::snapshot::Snapshots;
 use crate::tail::Tail;
+use crate::traffic::Traffic;
 use broker::queue::Rules;
 use broker::{ChannelKey, NodeNumber, PartitionId, QueueId};
 use consensus::{EntryKind, LogIndex, NodeId, Term};
@@ -80,8 +81,40 @@ pub struct QueuePartition {
     pub(crate) predecessor: Predecessor,
     /// What ended by rules, or by consumers, and became no dead letter.
     pub(crate) given_up: GivenUp,
+    /// What was published into queues, and written for them.
+    pub(crate) traffic: Traffic,
     /// An entry of this length is proposed before more is added to it.
     pub(crate) entry_bytes_target: usize,
+}
+
+/// Who hears of what a partition applies.
+struct Applied<'a> {
+    deleted: &'a mut Deleted,
+    /// Nobody counts what was written before the start.
+    traffic: Option<&'a mut Traffic>,
+}
+
+impl Observer for Applied<'_> {
+    #[inline]
+    fn published(&mut self, batch: &Batch<'_>) {
+        if let Some(traffic) = &mut self.traffic {
+            traffic.published(batch);
+        }
+    }
+
+    #[inline]
+    fn noted(&mut self, command: &LogCommand<'_>, bytes: usize) {
+        if let Some(traffic) = &mut self.traffic {
+            traffic.noted(command, bytes);
+        }
+    }
+
+    fn deleted(&mut self, queue: QueueId) {
+        self.deleted.deleted(queue);
+        if let Some(traffic) = &mut self.traffic {
+            traffic.deleted(queue);
+        }
+    }
 }
 
 /// Whether what a queue with these rules gives up becomes dead letters.
@@ -94,6 +127,7 @@ impl QueuePartition {
     pub fn new(replica: Replica, queues: Queues, applied: LogIndex, applied_term: Term) -> Self {
         // One more command fits behind the target, and what belongs to it.
         let entry_bytes_target = ENTRY_BYTES_TARGET.min(replica.group().entry_bytes_max() / 4);
+        let traffic = Traffic::new(replica.table().last());
         QueuePartition {
             replica,
             queues,
@@ -111,6 +145,7 @@ impl QueuePartition {
             early: Early::default(),
             predecessor: Predecessor::default(),
             given_up: GivenUp::default(),
+            traffic,
             entry_bytes_target,
         }
     }
@@ -458,7 +493,9 @@ impl QueuePartition {
         if entry.kind != EntryKind::Command {
             return;
         }
-        if let Err(damage) = self.queues.apply(&entry.data, body, &mut self.deleted) {
+        let traffic = Some(&mut self.traffic).filter(|traffic| traffic.counts(entry.index));
+        let mut observer = Applied { deleted: &mut self.deleted, traffic };
+        if let Err(damage) = self.queues.apply(&entry.data, body, &mut observer) {
             // Not skipped: members would part. The node stops; its log is kept for whoever finds
             // out why.
             panic!("partition {}: {damage} (entry {}); the log is kept as it is", self.id().0, entry.index);

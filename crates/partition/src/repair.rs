@@ -304,7 +304,7 @@ impl QueuePartition {
         let at = self.repairs.running.iter().position(|m| m.is_writing).expect("an extent is written for somebody");
         let m = self.repairs.running.remove(at);
         if let Some(ready) = ready {
-            self.queues.add_extent(ready.id, ready.messages, ready.bytes);
+            self.queues.add_ready(&ready);
             self.queues.repair_run(m.queue, m.place, (m.first, m.past), ready.id, &ready.runs);
             self.repaired_messages += ready.messages;
         }

@@ -573,7 +573,10 @@ impl QueuePartition {
             let used = self.queues.extents()[&id];
             queues.add_extent(id, used.messages, used.bytes);
         }
+        queues.take_message_bytes(&mut self.queues);
         self.queues = queues;
+        let there = &self.queues;
+        self.traffic.retain(|queue| there.queue(queue).is_some());
         self.applied = position.index;
         self.applied_term = position.term;
         self.snapshots.installed += 1;

@@ -8,6 +8,7 @@ use crate::machine::{schedule_of, scheduled_for};
 use crate::partition::QueuePartition;
 use broker::{NodeNumber, PartitionId, QueueId};
 use consensus::NodeId;
+use std::collections::BTreeSet;
 
 /// One queue, as its leader sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,25 @@ pub struct QueueFigures {
     /// Messages that were confirmed and dropped, because the queue had taken in one of the same
     /// key; since this node leads the queue.
     pub repeats_dropped: u64,
+}
+
+/// What a queue has on the disk of the node that leads it, in bytes. What was published and written is since that
+/// node started; a queue in memory writes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskFigures {
+    /// The queue.
+    pub queue: QueueId,
+    /// What its live messages take: they, their batches' headers, their part of an extent's index. One that several
+    /// queues have is there once, and counts in each.
+    pub live: u64,
+    /// Messages that came in: bodies and properties, names of exchanges and routing keys.
+    pub published: u64,
+    /// Entries of the log: of its messages, by equal parts where queues share them, and of what became of them.
+    pub log: u64,
+    /// Extents that its messages were copied to, out of the log and out of extents of which little was left.
+    pub extents: u64,
+    /// Its part of checkpoints.
+    pub checkpoints: u64,
 }
 
 /// One group of queues, as its member on this node sees it.
@@ -76,6 +96,13 @@ pub struct CopyFigures {
     pub is_heard: bool,
     /// It has no vote.
     pub is_learner: bool,
+}
+
+impl DiskFigures {
+    /// A queue that has nothing there.
+    pub fn empty(queue: QueueId) -> DiskFigures {
+        DiskFigures { queue, live: 0, published: 0, log: 0, extents: 0, checkpoints: 0 }
+    }
 }
 
 impl QueueFigures {
@@ -166,6 +193,33 @@ impl QueuePartition {
                 figures.push(QueueFigures { ready, delayed, repeats_dropped, ..QueueFigures::empty(id) });
             }
         }
+    }
+
+    /// Appends what each queue has on this disk, or this one alone, if this member leads: others are not asked. A queue
+    /// that is missing has nothing. Cost: a look at each run of the queues that are told of, which is what upkeep does
+    /// whenever it copies.
+    pub fn disk_figures(&self, only: Option<QueueId>, figures: &mut Vec<DiskFigures>) {
+        if !self.is_leading() {
+            return;
+        }
+        // One of which nothing is known but scheduled messages is here by their queue.
+        let known =
+            |queue: &QueueId| [*queue, scheduled_for(*queue)].iter().any(|id| self.queues().queue(*id).is_some());
+        let ids: BTreeSet<QueueId> = match only {
+            Some(queue) => std::iter::once(queue).filter(known).collect(),
+            None => self.queues().states().map(|(id, _)| schedule_of(id).unwrap_or(id)).collect(),
+        };
+        figures.extend(ids.into_iter().map(|queue| {
+            let written = self.traffic.of(queue);
+            DiskFigures {
+                queue,
+                live: self.queues().live_bytes_of(queue),
+                published: written.published,
+                log: written.log,
+                extents: written.extents,
+                checkpoints: written.checkpoints,
+            }
+        }));
     }
 
     /// Messages of a queue that wait to be due, by the log.

@@ -61,7 +61,7 @@ fn into_extent(rig: &mut Rig) {
         partition::message::store(&message, 0, partition::message::Stamp::None, &mut stored);
         rig.extent.push((seq, stored.into()));
     }
-    let runs = vec![ExtentRun { queue: QUEUE, run: 0, first: 1, past }];
+    let runs = vec![ExtentRun { queue: QUEUE, run: 0, first: 1, past, messages: past as u32 - 1, bytes: 1_000 }];
     let wal = partition::WalState {
         retire_through: 1,
         current_file: 2,

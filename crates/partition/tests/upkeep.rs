@@ -8,12 +8,22 @@ use member::{QUEUE, Rig};
 use partition::WalState;
 use partition::command::Disposition;
 use partition::outputs::{ExtentReady, ExtentRun, Job};
+use partition::place::Place;
 
 /// Looks after the log as it stands with this file; the jobs that come of it.
 fn maintain(rig: &mut Rig, current_file: u32, retire_through: u32) -> Vec<Job> {
     let wal = WalState { current_file, retire_through, checkpoint_lag_files: 0, ..WalState::CALM };
     rig.with(|p, cx| p.maintain(wal, cx));
     rig.out.jobs.drain(..).collect()
+}
+
+/// The runs that are to be copied to an extent.
+fn copied(jobs: Vec<Job>) -> Vec<(QueueId, Place, u64)> {
+    let runs = jobs.into_iter().flat_map(|job| match job {
+        Job::WriteExtent { runs, .. } => runs,
+        _ => Vec::new(),
+    });
+    runs.map(|run| (QUEUE, run.place, run.first)).collect()
 }
 
 fn saves(jobs: &[Job]) -> bool {
@@ -39,16 +49,9 @@ fn a_checkpoint_begun_before_an_extent_was_used_up_still_names_it() {
     rig.consume(1, 0, false);
     rig.run();
     // All three go to an extent.
-    let copied: Vec<(QueueId, _, u64)> = maintain(&mut rig, 10, 1)
-        .into_iter()
-        .flat_map(|job| match job {
-            Job::WriteExtent { runs, .. } => runs,
-            _ => Vec::new(),
-        })
-        .map(|run| (QUEUE, run.place, run.first))
-        .collect();
+    let copied = copied(maintain(&mut rig, 10, 1));
     assert!(!copied.is_empty());
-    let runs = vec![ExtentRun { queue: QUEUE, run: 0, first: 1, past: 4 }];
+    let runs = vec![ExtentRun { queue: QUEUE, run: 0, first: 1, past: 4, messages: 3, bytes: 100 }];
     rig.with(|p, _| p.extent_ready(&ExtentReady { id: 7, bytes: 100, messages: 3, runs, copied }));
     // The first checkpoint was begun before that, and is saved now.
     assert_eq!(saved(&mut rig), []);
@@ -89,4 +92,40 @@ fn what_an_idle_partition_gives_up_can_wait_for_room_and_what_the_log_has_too_mu
     assert_eq!(copies(&mut rig, calm), []);
     rig.now += 3_000;
     assert_eq!(copies(&mut rig, calm), [false], "it is idle");
+}
+
+#[test]
+fn a_queue_knows_what_it_has_on_the_disk_and_what_was_written_for_it() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    let disk = |rig: &Rig| {
+        let mut figures = Vec::new();
+        rig.partition.disk_figures(Some(QUEUE), &mut figures);
+        let mut all = Vec::new();
+        rig.partition.disk_figures(None, &mut all);
+        assert_eq!(figures, all, "there is one queue");
+        figures.pop()
+    };
+    assert_eq!(disk(&rig), None, "nothing was ever published to it");
+    for seq in 1..=4 {
+        rig.publish_synced(seq, "12345");
+    }
+    rig.consume(1, 0, false);
+    rig.run();
+    let in_log = disk(&rig).unwrap();
+    // One batch or several, each with its header and its queue; each message with a header.
+    let headers = in_log.live - in_log.published;
+    assert!(in_log.published >= 4 * 5 && (4 * 16 + 40..=4 * (16 + 40)).contains(&headers), "{in_log:?}");
+    assert!(in_log.log >= in_log.live && (in_log.extents, in_log.checkpoints) == (0, 0), "{in_log:?}");
+
+    let copied = copied(maintain(&mut rig, 10, 1));
+    let runs = vec![ExtentRun { queue: QUEUE, run: 0, first: 1, past: 5, messages: 4, bytes: 400 }];
+    rig.with(|p, _| p.extent_ready(&ExtentReady { id: 7, bytes: 9_000, messages: 4, runs, copied }));
+    let in_extent = disk(&rig).unwrap();
+    assert_eq!((in_extent.live, in_extent.extents), (400, 400), "its part of the extent, and not of the file");
+    assert!(in_extent.checkpoints > 0, "one was begun with it: {in_extent:?}");
+    rig.settle(1, 1, 3, Disposition::Ack);
+    rig.run();
+    let acked = disk(&rig).unwrap();
+    assert_eq!((acked.live, acked.published), (100, in_log.published));
+    assert!(acked.log > in_extent.log, "an ack is in the log too");
 }

@@ -25,13 +25,14 @@ use broker::topology::{
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 pub use node::{Follower, MemberStanding};
-use partition::Reply;
+use partition::{DiskFigures, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::ServerConfig;
 pub use session::is_token;
 use session::report::{ConnectionNumber, ConnectionReport};
 use session::{Admitted, Asker, Deletion, PasswordCheck, Verdict};
 pub use session::{ChannelTraffic, Counted, LoginOver, MessageSizes, QueueTraffic, Traffic};
+use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -565,6 +566,13 @@ impl Handle {
     /// What is in the queues, as far as this node knows it.
     pub async fn queue_figures(&self) -> InQueues {
         self.look(Look::Queues).await.into_iter().collect()
+    }
+
+    /// What the queues that this node leads have on its disk, or this one alone; one that is missing has nothing there.
+    /// Cost: a look at every run of messages, where all are asked for.
+    pub async fn disk_figures(&self, only: Option<QueueId>) -> HashMap<QueueId, DiskFigures> {
+        let figures = self.look(|answer| Look::Disk(only, answer)).await;
+        figures.into_iter().map(|figures| (figures.queue, figures)).collect()
     }
 
     /// What went through each shard since this was asked for before, and what is in its queues. One

@@ -77,6 +77,13 @@ pub struct Run {
     pub index_crc: u32,
 }
 
+impl Run {
+    /// What it takes in the file: bodies, index, its line of the table. An extent has at most 256 MiB.
+    pub fn bytes(&self) -> u32 {
+        self.bodies_bytes + self.count * INDEX_ENTRY_BYTES + RUN_BYTES
+    }
+}
+
 /// The file name of an extent inside the data folder.
 pub fn extent_name(id: ExtentId) -> String {
     format!("{EXTENT_FOLDER}/{:016x}.extent", id.0)

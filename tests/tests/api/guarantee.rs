@@ -1,8 +1,9 @@
 //! What is promised and what it costs: latencies by stage, bytes on disk, and the guarantee of each queue.
 
-use clients::api::samples;
+use clients::api::{samples, until};
 use clients::broker::{is_foreign, unique};
 use clients::{Broker, QueueDeclare};
+use serde_json::{Value, json};
 
 #[test]
 fn stages_are_measured_and_a_queue_says_what_it_promises() {
@@ -49,6 +50,63 @@ fn stages_are_measured_and_a_queue_says_what_it_promises() {
     assert_eq!(disk["published_bytes"], 200);
     let appended = disk["partitions"].as_array().unwrap().iter().map(|one| one["appended_bytes"].as_u64().unwrap());
     assert!(appended.sum::<u64>() > 200, "{disk}");
+}
+
+#[test]
+fn what_a_queue_takes_on_the_disk_and_what_it_cost_is_told_by_queue() {
+    let Some((mut broker, http)) = Broker::managed(&["--partitions", "1"]).filter(|_| !is_foreign()) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    for (name, durable) in [("small", true), ("large", true), ("fleeting", false)] {
+        client.declare(channel, &QueueDeclare { name, durable, ..QueueDeclare::default() }).unwrap();
+    }
+    client.confirm_select(channel).unwrap();
+    let (count, bodies) =
+        (50, [("small", vec![b's'; 10]), ("large", vec![b'l'; 10_000]), ("fleeting", vec![b'f'; 10])]);
+    for (name, body) in &bodies {
+        (0..count).for_each(|_| client.put(channel, name, body));
+    }
+    client.confirmed(channel, 1, 3 * count);
+    let disk = |name: &str| http.get(&format!("/api/leveret/queues/%2F/{name}")).with(200)["disk"].clone();
+    let of = |told: &Value, field: &str| told[field].as_u64().unwrap_or_else(|| panic!("{field}: {told}"));
+    for (name, body) in &bodies[..2] {
+        let told = disk(name);
+        // Names and properties come on top.
+        let sent = count * (body.len() + name.len()) as u64;
+        let published = of(&told, "published_bytes");
+        assert!((sent..sent + count * 30).contains(&published), "{name}: {told}");
+        assert!((published..published + count * 100).contains(&of(&told, "live_bytes")), "{name}: {told}");
+        assert!(of(&told, "log_bytes") >= of(&told, "live_bytes"), "{name}: {told}");
+        let parts = ["log_bytes", "extent_bytes", "checkpoint_bytes"].map(|field| of(&told, field));
+        assert_eq!(parts.iter().sum::<u64>(), of(&told, "written_bytes"), "{name}: {told}");
+        let amplification = told["amplification"].as_f64().unwrap();
+        let wanted = of(&told, "written_bytes") as f64 / published as f64;
+        assert!((amplification - wanted).abs() <= 0.01, "{name}: {told}");
+    }
+    // The same in a list, where it can be sorted by and left out.
+    let sorted = http.get("/api/leveret/queues?sort=disk.live_bytes&sort_reverse=true&columns=name,disk").with(200);
+    assert_eq!((&sorted[0]["name"], &sorted[0]["disk"]["live_bytes"]), (&json!("large"), &disk("large")["live_bytes"]));
+    assert_eq!(http.get("/api/leveret/queues?columns=name&sort=name").with(200)[0], json!({ "name": "fleeting" }));
+    let memory = disk("fleeting");
+    assert_eq!((of(&memory, "live_bytes"), of(&memory, "written_bytes")), (0, 0));
+    assert_eq!((&memory["published_bytes"], &memory["amplification"]), (&Value::Null, &Value::Null));
+    // What is gone takes nothing, and its end was written too.
+    let before = disk("large");
+    http.delete("/api/queues/%2F/large/contents").with(204);
+    let after = disk("large");
+    assert_eq!((of(&after, "live_bytes"), of(&after, "published_bytes")), (0, of(&before, "published_bytes")));
+    assert!(of(&after, "written_bytes") > of(&before, "written_bytes"), "{before} {after}");
+    // A start knows what is there and not what it cost; what it reads again it does not write.
+    drop(client);
+    broker.kill();
+    broker.start();
+    until("the leader", || disk("small").is_object().then(|| disk("small")));
+    let told = disk("small");
+    assert!(
+        (of(&told, "published_bytes"), of(&told, "log_bytes")) == (0, 0) && told["amplification"].is_null(),
+        "{told}"
+    );
+    assert!(of(&told, "live_bytes") >= count * 15, "{told}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::statistics::STAGE_NAMES;
 use crate::{json, listing};
 use broker::topology::{DurabilityLevel, Name, Queue, Topology};
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
-use partition::{CopyFigures, PartitionFigures, QueueFigures};
+use partition::{CopyFigures, DiskFigures, PartitionFigures, QueueFigures};
 use serde_json::{Map, Value, json};
 use server::handle::{InQueues, Member};
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ pub(super) async fn latencies(cx: Cx<'_>) -> Result<Answer, Refused> {
 /// GET of what each queue promises now.
 pub(super) async fn queues(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
     let vhost = vhost.map(|name| cx.visible_vhost(&cx.handle().topology(), name)).transpose()?;
-    let found = Found::new(cx).await;
+    let found = Found::new(cx, if cx.call.wants("disk") { Disk::All } else { Disk::Unasked }).await;
     let mut queues: Vec<(VhostId, Name, QueueId)> = {
         let topology = cx.handle().topology();
         let seen = |queue: &&Queue| match vhost {
@@ -72,7 +72,12 @@ pub(super) async fn queue(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answe
             return Ok(Answer::json(&listing::one(cx.call, told)));
         }
     }
-    let found = Found::new(cx).await;
+    let id = {
+        let topology = cx.handle().topology();
+        let vhost = cx.visible_vhost(&topology, vhost)?;
+        topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?.id
+    };
+    let found = Found::new(cx, Disk::Of(id)).await;
     let topology = cx.handle().topology();
     let vhost = cx.visible_vhost(&topology, vhost)?;
     let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
@@ -91,11 +96,11 @@ fn leader_elsewhere(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Option<Memb
     Ok(cx.others().into_iter().find(|member| Some(member.number) == leader && member.is_reached))
 }
 
-/// GET of what partitions have on the disk. A queue alone cannot be told: the log and its extents are
-/// those of a partition.
+/// GET of what partitions have on the disk. The log and its extents are those of a partition; what of it is a queue's
+/// is told with the queue.
 pub(super) async fn disk(cx: Cx<'_>) -> Result<Answer, Refused> {
     cx.caller.need_monitoring()?;
-    let found = Found::new(cx).await;
+    let found = Found::new(cx, Disk::Unasked).await;
     let figures = cx.handle().figures();
     let topology = cx.handle().topology();
     let mut queues: HashMap<PartitionId, u64> = HashMap::new();
@@ -115,7 +120,7 @@ pub(super) async fn disk(cx: Cx<'_>) -> Result<Answer, Refused> {
         })
     };
     let published = figures.message_sizes.sum_bytes;
-    let amplification = (published > 0).then(|| (figures.log_bytes as f64 / published as f64 * 100.0).round() / 100.0);
+    let amplification = quotient(figures.log_bytes, published);
     Ok(Answer::json(&json!({
         "node": cx.handle().facts().node_name,
         "log_written_bytes": figures.log_bytes,
@@ -126,10 +131,26 @@ pub(super) async fn disk(cx: Cx<'_>) -> Result<Answer, Refused> {
     })))
 }
 
+/// One by the other, to hundredths.
+fn quotient(of: u64, by: u64) -> Option<f64> {
+    (by > 0).then(|| (of as f64 / by as f64 * 100.0).round() / 100.0)
+}
+
+/// Which queues are asked what they have on the disk.
+#[derive(Clone, Copy)]
+enum Disk {
+    Unasked,
+    Of(QueueId),
+    All,
+}
+
 /// What is known of queues and of their partitions.
 struct Found {
     queues: InQueues,
     partitions: HashMap<PartitionId, PartitionFigures>,
+    disk: HashMap<QueueId, DiskFigures>,
+    /// Bytes that this node wrote to its log for each that is in an entry: heads of records, and what fills a block.
+    log_by_entries: f64,
 }
 
 /// How far the copies of a partition are.
@@ -158,11 +179,18 @@ impl Copies {
 }
 
 impl Found {
-    async fn new(cx: Cx<'_>) -> Found {
+    async fn new(cx: Cx<'_>, disk: Disk) -> Found {
         cx.call.statistics.update(cx.handle()).await;
         let queues = cx.handle().queue_figures().await;
+        let disk = match disk {
+            Disk::Unasked => HashMap::new(),
+            Disk::Of(queue) => cx.handle().disk_figures(Some(queue)).await,
+            Disk::All => cx.handle().disk_figures(None).await,
+        };
         let partitions = cx.call.statistics.store().partitions().clone();
-        Found { queues, partitions }
+        let appended: u64 = partitions.values().map(|partition| partition.appended_bytes).sum();
+        let log_by_entries = cx.handle().figures().log_bytes as f64 / appended.max(1) as f64;
+        Found { queues, partitions, disk, log_by_entries }
     }
 
     fn describe(&self, cx: Cx<'_>, topology: &Topology, queue: &Queue) -> Value {
@@ -213,8 +241,33 @@ impl Found {
             "members": partition.map(|partition| partition.copies.iter().map(member).collect::<Vec<_>>()),
             "value_at_risk": figures.value_cap.map(|_| figures.value_at_risk),
             "value_at_risk_cap": figures.value_cap,
+            "disk": match level {
+                DurabilityLevel::Memory => on_disk(None, 1.0),
+                _ if partition.is_some_and(|partition| partition.leads) => {
+                    on_disk(Some(self.disk.get(&queue.id).copied().unwrap_or(DiskFigures::empty(queue.id))), self.log_by_entries)
+                }
+                _ => Value::Null,
+            },
         })
     }
+}
+
+/// What a queue has on the disk, and what was written for it; `None` for one in memory. The log writes blocks, whose rest
+/// belongs to all that was written with it: a queue has its share by bytes.
+fn on_disk(figures: Option<DiskFigures>, log_by_entries: f64) -> Value {
+    let published = figures.map(|figures| figures.published);
+    let figures = figures.unwrap_or(DiskFigures::empty(QueueId(0)));
+    let log = (figures.log as f64 * log_by_entries.max(1.0)).round() as u64;
+    let written = log + figures.extents + figures.checkpoints;
+    json!({
+        "live_bytes": figures.live,
+        "published_bytes": published,
+        "written_bytes": written,
+        "log_bytes": log,
+        "extent_bytes": figures.extents,
+        "checkpoint_bytes": figures.checkpoints,
+        "amplification": published.and_then(|published| quotient(written, published)),
+    })
 }
 
 /// Which nodes are to have a queue.
@@ -304,6 +357,32 @@ mod tests {
             extent_bytes: 0,
             extent_messages: (0, 0),
         }
+    }
+
+    #[test]
+    fn what_was_written_for_a_queue_is_put_against_what_was_published() {
+        let figures = DiskFigures {
+            live: 700,
+            published: 1_000,
+            log: 2_000,
+            extents: 500,
+            checkpoints: 30,
+            ..DiskFigures::empty(QueueId(1))
+        };
+        let told = on_disk(Some(figures), 1.5);
+        let wanted = json!({
+            "live_bytes": 700, "published_bytes": 1_000, "written_bytes": 3_530, "log_bytes": 3_000, "extent_bytes": 500,
+            "checkpoint_bytes": 30, "amplification": 3.53,
+        });
+        assert_eq!(told, wanted);
+        // Nothing came in yet, and nothing ever comes to a disk.
+        let none = |figures| on_disk(figures, 1.5)["amplification"].clone();
+        assert_eq!(none(Some(DiskFigures::empty(QueueId(1)))), Value::Null);
+        let memory = on_disk(None, 1.5);
+        assert_eq!(
+            (&memory["live_bytes"], &memory["written_bytes"], &memory["published_bytes"]),
+            (&json!(0), &json!(0), &Value::Null)
+        );
     }
 
     #[test]

@@ -111,16 +111,16 @@ const PATHS: &[(&str, &str, &str)] = &[
     ("all-configuration", "GET POST", "As definitions"),
     ("definitions/{vhost}", "GET POST", "What is declared in a virtual host, out and in"),
     ("leveret/latencies", "GET", "How long the stages of a message's road took within the last minute"),
-    ("leveret/disk", "GET", "What partitions have on the disk"),
+    ("leveret/disk", "GET", "What partitions have on the disk; what a queue has is told with the queue"),
     ("leveret/nodes/{node}", "DELETE", "Forgets a node that is gone for good"),
     (
         "leveret/nodes/{node}/leave",
         "GET POST",
         "Whether a node could leave its cluster; has the cluster forget it once it is drained, and it ends then",
     ),
-    ("leveret/queues", "GET", "*What each queue promises now"),
-    ("leveret/queues/{vhost}", "GET", "*What each queue of a virtual host promises now"),
-    ("leveret/queues/{vhost}/{queue}", "GET", "What a queue promises now"),
+    ("leveret/queues", "GET", "*What each queue promises now, and what it has on the disk"),
+    ("leveret/queues/{vhost}", "GET", "*What each queue of a virtual host promises now, and what it has on the disk"),
+    ("leveret/queues/{vhost}/{queue}", "GET", "What a queue promises now, and what it has on the disk"),
     ("feature-flags", "GET", "*The feature flags"),
     ("feature-flags/{name}/enable", "PUT", "Enables one"),
     ("deprecated-features", "GET", "*What RabbitMQ deprecates"),
@@ -209,6 +209,7 @@ fn made(version: &str) -> Value {
                     "required": ["error", "reason"],
                     "properties": { "error": { "type": "string" }, "reason": {} },
                 },
+                "QueuePromise": queue_promise(),
             },
         },
         "paths": paths,
@@ -228,12 +229,35 @@ fn has_body(method: &str, path: &str) -> bool {
     ["PUT", "POST"].contains(&method) || (method == "DELETE" && path.ends_with("/replicas/delete"))
 }
 
+/// What `leveret/queues` tells of a queue on the disk; its other fields are words of its own.
+fn queue_promise() -> Value {
+    let disk = [
+        ("live_bytes", "What its live messages take now, on the disk of its leader"),
+        (
+            "published_bytes",
+            "Bodies, properties, names of exchanges and routing keys that came in since its leader's node started",
+        ),
+        ("written_bytes", "What was written for it since then: the next three together"),
+        ("log_bytes", "To the log: its messages and what became of them, with its share of what fills blocks"),
+        ("extent_bytes", "To extents, which its messages were copied to"),
+        ("checkpoint_bytes", "To checkpoints"),
+        ("amplification", "Bytes written for each that was published; null before the first"),
+    ];
+    let field =
+        |(name, about): (&str, &str)| (name.to_owned(), json!({ "type": ["number", "null"], "description": about }));
+    let disk: Map<String, Value> = disk.into_iter().map(field).collect();
+    json!({ "type": "object", "properties": { "disk": { "type": ["object", "null"], "properties": disk } } })
+}
+
 fn operation(method: &str, path: &str, about: &str, is_list: bool) -> Value {
     let json = |schema: Value| json!({ "application/json": { "schema": schema } });
     let refusal =
         json!({ "description": "Refused", "content": json(json!({ "$ref": "#/components/schemas/Refusal" })) });
     let done = match (method, is_list) {
         ("GET", true) => json!({ "description": "All, or the page that was asked for", "content": json(json!({})) }),
+        ("GET", false) if path == "leveret/queues/{vhost}/{queue}" => {
+            json!({ "description": "What it is", "content": json(json!({ "$ref": "#/components/schemas/QueuePromise" })) })
+        }
         ("GET", false) => json!({ "description": "What it is", "content": json(json!({})) }),
         _ => json!({ "description": "Decided, on disk and in force" }),
     };

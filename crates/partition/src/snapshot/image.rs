@@ -163,7 +163,7 @@ impl Image {
             runs.insert(queue.id, there.collect());
         }
         for extent in extents {
-            queues.add_extent(extent.id, extent.messages, extent.bytes);
+            queues.add_ready(extent);
             for run in &extent.runs {
                 let place = Place::Extent { id: extent.id, run: run.run };
                 runs.entry(run.queue).or_default().push((run.first, run.past, place));
@@ -276,7 +276,17 @@ mod tests {
             for (queue, seq) in messages {
                 match runs.last_mut().filter(|run| run.queue == *queue) {
                     Some(run) => run.past = seq + 1,
-                    None => runs.push(ExtentRun { queue: *queue, run: runs.len() as u32, first: *seq, past: seq + 1 }),
+                    None => {
+                        let run = runs.len() as u32;
+                        runs.push(ExtentRun {
+                            queue: *queue,
+                            run,
+                            first: *seq,
+                            past: seq + 1,
+                            messages: 1,
+                            bytes: 100,
+                        });
+                    }
                 }
             }
             let messages = messages.len() as u64;

@@ -167,7 +167,7 @@ impl Member {
     ) -> ExtentReady {
         let id = self.extents.keys().last().copied().unwrap_or_default() + 1;
         let (first, past) = (messages[0].0, messages[messages.len() - 1].0 + 1);
-        let runs = vec![ExtentRun { queue, run: 0, first, past }];
+        let runs = vec![ExtentRun { queue, run: 0, first, past, messages: messages.len() as u32, bytes: 1_000 }];
         let ready = ExtentReady { id, bytes: 1_000, messages: messages.len() as u64, runs, copied };
         self.extents.insert(id, messages);
         ready

@@ -11,8 +11,8 @@ use crate::cluster::LinkArrival;
 use crate::drain::DrainStep;
 use ::node::MemberStanding;
 use ::node::{Durations, Stage};
-use broker::VhostId;
-use partition::{PartitionFigures, QueueFigures, Reply};
+use broker::{QueueId, VhostId};
+use partition::{DiskFigures, PartitionFigures, QueueFigures, Reply};
 use session::Counted;
 use session::report::{ConnectionFigures, ConnectionNumber, ConnectionReport};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -91,6 +91,8 @@ pub(crate) enum Look {
     Connections(oneshot::Sender<Vec<ConnectionReport>>),
     /// What is in the queues.
     Queues(oneshot::Sender<Vec<InQueues>>),
+    /// What the queues that are led here have on the disk, or this one alone.
+    Disk(Option<QueueId>, oneshot::Sender<Vec<DiskFigures>>),
     /// How the members of groups stand.
     Members(oneshot::Sender<Vec<MemberStanding>>),
     /// What went through, since somebody looked before. One only may look, or each gets a part.

@@ -456,6 +456,11 @@ impl StepTask {
                 self.shard.survey(&mut figures);
                 let _ = answer.send(vec![InQueues::new(figures, self.shard.surveyed())]);
             }
+            Parcel::Look(Look::Disk(only, answer)) => {
+                let mut figures = Vec::new();
+                self.shard.disk_figures(only, &mut figures);
+                let _ = answer.send(figures);
+            }
             Parcel::Look(Look::Members(answer)) => {
                 let mut standings = Vec::new();
                 self.shard.standings(&mut standings);
