@@ -4,7 +4,7 @@
 //! In reading order: [`Management`] listens and serves on a thread of its own, off the road of
 //! messages, and `boot` answers until then; `call` is one request, `fields` what its body may say, `framing` how long it is, `permits` says who keeps a connection, `waiting` who waits for
 //! an answer, `unsent` and `patience` what becomes of one that is not read, `site` and `access` who
-//! may ask, `others` what other nodes are asked, `map` which of them has what, `quorum` whether that is led and keeps up, `operator` how who runs this machine shows it, `resource` has one file for each thing that is asked about, `listing` pages and sorts,
+//! may ask, `others` what other nodes are asked, `map` which of them has what, `last_known` what was in queues that nobody leads just now, `quorum` whether that is led and keeps up, `operator` how who runs this machine shows it, `resource` has one file for each thing that is asked about, `listing` pages and sorts,
 //! `answer` is what goes back; `ui` is the page and `page_session` who is logged in on it;
 //! `statistics` keeps rates and histories; `metrics` is the other half. `stored` shows a message to who reads a
 //! data folder.
@@ -22,6 +22,7 @@ mod encryption;
 mod fields;
 mod framing;
 mod json;
+mod last_known;
 mod listener;
 mod listing;
 mod map;

@@ -124,6 +124,43 @@ fn whichever_node_is_asked_it_answers_for_all() {
 }
 
 #[test]
+fn sums_stay_what_they_are_while_a_leader_is_chosen() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 3]);
+    let (mut client, channel) = nodes.connect(1);
+    client.confirm_select(channel).unwrap();
+    let names: Vec<String> = (0..8).map(|number| format!("kept{number}")).collect();
+    for name in &names {
+        client.declare(channel, &quorum(name)).unwrap();
+        (0..5).for_each(|_| client.put(channel, name, b"message"));
+    }
+    client.confirmed(channel, 1, 40);
+    let total = |nodes: &Nodes| {
+        let totals = nodes.http[0].get("/api/overview").with(200)["queue_totals"].clone();
+        ["messages", "messages_ready"].map(|name| totals[name].as_u64().unwrap())
+    };
+    nodes.until("all of them", || (total(&nodes) == [40, 40]).then_some(()));
+    // Their leader is where they were declared, and is not who is asked.
+    let leaders = |nodes: &Nodes| -> Vec<Value> {
+        fields(&json!(queues(nodes, 0, "?columns=name,leader")), "leader").into_iter().cloned().collect()
+    };
+    assert!(leaders(&nodes).contains(&json!(nodes.names[1])));
+    nodes.brokers[1].kill();
+    let (gone, begun) = (json!(nodes.names[1]), Instant::now());
+    let mut has_next = false;
+    while !has_next {
+        assert_eq!(total(&nodes), [40, 40], "{:?} after its death", begun.elapsed());
+        let now = leaders(&nodes);
+        has_next =
+            now.iter().all(|leader| *leader != gone && *leader != "") && begun.elapsed() > Duration::from_secs(1);
+        assert!(begun.elapsed() < Duration::from_secs(9), "no leader: {now:?}");
+    }
+    assert_eq!(total(&nodes), [40, 40]);
+}
+
+#[test]
 fn what_is_changed_over_one_node_is_changed_where_it_is() {
     if is_foreign() {
         return;

@@ -4,14 +4,18 @@ use super::Cx;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::fields;
+use crate::last_known::Lengths;
 use crate::others::Said;
 use crate::process::Process;
 use crate::statistics::{Figure, History, Kind, Ranges, column, lengths, message_stats, rates_of};
 use crate::{json, listing};
-use broker::VhostId;
+use broker::topology::Topology;
+use broker::{PartitionId, VhostId};
 use serde_json::{Map, Value, json};
 use server::handle::{Member, NodeFigures};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use tokio::time::Instant;
 
 /// For how many seconds samples are kept, each time with fewer of them.
 const RETENTION: [u32; 4] = [600, 3_600, 28_800, 86_400];
@@ -49,11 +53,16 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
     let seen: Vec<VhostId> =
         topology.vhosts().map(|(id, _)| id).filter(|id| cx.caller.monitors(&topology, *id)).collect();
     let (mut queues, mut ready, mut unacked) = (0, 0, 0);
+    let mut known: BTreeMap<PartitionId, Lengths> = BTreeMap::new();
     for queue in topology.declared_queues().filter(|queue| cx.caller.monitors(&topology, queue.vhost)) {
         queues += 1;
         if let Some(found) = figures.of(queue) {
             ready += found.ready;
             unacked += found.unacked;
+            if !queue.partition.is_in_memory() {
+                let lengths = known.entry(queue.partition).or_default();
+                *lengths = [lengths[0] + found.ready, lengths[1] + found.unacked];
+            }
         }
     }
     let cluster_tags = topology.global_parameter(b"cluster_tags").and_then(|value| serde_json::from_str(value).ok());
@@ -112,14 +121,44 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
         }
         overview["churn_rates"] = churn.into();
     }
+    if cx.is_asked {
+        overview[BY_PARTITION] =
+            json!(known.iter().map(|(id, [ready, unacked])| (id.0, ready, unacked)).collect::<Vec<_>>());
+    }
+    // A node of an earlier version does not say of which partitions its sums are.
+    let mut is_told_by_partition = true;
     for other in gathered.said.iter().filter_map(Said::json) {
         add_node(&mut overview, &other);
+        match serde_json::from_value::<Vec<(u32, u64, u64)>>(other[BY_PARTITION].clone()) {
+            Ok(rows) => known.extend(rows.into_iter().map(|(id, ready, unacked)| (PartitionId(id), [ready, unacked]))),
+            Err(_) => is_told_by_partition = false,
+        }
+    }
+    // Only who sees all queues is told of the same ones each time.
+    if handle.has_peers() && !cx.is_asked && is_told_by_partition && cx.caller.is_monitoring() {
+        let inhabited = inhabited(&handle.topology());
+        let last = cx.call.statistics.last_known().besides(&known, |id| inhabited.contains(&id), Instant::now());
+        add_lengths(&mut overview["queue_totals"], last);
     }
     if handle.has_peers() && !cx.is_asked {
         // What a node has counted goes with it.
         overview["leveret_missing_nodes"] = json!(gathered.missing);
     }
     Ok(gathered.told(Answer::json(&listing::one(cx.call, overview))))
+}
+
+/// What a node that is asked by another says of each partition whose queues it knows.
+const BY_PARTITION: &str = "leveret_by_partition";
+
+/// The partitions in which there is a queue.
+fn inhabited(topology: &Topology) -> BTreeSet<PartitionId> {
+    topology.declared_queues().map(|queue| queue.partition).collect()
+}
+
+/// Adds messages that are ready and that are unacked.
+fn add_lengths(totals: &mut Value, [ready, unacked]: Lengths) {
+    let more = json!({ "messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked });
+    add(totals, &more);
 }
 
 /// Adds what another node has to what is told of all.

@@ -18,6 +18,7 @@ pub(crate) use messages::{MessageStats, lengths, message_stats, out_of_queue, ra
 pub(crate) use stages::{NAMES as STAGE_NAMES, Stages};
 pub(crate) use store::{History, Store};
 
+use crate::last_known::LastKnown;
 use crate::process::Process;
 use server::Handle;
 use std::cell::{Cell, Ref, RefCell};
@@ -47,6 +48,7 @@ pub(crate) struct Statistics {
     looking: Mutex<()>,
     /// Somebody looks who did not before.
     begins: Notify,
+    last_known: LastKnown,
 }
 
 impl Default for Statistics {
@@ -57,6 +59,7 @@ impl Default for Statistics {
             looked: Cell::new(Instant::now() - LOOKED_AT.min(Duration::from_secs(1))),
             looking: Mutex::default(),
             begins: Notify::new(),
+            last_known: LastKnown::default(),
         }
     }
 }
@@ -100,6 +103,11 @@ impl Statistics {
     /// The counts, to look at; nothing may be awaited while they are held.
     pub(crate) fn store(&self) -> Ref<'_, Store> {
         self.store.borrow()
+    }
+
+    /// What was in queues that nobody leads just now.
+    pub(crate) fn last_known(&self) -> &LastKnown {
+        &self.last_known
     }
 
     /// Forgets all histories.

@@ -30,6 +30,11 @@ impl InQueues {
         found.or_else(|| self.told.contains(&queue.partition).then(|| QueueFigures::empty(queue.id)))
     }
 
+    /// Whether this node knows what is in the queues of a partition.
+    pub fn tells_of(&self, partition: PartitionId) -> bool {
+        self.told.contains(&partition)
+    }
+
     /// Of all queues in which something is, or which somebody uses.
     pub fn all(&self) -> impl Iterator<Item = &QueueFigures> {
         self.figures.values()
