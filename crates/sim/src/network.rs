@@ -45,7 +45,8 @@ pub struct Network {
     pub weather: Weather,
     /// Some of it is late by seconds at times.
     is_slow: bool,
-    cut: BTreeSet<(NodeId, NodeId)>,
+    /// By the numbers of nodes: a node that comes back to a group as another member has the same cables.
+    cut: BTreeSet<(u32, u32)>,
 }
 
 impl Default for Network {
@@ -62,7 +63,7 @@ impl Network {
 
     /// Nothing gets from `from` to `to`; the other direction is as it was.
     pub fn cut(&mut self, from: NodeId, to: NodeId) {
-        self.cut.insert((from, to));
+        self.cut.insert((from.number(), to.number()));
     }
 
     /// Heals every link.
@@ -105,7 +106,7 @@ impl Network {
 
     /// Whether frames get through at all.
     pub fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
-        self.cut.contains(&(from, to))
+        self.cut.contains(&(from.number(), to.number()))
     }
 
     /// After how long a frame arrives; none, once or twice.

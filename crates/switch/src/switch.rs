@@ -346,16 +346,15 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         is_known
     }
 
-    /// A member that is to leave its group hears of its leaders no more: this node hears who leads as those do that
-    /// have no member.
-    ///
-    /// True if it is so, of a member after a step.
-    pub fn turns_from(&self, queues: &QueuePartition, env: &impl Surroundings<Connection = C, Outsider = O>) -> bool {
-        let is_so = queues.replica().is_leaving() && !queues.replica().is_leader();
-        if is_so {
+    /// Whether this node believes what a member says of its leader, of a member after a step. One that is to leave
+    /// its group hears of its leaders no more, and one that joins hears of none yet: then this node hears who leads as
+    /// those do that have no member.
+    pub fn believes(&self, queues: &QueuePartition, env: &impl Surroundings<Connection = C, Outsider = O>) -> bool {
+        if queues.replica().is_leaving() && !queues.replica().is_leader() {
             self.turn_from_member(queues, env);
+            return false;
         }
-        is_so
+        self.hears(queues)
     }
 
     fn turn_from_member(&self, queues: &QueuePartition, env: &impl Surroundings<Connection = C, Outsider = O>) {
@@ -799,8 +798,7 @@ impl<E: Surroundings> Edge for Crossing<'_, E> {
 
     fn take_effects(&mut self, partition: PartitionId, queues: Option<&QueuePartition>, effects: &mut Vec<Effect>) {
         let queues = queues.filter(|_| self.switch.leaders.has_peers());
-        let heard = |queues: &&QueuePartition| !self.switch.turns_from(queues, self.env) && self.switch.hears(queues);
-        if let Some(queues) = queues.filter(heard) {
+        if let Some(queues) = queues.filter(|queues| self.switch.believes(queues, self.env)) {
             let term = queues.term().0;
             self.switch.note_term(partition, term);
             self.switch.note_leader(partition, queues.leader(), term);

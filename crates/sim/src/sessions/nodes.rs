@@ -66,7 +66,7 @@ impl Sessions {
                 let node = desk.node.borrow();
                 if let Some(partition) = node.partition(group) {
                     let (term, switch) = (partition.term().0, front.switch_of(partition.id()));
-                    if switch.turns_from(partition, &desk) {
+                    if !switch.believes(partition, &desk) {
                         continue;
                     }
                     switch.note_term(partition.id(), term);
