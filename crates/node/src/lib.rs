@@ -68,7 +68,7 @@ pub use reader::Reader;
 pub use repair::{ASIDE_FOLDER, RepairReport, Uncounted, next_aside, repair};
 pub use shard::{Edge, Member, Now, Partition, Progress, Shard};
 pub use share::{Share, ShareLimits};
-pub use standing::{Follower, MemberStanding};
+pub use standing::{Follower, MemberStanding, Voter};
 pub use steward::MembersView;
 pub use sync_times::{SyncClock, SyncTimes};
 pub use topology_member::{Proposer, TopologyMember, Wish};

@@ -6,7 +6,7 @@
 use crate::queue_member::QueueMember;
 use crate::topology_member::{Proposer, TopologyMember};
 use broker::{NodeNumber, PartitionId};
-use consensus::{Progress, Role};
+use consensus::{NodeId, Progress, Role};
 use partition::replica::Replica;
 
 /// What a leader knows of another member of its group.
@@ -18,6 +18,15 @@ pub struct Follower {
     pub synced: u64,
     /// It has a vote.
     pub is_voter: bool,
+}
+
+/// Who has a vote in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Voter {
+    /// Its node.
+    pub node: NodeNumber,
+    /// How often that node had left the group before.
+    pub life: u32,
 }
 
 /// A member of a group.
@@ -43,9 +52,9 @@ pub struct MemberStanding {
     pub snapshot: u64,
     /// It has a vote; who joins learns first.
     pub is_voter: bool,
-    /// How many have one, as far as it knows: one that was forgotten counts until its group has let it
+    /// Who has one, as far as it knows: one that was forgotten, or taken from the group, until the group has let it
     /// go.
-    pub voters: usize,
+    pub voters: Vec<Voter>,
     /// It leads without a member to spare: *written* waits for the disks of a majority.
     pub is_unspared: bool,
     /// The others, in order of their nodes; of a member that does not lead none.
@@ -55,7 +64,8 @@ pub struct MemberStanding {
 impl MemberStanding {
     fn of(partition: PartitionId, replica: &Replica) -> MemberStanding {
         let (status, membership) = (replica.group().status(), replica.group().membership());
-        let leaving = membership.voters_outgoing.iter().filter(|node| !membership.voters.contains(node));
+        let outgoing = membership.voters_outgoing.iter().filter(|node| !membership.voters.contains(node));
+        let voter = |node: &NodeId| Voter { node: NodeNumber(node.number()), life: node.life() };
         let followers = replica.group().progress().into_iter();
         let follower = |progress: Progress| {
             let node = NodeNumber(progress.node.number());
@@ -78,7 +88,7 @@ impl MemberStanding {
             applied: status.applied.0,
             snapshot: status.compacted.index.0,
             is_voter: membership.is_voter(replica.node()),
-            voters: membership.voters.len() + leaving.count(),
+            voters: membership.voters.iter().chain(outgoing).map(voter).collect(),
             is_unspared: status.role == Role::Leader && replica.is_unspared(),
             followers: followers.map(follower).collect(),
         }
@@ -97,7 +107,7 @@ impl MemberStanding {
             applied: 0,
             snapshot: 0,
             is_voter: false,
-            voters: 0,
+            voters: Vec::new(),
             is_unspared: false,
             followers: Vec::new(),
         }

@@ -24,7 +24,7 @@ use broker::topology::{
 };
 use broker::{NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
-pub use node::{Follower, MemberStanding};
+pub use node::{Follower, MemberStanding, Voter};
 use partition::{DiskFigures, Reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::ServerConfig;

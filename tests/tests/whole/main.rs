@@ -4,6 +4,7 @@
 mod api;
 mod commands;
 mod leave;
+mod leaving;
 mod levels;
 mod news;
 mod nodes;

@@ -60,7 +60,9 @@ fn lines(told: &Value, on_terminal: bool) -> String {
     let mut partitions =
         vec![row(&["partition", "leader", "term", "commit", "copies in sync", "members (entries behind)"])];
     for partition in list("partitions") {
-        let members: Vec<String> = partition["members"].as_array().into_iter().flatten().map(member).collect();
+        let all = |field: &str| partition[field].as_array().cloned().unwrap_or_default();
+        let members =
+            all("members").iter().map(member).chain(all("leaving").iter().map(leaver)).collect::<Vec<String>>();
         let is_topology = partition["kind"] == "topology";
         let number = |value: &Value| value.as_u64().map_or("-".to_owned(), |number| number.to_string());
         partitions.push(vec![
@@ -117,6 +119,15 @@ fn member(member: &Value) -> String {
     }
 }
 
+/// A member that was taken from its group and still votes: `n3 leaving`, `n3 leaving (unreachable, its vote is needed)`.
+fn leaver(member: &Value) -> String {
+    let away = (member["state"] == "unreachable").then_some("unreachable");
+    let needed = (member["vote_needed"] == true).then_some("its vote is needed");
+    let more: Vec<&str> = away.into_iter().chain(needed).collect();
+    let name = text(&member["node"]);
+    if more.is_empty() { format!("{name} leaving") } else { format!("{name} leaving ({})", more.join(", ")) }
+}
+
 fn duration(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -143,6 +154,10 @@ mod tests {
             "partitions": [{
                 "partition": 1, "kind": "queues", "leader": "n1", "term": 4, "commit": 900, "in_sync": 1, "of": 3,
                 "members": [member("n1", "leader", Some(0), true), member("n2", "follower", Some(1500), false), member("n3", "unreachable", None, false)],
+                "leaving": [
+                    {"node": "n4", "state": "follower", "vote_needed": false},
+                    {"node": "n5", "state": "unreachable", "vote_needed": true},
+                ],
             }],
             "queues": {
                 "guarantees": [{"guarantee": "1 of 3 copies synced to disk", "queues": 2}],
@@ -159,7 +174,7 @@ n3    unreachable  -          -       -          0      -
 Partitions
 
 partition  leader  term  commit  copies in sync  members (entries behind)
-1          n1      4     900     1 of 3          n1 ok, n2 behind (+1500), n3 unreachable
+1          n1      4     900     1 of 3          n1 ok, n2 behind (+1500), n3 unreachable, n4 leaving, n5 leaving (unreachable, its vote is needed)
 
 Queues
 

@@ -205,6 +205,7 @@ impl Found {
             Some((_, known)) => json::text(&known.name),
             None => cx.handle().facts().node_name.clone().into(),
         };
+        let wanted = topology.members_wanted(queue.partition);
         let member = |copy: &CopyFigures| {
             let is_in_sync = |committed| copy.synced.map(|synced| synced >= committed);
             json!({
@@ -213,12 +214,13 @@ impl Found {
                 "in_sync": partition.and_then(|partition| is_in_sync(partition.committed)),
                 "heard": copy.is_heard,
                 "learner": copy.is_learner,
+                "leaving": !wanted.is_empty() && !wanted.contains(&copy.node),
             })
         };
         let is_down = cx.handle().is_quarantined(queue.partition);
         let meant = match level {
             DurabilityLevel::Memory => Vec::new(),
-            _ => topology.members_wanted(queue.partition),
+            _ => wanted.clone(),
         };
         let meant = Meant { copies: meant.len(), here: meant.contains(&cx.handle().own_node()) };
         json!({

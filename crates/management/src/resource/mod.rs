@@ -14,6 +14,7 @@ mod exchange;
 mod guarantee;
 mod health;
 mod leave;
+mod leaving;
 mod limit;
 mod message;
 mod node;

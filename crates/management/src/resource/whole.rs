@@ -4,7 +4,7 @@
 //! Invariant: what a node does not answer is not made up. A copy counts as in sync only if its node
 //! answered, has a vote, follows the leader and has what a majority has on its own disk, but for a moment's worth.
 
-use super::Cx;
+use super::{Cx, leaving};
 use crate::answer::{Answer, Refused};
 use crate::map::{Map, Place};
 use crate::quorum::{LAG_MAX, TOPOLOGY};
@@ -35,7 +35,8 @@ fn row(member: &MemberStanding) -> Value {
         "applied": member.applied,
         "snapshot": member.snapshot,
         "voter": member.is_voter,
-        "voters": member.voters,
+        "voters": member.voters.len(),
+        "votes": member.voters.iter().map(|voter| json!([voter.node.0, voter.life])).collect::<Vec<_>>(),
         "unspared": member.is_unspared,
     })
 }
@@ -91,7 +92,7 @@ pub(super) async fn get(cx: Cx<'_>) -> Result<Answer, Refused> {
     let serving = topology.partitions().filter(|(_, partition)| partition.stage != PartitionStage::Retired);
     ids.extend(serving.map(|(id, _)| id));
     let standings: BTreeMap<PartitionId, Standing> =
-        ids.into_iter().map(|id| (id, standing(cx, &map, &members, id))).collect();
+        ids.into_iter().map(|id| (id, standing(cx, &topology, &map, &members, id))).collect();
     let mut led: BTreeMap<&str, usize> = BTreeMap::new();
     for standing in standings.values() {
         *led.entry(standing.described["leader"].as_str().unwrap_or_default()).or_default() += 1;
@@ -126,7 +127,7 @@ pub(super) async fn get(cx: Cx<'_>) -> Result<Answer, Refused> {
     Ok(Answer::json(&listing::one(cx.call, document)))
 }
 
-fn standing(cx: Cx<'_>, map: &Map, members: &Members, id: PartitionId) -> Standing {
+fn standing(cx: Cx<'_>, topology: &Topology, map: &Map, members: &Members, id: PartitionId) -> Standing {
     let place = if id == TOPOLOGY { map.everywhere() } else { map.place(id, cx.handle().leader(id)) };
     let found: Vec<(&Member, Option<&Value>)> =
         place.members.iter().map(|member| (*member, members.get(&(id.0, member.name.clone())))).collect();
@@ -161,6 +162,7 @@ fn standing(cx: Cx<'_>, map: &Map, members: &Members, id: PartitionId) -> Standi
         "term": commit.map(|(_, term)| term),
         "commit": commit.map(|(commit, _)| commit),
         "members": described,
+        "leaving": leaving::told(topology, map, members, id),
         "in_sync": in_sync,
         "of": of,
         "unspared": leader.and_then(|(_, row)| *row).is_some_and(|row| row["unspared"] == true),
@@ -232,37 +234,57 @@ fn guarantee(queue: &Queue, place: &Place<'_>, standing: Option<&Standing>) -> G
     Guarantee { words, lacks: in_sync < of }
 }
 
-/// GET of the members of one quorum queue, as RabbitMQ's tool shows them.
+/// GET of the members of one quorum queue, as RabbitMQ's tool shows them; behind them those that are leaving.
 pub(super) async fn quorum_status(cx: Cx<'_>, partition: PartitionId) -> Value {
     let map = cx.map();
     let (members, _) = members(cx, &map).await;
-    let describe = |member: &Member| match members.get(&(partition.0, member.name.clone())) {
-        Some(row) => json!({
-            "Node Name": member.name,
-            "Raft State": row["role"],
-            "Membership": if row["voter"] == true { "voter" } else { "promotable" },
-            "Last Log Index": row["last"],
-            "Last Written": row["synced"],
-            "Last Applied": row["applied"],
-            "Commit Index": row["commit"],
-            "Snapshot Index": row["snapshot"],
-            "Term": row["term"],
-            "Machine Version": partition::machine::MACHINE_VERSION,
-            "leveret_partition": partition.0,
-        }),
-        None => json!({
-            "Node Name": member.name,
-            "Raft State": if member.is_reached { "noproc" } else { "nodedown" },
-            "Membership": "",
-            "Last Log Index": "",
-            "Last Written": "",
-            "Last Applied": "",
-            "Commit Index": "",
-            "Snapshot Index": "",
-            "Term": "",
-            "Machine Version": "",
-            "leveret_partition": partition.0,
-        }),
+    let topology = cx.handle().topology();
+    let row_of = |node: &str| members.get(&(partition.0, node.to_owned()));
+    let describe = |member: &Member| match row_of(&member.name) {
+        Some(row) => member_status(&member.name, row, if row["voter"] == true { "voter" } else { "promotable" }),
+        None => missing_status(&member.name, member.is_reached, "", partition),
     };
-    map.members_of(partition).into_iter().map(describe).collect()
+    let mut described: Vec<Value> = map.members_of(partition).into_iter().map(describe).collect();
+    for leaver in leaving::of(&topology, &map, &members, partition) {
+        let mut told = match row_of(&leaver.node) {
+            Some(row) => member_status(&leaver.node, row, leaving::WORD),
+            None => missing_status(&leaver.node, leaver.is_reached, leaving::WORD, partition),
+        };
+        told["leveret_vote_needed"] = leaver.is_needed.into();
+        described.push(told);
+    }
+    described.into()
+}
+
+fn member_status(node: &str, row: &Value, membership: &str) -> Value {
+    json!({
+        "Node Name": node,
+        "Raft State": row["role"],
+        "Membership": membership,
+        "Last Log Index": row["last"],
+        "Last Written": row["synced"],
+        "Last Applied": row["applied"],
+        "Commit Index": row["commit"],
+        "Snapshot Index": row["snapshot"],
+        "Term": row["term"],
+        "Machine Version": partition::machine::MACHINE_VERSION,
+        "leveret_partition": row["partition"],
+    })
+}
+
+/// Of a member that does not say how it stands.
+fn missing_status(node: &str, is_reached: bool, membership: &str, partition: PartitionId) -> Value {
+    json!({
+        "Node Name": node,
+        "Raft State": if is_reached { "noproc" } else { "nodedown" },
+        "Membership": membership,
+        "Last Log Index": "",
+        "Last Written": "",
+        "Last Applied": "",
+        "Commit Index": "",
+        "Snapshot Index": "",
+        "Term": "",
+        "Machine Version": "",
+        "leveret_partition": partition.0,
+    })
 }
