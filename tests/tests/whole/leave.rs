@@ -1,6 +1,7 @@
 //! A node goes out of its cluster while it runs, and another one comes, by one command each.
 
 use crate::nodes::{KNOWN_WITHIN, Nodes};
+use clients::api::reason;
 use clients::broker::{binary, free_port, is_foreign};
 use clients::{QueueDeclare, Tools};
 use std::collections::BTreeSet;
@@ -115,4 +116,28 @@ fn a_node_leaves_with_one_command_and_another_joins_with_one() {
         assert!(Instant::now() < due, "{:?}", nodes.running(0));
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+#[test]
+fn any_node_passes_on_that_another_is_to_leave() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 3]);
+    let at = "/api/leveret/nodes/leveret@n3/leave";
+    nodes.until("every group is led", || (nodes.http[0].get(at).status == 204).then_some(()));
+    let serves = reason(&nodes.http[0].post(at, ""), 400);
+    assert!(serves.contains("leveret@n3 serves clients: drain it first"), "{serves}");
+    nodes.http[0].put("/api/users/mon", r#"{"password":"pw","tags":"monitoring"}"#).with(201);
+    assert_eq!(nodes.http[0].as_user("mon", "pw").post(at, "").status, 401);
+    nodes.http[0].put("/api/nodes/leveret@n3/maintenance", "").with(204);
+    nodes.until("it leads nothing and leaves", || {
+        // It may have ended before its answer was there.
+        let status = nodes.http[0].post(at, "").status;
+        (status == 204 || nodes.running(0) == nodes.names[..2]).then_some(())
+    });
+    assert_eq!(nodes.brokers[2].wait_for_end().code(), Some(0));
+    nodes.until("it is forgotten", || (nodes.running(0) == nodes.names[..2]).then_some(()));
+    let why = reason(&nodes.http[0].get("/api/leveret/nodes/leveret@n2/leave"), 400);
+    assert!(why.contains("1 of 2 copies would keep up without it"), "{why}");
 }

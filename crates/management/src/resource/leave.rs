@@ -43,6 +43,8 @@ pub(super) async fn leave(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer,
 
 /// Errors: why the others cannot do without this node. `is_drained`: it is to lead nothing any more.
 async fn check(cx: Cx<'_>, is_drained: bool) -> Result<(), Refused> {
+    // Whichever node passed the question on, this one asks all others itself.
+    let cx = Cx { is_asked: false, ..cx };
     let handle = cx.handle();
     let own = handle.facts().node_name.as_str();
     let map = cx.map();

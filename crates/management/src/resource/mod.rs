@@ -201,6 +201,7 @@ fn node_of<'a>(parts: &[&'a [u8]]) -> Option<&'a [u8]> {
         [b"nodes", name, ..]
         | [b"auth", b"attempts", name, ..]
         | [b"healthchecks", b"node", name]
+        | [b"leveret", b"nodes", name, b"leave"]
         | [b"reset", name] => Some(name),
         _ => None,
     }
