@@ -23,6 +23,9 @@ import { Policies } from "./pages/policies.js";
 import { Limits } from "./pages/limits.js";
 import { Definitions } from "./pages/definitions.js";
 import { Reference } from "./pages/reference.js";
+import { Cluster } from "./pages/parameters.js";
+import { Flags } from "./pages/flags.js";
+import { Waiting } from "./pages/waiting.js";
 
 /** Every page: its address, its words, who sees it in the list, what draws it, and what draws one of its things. */
 const PAGES = [
@@ -34,11 +37,14 @@ const PAGES = [
   { at: "connections", name: "Connections", icon: "connections", key: "c", draw: Connections, one: Connection, group: "Clients" },
   { at: "channels", name: "Channels", icon: "channels", key: "h", draw: Channels, one: Channel, group: "Clients" },
   { at: "consumers", name: "Consumers", icon: "consumers", key: "s", draw: Consumers, group: "Clients" },
+  { at: "waiting", name: "What waits", icon: "waiting", key: "w", draw: Waiting, group: "Clients", if: (can) => can.monitors },
   { at: "vhosts", name: "Virtual hosts", icon: "vhosts", key: "v", draw: Vhosts, one: Vhost, group: "Settings" },
   { at: "policies", name: "Policies", icon: "policies", key: "p", draw: Policies, group: "Settings" },
   { at: "users", name: "Users", icon: "users", key: "u", draw: Users, one: User, group: "Settings", if: (can) => can.administrates },
   { at: "limits", name: "Limits", icon: "limits", key: "l", draw: Limits, group: "Settings" },
   { at: "definitions", name: "Definitions", icon: "definitions", key: "d", draw: Definitions, group: "Settings", if: (can) => can.administrates },
+  { at: "cluster-name", name: "Cluster", icon: "cluster", key: "m", draw: Cluster, group: "Settings", if: (can) => can.sets_policies },
+  { at: "feature-flags", name: "Feature flags", icon: "flags", key: "f", draw: Flags, group: "Settings", if: (can) => can.administrates },
   { at: "api", name: "HTTP API", icon: "settings", key: "a", draw: Reference, group: "Settings" },
 ];
 
@@ -63,7 +69,8 @@ function commands() {
     { label: "Declare a queue", icon: "plus", also: "new add create", run: () => { location.hash = `${href("queues")}?do=declare`; } },
     { label: "Declare an exchange", icon: "plus", also: "new add create", run: () => { location.hash = `${href("exchanges")}?do=declare`; } },
     ...(can.administrates ? [{ label: "Add a user", icon: "plus", also: "new create", run: () => { location.hash = `${href("users")}?do=add`; } }, { label: "Add a virtual host", icon: "plus", also: "new create", run: () => { location.hash = `${href("vhosts")}?do=add`; } }] : []),
-    ...(can.sets_policies ? [{ label: "Add a policy", icon: "plus", also: "new create", run: () => { location.hash = `${href("policies")}?do=add`; } }] : []),
+    ...(can.sets_policies ? [{ label: "Add a policy", icon: "plus", also: "new create", run: () => { location.hash = `${href("policies")}?do=add`; } }, { label: "Set a global parameter", icon: "plus", also: "new add", run: () => { location.hash = `${href("cluster-name")}?do=set`; } }] : []),
+    ...(can.administrates ? [{ label: "Change the cluster's name", icon: "cluster", also: "rename", run: () => { location.hash = `${href("cluster-name")}?do=rename`; } }, { label: "Add a node", icon: "nodes", also: "join cluster", run: () => { location.hash = `${href("nodes")}?do=join`; } }] : []),
     { label: isDark() ? "Light theme" : "Dark theme", icon: isDark() ? "sun" : "moon", also: "switch colours appearance", hint: "t", run: flipTheme },
     { label: "Refresh now", icon: "refresh", hint: "r", run: refresh },
     { label: pace.get() ? "Pause refreshing" : "Go on refreshing", icon: pace.get() ? "pause" : "play", run: () => pace.set(pace.get() ? 0 : 5) },

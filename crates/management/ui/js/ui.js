@@ -229,8 +229,17 @@ export const Arguments = ({ of }) => {
 /** A number, faint where it is nothing. */
 export const Figure = ({ n, as = count, strong }) => html`<span class=${n ? (strong ? "figure strong" : "figure") : "figure faint"}>${n === undefined || n === null ? NONE : as(n)}</span>`;
 
+/** A page that came without TLS from another machine has no clipboard. */
+const copy = async (text) => {
+  if (!navigator.clipboard) throw new Error("The browser lets only pages that came over TLS copy. Mark the text and copy it yourself.");
+  await navigator.clipboard.writeText(text);
+};
+
 /** A button that copies a text. */
-export const Copy = ({ text }) => html`<button type="button" class="plain" title="Copy" aria-label="Copy" onClick=${() => attempt(() => navigator.clipboard.writeText(text), "Copied.")}><${Icon} name="copy" size=${15} /></button>`;
+export const Copy = ({ text, label = "Copy" }) => html`<button type="button" class="plain" title=${label} aria-label=${label} onClick=${() => attempt(() => copy(text), "Copied.")}><${Icon} name="copy" size=${15} /></button>`;
+
+/** Something to type in a shell. */
+export const Command = ({ text }) => html`<div class="command"><code>${text}</code><${Copy} text=${text} label="Copy the command" /></div>`;
 
 /** One of a few. */
 export function Choice({ label, value, options, onChange }) {
