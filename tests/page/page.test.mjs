@@ -31,6 +31,7 @@ before(async () => {
   await api("PUT", "permissions/%2F/watcher", { configure: "", write: "", read: ".*" });
   await api("PUT", "policies/%2F/limits", { pattern: "^bulk", definition: { "max-length": 1000 }, "apply-to": "queues" });
   await api("PUT", "vhosts/second", { description: "another one" });
+  await api("PUT", "global-parameters/owners", { value: { team: "a_word_that_is_as_long_as_the_window_of_a_phone_is_wide_and_longer", on_call: ["anna", "ben"] } });
   benches.push(spawn(binary(), ["bench", "--uri", `amqp://127.0.0.1:${amqp}`, "--rate", "50", "--time", "600", "--queue", "measured"], { stdio: "ignore" }));
   browser = await browse();
 });
@@ -42,7 +43,7 @@ after(async () => {
   if (folder) rmSync(folder, { recursive: true, force: true });
 });
 
-const EVERY = [["", "overview"], ["nodes", "nodes"], ["queues", "queues"], ["queues/%2F/emails", "queue"], ["exchanges", "exchanges"], ["exchanges/%2F/orders", "exchange"], ["topology", "topology"], ["connections", "connections"], ["channels", "channels"], ["consumers", "consumers"], ["vhosts", "vhosts"], ["vhosts/second", "vhost"], ["policies", "policies"], ["users", "users"], ["users/guest", "user"], ["limits", "limits"], ["definitions", "definitions"], ["api", "api"]];
+const EVERY = [["", "overview"], ["nodes", "nodes"], ["queues", "queues"], ["queues/%2F/emails", "queue"], ["exchanges", "exchanges"], ["exchanges/%2F/orders", "exchange"], ["topology", "topology"], ["connections", "connections"], ["channels", "channels"], ["consumers", "consumers"], ["waiting", "waiting"], ["vhosts", "vhosts"], ["vhosts/second", "vhost"], ["policies", "policies"], ["users", "users"], ["users/guest", "user"], ["limits", "limits"], ["definitions", "definitions"], ["cluster-name", "cluster"], ["feature-flags", "flags"], ["api", "api"]];
 
 for (const theme of THEMES) {
   for (const width of WIDTHS) {
@@ -52,10 +53,15 @@ for (const theme of THEMES) {
       await page.waitForSelector(".login");
       await look(page, `${theme}-${width}-login`);
       await login(page, "guest", "guest");
-      for (const [hash, name] of EVERY) {
+      const [{ name: node }] = await api("GET", "nodes?columns=name");
+      for (const [hash, name] of [...EVERY, [`nodes/${encodeURIComponent(node)}`, "node"]]) {
         await go(page, `#/${hash}`);
         await look(page, `${theme}-${width}-${name}`);
       }
+      await go(page, "#/nodes");
+      await press(page, "Add a node", "main");
+      await says(page, "This node runs alone.", "dialog[open]");
+      await look(page, `${theme}-${width}-join`);
       await close(page);
     });
   }
@@ -123,6 +129,30 @@ test("a queue is declared, published to, looked into, moved from, purged and del
   await press(page, "Delete", "dialog[open]");
   await page.waitForFunction(() => location.hash === "#/queues");
   await until("it is gone", async () => !(await api("GET", "queues")).some((queue) => queue.name === "parcels"));
+  await close(page);
+});
+
+test("messages are rejected into the dead-letter exchange of their queue after a question", async () => {
+  await api("PUT", "queues/%2F/letters", { durable: true });
+  await api("PUT", "queues/%2F/failing", { durable: true, arguments: { "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "letters" } });
+  await api("POST", "exchanges/%2F/amq.default/publish", { routing_key: "failing", payload: "no good", payload_encoding: "string", properties: {} });
+  const ready = async (name) => (await api("GET", `queues/%2F/${name}`)).messages_ready;
+  const page = await open();
+  await go(page, "#/queues/%2F/failing");
+  await until("it is there", async () => (await ready("failing")) === 1);
+  await page.keyboard.press("r");
+  await press(page, "Reject …", "main");
+  await says(page, "(AMQP default)", "dialog[open]");
+  assert.equal(await ready("letters"), 0, "not before the question is answered");
+  await press(page, "Reject them", "dialog[open]");
+  await says(page, "no good", ".message pre");
+  await until("it is a dead letter", async () => (await ready("letters")) === 1 && (await ready("failing")) === 0);
+  // Another queue has nowhere to send them.
+  await go(page, "#/queues/%2F/letters");
+  await says(page, "Take out …", "main");
+  assert.equal(await page.$$eval("main button", (all) => all.some((one) => one.textContent.includes("Reject"))), false);
+  await api("DELETE", "queues/%2F/failing");
+  await api("DELETE", "queues/%2F/letters");
   await close(page);
 });
 
@@ -374,7 +404,7 @@ test("a connection is closed with a reason, and its page says so", async () => {
   const name = await until("its connections", async () => (await names()).find((known) => !before.includes(known)));
   const page = await open();
   await go(page, `#/connections/${encodeURIComponent(name)}`);
-  await press(page, "Close …", ".page-head");
+  await press(page, "Close …", ".page-head:not(.minor)");
   await fill(page, "Reason", "it has to move");
   await press(page, "Close it", "dialog[open]");
   await until("it is closed", async () => !(await names()).includes(name));
@@ -382,6 +412,138 @@ test("a connection is closed with a reason, and its page says so", async () => {
   await go(page, `#/connections/${encodeURIComponent(name)}`);
   await says(page, "It is closed.", "main");
   one.kill("SIGKILL");
+  await close(page);
+});
+
+test("a global parameter is set, changed and deleted, and the cluster gets another name, each after a question", async () => {
+  const page = await open();
+  const value = async () => (await api("GET", "global-parameters")).find((one) => one.name === "contact")?.value;
+  await go(page, "#/cluster-name");
+  await press(page, "Set a parameter", "main");
+  await fill(page, "Name", "contact");
+  await fill(page, "Value", "nobody");
+  await press(page, "Set", "dialog[open]");
+  await says(page, "The value is no JSON", "dialog[open] [role=alert]");
+  await fill(page, "Value", '{"team": "mail", "phone": 7}');
+  await press(page, "Set", "dialog[open]");
+  await until("it is set", async () => (await value())?.phone === 7);
+  await gone(page, "dialog[open]");
+  await says(page, "contact", "main table");
+  // What is there is not written over by mistake.
+  await press(page, "Set a parameter", "main");
+  await fill(page, "Name", "contact");
+  await fill(page, "Value", "1");
+  await press(page, "Set", "dialog[open]");
+  await says(page, "contact is there already", "dialog[open] [role=alert]");
+  await press(page, "Cancel", "dialog[open]");
+  await press(page, "Change contact", "main");
+  await fill(page, "Value", "[1, 2]");
+  await press(page, "Save", "dialog[open]");
+  await until("it is changed", async () => JSON.stringify(await value()) === "[1,2]");
+  await gone(page, "dialog[open]");
+  await press(page, "Delete contact", "main");
+  await says(page, "lost for good", "dialog[open]");
+  assert.deepEqual(await value(), [1, 2], "not before the question is answered");
+  await press(page, "Delete", "dialog[open]");
+  await until("it is deleted", async () => (await value()) === undefined);
+  await gone(page, "dialog[open]");
+
+  const called = async () => (await api("GET", "cluster-name")).name;
+  const before = await called();
+  await press(page, "Change the name …", "main");
+  await says(page, "dashboards and alerts that name the old one find nothing", "dialog[open]");
+  await fill(page, "Name", "harbour");
+  assert.equal(await called(), before, "not before the question is answered");
+  await press(page, "Change it", "dialog[open]");
+  await until("it is called so", async () => (await called()) === "harbour");
+  await says(page, "harbour", ".head-name");
+  // What tells clusters apart does not change.
+  await says(page, "leveret-cluster-id-", "main table");
+  assert.equal(await page.$("[aria-label='Delete internal_cluster_id']"), null);
+  await press(page, "Delete cluster_name", "main");
+  await says(page, "as its first node again", "dialog[open]");
+  await press(page, "Delete", "dialog[open]");
+  await until("it is called as before", async () => (await called()) === before);
+  await says(page, before, ".head-name");
+  await close(page);
+});
+
+test("feature flags are shown as the API tells them, and of what is deprecated that which is in use", async () => {
+  const flags = await api("GET", "feature-flags");
+  const page = await open();
+  await go(page, "#/feature-flags");
+  await page.waitForFunction((all) => all.every((name) => [...document.querySelectorAll("main section:first-of-type td.name")].some((cell) => cell.textContent === name)), {}, flags.map((one) => one.name));
+  const used = () => page.$$eval("main section:last-of-type tbody tr", (rows) => rows.filter((row) => row.textContent.includes("in use")).map((row) => row.querySelector("td.name").textContent));
+  await api("PUT", "queues/%2F/passing", { durable: false });
+  await page.keyboard.press("r");
+  await says(page, "in use", "main section:last-of-type tbody");
+  assert.deepEqual(await used(), ["transient_nonexcl_queues"]);
+  assert.deepEqual((await api("GET", "deprecated-features/used")).map((one) => one.name), ["transient_nonexcl_queues"]);
+  await api("DELETE", "queues/%2F/passing");
+  const row = (name) => page.$$eval("main section:last-of-type tbody tr", (rows, of) => rows.find((one) => one.querySelector("td.name").textContent === of).textContent, name);
+  assert.match(await row("classic_queue_mirroring"), /not there.*no.*removed/);
+  await close(page);
+});
+
+test("a user without a password and without rights is added, and the list says both", async () => {
+  const page = await open();
+  await go(page, "#/users");
+  await press(page, "Add a user", "main");
+  await fill(page, "Name", "robot");
+  await press(page, "No password: logs in by certificate or token alone", "dialog[open]");
+  await fill(page, "May do everything in", "");
+  await press(page, "Add", "dialog[open]");
+  await says(page, "no password: by certificate or token", "main");
+  assert.equal((await api("GET", "users/robot")).password_hash, "");
+  await go(page, "#/users");
+  await page.waitForFunction(() => [...document.querySelectorAll("tbody tr")].some((row) => row.textContent.includes("robot") && row.textContent.includes("no rights")));
+  assert.equal(await page.$$eval("tbody tr", (rows) => rows.some((row) => row.textContent.includes("guest") && row.textContent.includes("no rights"))), false);
+  // Who gets a password gets it.
+  await go(page, "#/users/robot");
+  await press(page, "Change", ".page-head");
+  await press(page, "No password: logs in by certificate or token alone", "dialog[open]");
+  await fill(page, "New password", "metal");
+  await press(page, "Save", "dialog[open]");
+  await until("a password", async () => (await api("GET", "users/robot")).password_hash !== "");
+  await api("DELETE", "users/robot");
+  await close(page);
+});
+
+test("connections, channels and consumers are those of the virtual host that is chosen", async () => {
+  const page = await open();
+  for (const [hash, none] of [["connections", "Nobody is connected."], ["channels", "No channel is open."], ["consumers", "Nobody consumes."]]) {
+    await go(page, `#/${hash}`);
+    await page.waitForFunction(() => document.querySelectorAll("tbody tr").length > 0);
+    await page.select("label.vhost-filter select", "second");
+    await says(page, none, "main");
+    await page.select("label.vhost-filter select", "/");
+    await page.waitForFunction(() => document.querySelectorAll("tbody tr").length > 0);
+    assert.match(await page.evaluate(() => location.hash), /vhost=%2F/);
+  }
+  await close(page);
+});
+
+test("a node's page tells its settings, and has logins counted anew and samples forgotten after a question", async () => {
+  const [{ name }] = await api("GET", "nodes?columns=name");
+  await api("GET", "whoami", undefined, "guest:wrong").then(() => assert.fail("it is wrong"), () => {});
+  const wrong = async () => (await api("GET", `auth/attempts/${encodeURIComponent(name)}`)).reduce((sum, one) => sum + one.auth_attempts_failed, 0);
+  assert.ok((await wrong()) > 0);
+  const page = await open();
+  await go(page, `#/nodes/${encodeURIComponent(name)}`);
+  await page.type("input[aria-label='Filter settings']", "data_dir");
+  await page.waitForFunction((folder) => { const rows = document.querySelectorAll("main section:last-of-type tbody tr"); return rows.length === 1 && rows[0].textContent.includes(folder) && rows[0].textContent.includes("command line"); }, {}, folder);
+  await press(page, "Count anew …", "main");
+  assert.ok((await wrong()) > 0, "not before the question is answered");
+  await press(page, "Count anew", "dialog[open]");
+  await until("they are forgotten", async () => (await wrong()) === 0);
+  await gone(page, "dialog[open]");
+  const samples = async () => (await api("GET", "overview?lengths_age=60&lengths_incr=5")).queue_totals.messages_details.samples.length;
+  await until("some samples", async () => (await samples()) > 2);
+  await press(page, "More", ".page-head:not(.minor)");
+  await press(page, "Forget samples …", ".page-head:not(.minor)");
+  await press(page, "Forget them", "dialog[open]");
+  await gone(page, "dialog[open]");
+  await says(page, "Logins", "main");
   await close(page);
 });
 

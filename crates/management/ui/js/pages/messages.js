@@ -50,9 +50,12 @@ export function Messages({ queue }) {
     setBusy(false);
   };
   const take = () => confirm({ title: `Take ${plural(Math.min(most, queue.messages_ready), "message")} out?`, verb: "Take them out", body: html`<p><b>They leave the queue for good</b> and are shown here once; no consumer gets them.</p>`, doing: () => look("ack_requeue_false") });
+  const letters = queue.arguments?.["x-dead-letter-exchange"] ?? queue.effective_policy_definition?.["dead-letter-exchange"];
+  const reject = () => confirm({ title: `Reject ${plural(Math.min(most, queue.messages_ready), "message")}?`, verb: "Reject them", body: html`<p>They leave the queue, are shown here once, and go to its dead-letter exchange <b class="mono">${letters || "(AMQP default)"}</b> as if a consumer had rejected them. <b>Where nothing is bound there they are lost for good.</b></p>`, doing: () => look("reject_requeue_false") });
   return html`<${Card} title="Look into it" aside=${html`<span class="actions"><label class="faint">Messages <input type="number" class="page-number" min="1" max="500" value=${most} onChange=${(event) => setMost(Math.max(1, Math.min(500, Math.round(Number(event.target.value)) || 1)))} /></label>
     <button type="button" disabled=${isBusy} onClick=${() => look("ack_requeue_true")}><${Icon} name="eye" />${isBusy ? "Looking …" : "Peek"}</button>
-    <button type="button" class="danger-text" disabled=${isBusy || !queue.messages_ready} onClick=${take}>Take out …</button></span>`}>
+    <button type="button" class="danger-text" disabled=${isBusy || !queue.messages_ready} onClick=${take}>Take out …</button>
+    ${letters !== undefined && html`<button type="button" class="danger-text" disabled=${isBusy || !queue.messages_ready} onClick=${reject}>Reject …</button>`}</span>`}>
     <${Wrong} failure=${failure} />
     ${!found && !failure && html`<p class="faint">Peek shows the first messages and puts each back in its place. They are flagged “redelivered” from then on.</p>`}
     ${found?.length === 0 && html`<${Empty} title="No message is ready.">${queue.messages_unacknowledged > 0 ? `${plural(queue.messages_unacknowledged, "message is", "messages are")} with consumers and not seen here.` : "The queue is empty."}</${Empty}>`}

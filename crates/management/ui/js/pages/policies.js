@@ -6,8 +6,8 @@ import { Icon } from "../icons.js";
 import { Arguments, Empty, Wrong, ask_for, confirm, pairs_of, table_of, tell } from "../ui.js";
 import { useDoing, useVhosts } from "./queues.js";
 
-const KEYS = ["message-ttl", "expires", "max-length", "max-length-bytes", "overflow", "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "delivery-limit", "alternate-exchange", "durability"];
-const OPERATOR_KEYS = ["message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit", "durability"];
+const KEYS = ["message-ttl", "expires", "max-length", "max-length-bytes", "overflow", "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "delivery-limit", "alternate-exchange", "durability", "target-group-size", "queue-leader-locator", "delayed-retry-type", "delayed-retry-min", "delayed-retry-max", "message-deduplication", "deduplication-window-ms"];
+const OPERATOR_KEYS = ["message-ttl", "expires", "max-length", "max-length-bytes", "overflow", "delivery-limit", "target-group-size", "durability"];
 
 function set(kind, vhosts, one) {
   const isOperator = kind === "operator-policies";

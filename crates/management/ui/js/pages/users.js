@@ -12,22 +12,23 @@ const TAGS = [["administrator", "everything"], ["monitoring", "sees all"], ["pol
 const tagsOf = (user) => (Array.isArray(user.tags) ? user.tags : String(user.tags ?? "").split(",").filter(Boolean));
 
 const Tags = ({ user }) => (tagsOf(user).length === 0 ? html`<span class="faint">none: may not open this page</span>` : tagsOf(user).map((tag) => html`<${Badge} key=${tag} kind=${tag === "administrator" ? "accent" : ""}>${tag}</${Badge}>`));
-const login = (user) => (user.password_hash ? "password" : html`<span class="faint">no password: by certificate only</span>`);
+const login = (user) => (user.password_hash ? "password" : html`<span class="faint">no password: by certificate or token</span>`);
 
-const COLUMNS = [
-  { key: "name", label: "Name", isFixed: true, className: "name", cell: (user) => html`<a href=${href("users", user.name)}>${user.name}</a>` },
+const columnsOf = (rightless) => [
+  { key: "name", label: "Name", isFixed: true, className: "name", cell: (user) => html`<a href=${href("users", user.name)}>${user.name}</a>${rightless.has(user.name) && html` <${Badge} kind="warn" title="Applications that log in so are refused every virtual host">no rights</${Badge}>`}` },
   { key: "tags", label: "Tags", sort: false, cell: (user) => html`<${Tags} user=${user} />` },
   { key: "login", label: "Logs in with", sort: false, cell: login },
   { key: "limits", label: "Limits", sort: false, cell: (user) => Object.entries(user.limits ?? {}).map(([name, value]) => html`<${Badge} key=${name}>${name} ${value}</${Badge}>`) },
 ];
 
 const fields = (user) => [
-  { name: "password", label: user ? "New password" : "Password", kind: "password", isNeeded: !user, help: user ? "Left empty, it stays as it is." : undefined },
+  { name: "password", label: user ? "New password" : "Password", kind: "password", isNeeded: !user, help: user ? "Left empty, it stays as it is." : undefined, when: (values) => !values.has_none },
+  { name: "has_none", label: "No password: logs in by certificate or token alone", kind: "check", value: Boolean(user && !user.password_hash) },
   { name: "tags", label: "Tags", value: user ? tagsOf(user).join(", ") : "management", suggest: TAGS.map(([tag]) => tag), help: TAGS.map(([tag, does]) => `${tag}: ${does}`).join("; ") },
 ];
 
 /** A password that is not said again is told by its hash. */
-const bodyOf = ({ password, tags }, user) => ({ tags, ...(password ? { password } : user ? { password_hash: user.password_hash ?? "", ...(user.password_hash ? { hashing_algorithm: user.hashing_algorithm } : {}) } : {}) });
+const bodyOf = ({ password, has_none: hasNone, tags }, user) => ({ tags, ...(hasNone ? { password_hash: "" } : password ? { password } : user ? { password_hash: user.password_hash ?? "", ...(user.password_hash ? { hashing_algorithm: user.hashing_algorithm } : {}) } : {}) });
 
 function add(vhosts) {
   ask_for({
@@ -45,10 +46,11 @@ function add(vhosts) {
 export function Users() {
   const can = useRights();
   const vhosts = useVhosts();
+  const { data: rightless } = usePoll(can.administrates ? "users/without-permissions?columns=name" : null, { every: 30 });
   useDoing("add", () => add(vhosts), vhosts.length > 0);
   if (!can.administrates) return html`<h1>Users</h1><${Empty} title="Users are shown to administrators." />`;
   return html`<div class="page-head"><h1>Users</h1><div class="actions"><button type="button" class="primary" onClick=${() => add(vhosts)}><${Icon} name="plus" />Add a user</button></div></div>
-    <${DataTable} id="users" url="users" columns=${COLUMNS} rowKey=${(user) => user.name} noun="users" placeholder="Filter users by name" />`;
+    <${DataTable} id="users" url="users" columns=${columnsOf(new Set((rightless ?? []).map((one) => one.name)))} rowKey=${(user) => user.name} noun="users" placeholder="Filter users by name" />`;
 }
 
 export function User({ parts: [name] }) {
