@@ -8,7 +8,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { THEMES, WIDTHS, browse, client, close, confirmBy, freePort, go, gone, login, look, open as window, press, says, start, until, watchAccess } from "./harness.mjs";
+import { THEMES, WIDTHS, browse, client, close, confirmBy, fill, freePort, go, gone, login, look, open as window, press, says, start, until, watchAccess } from "./harness.mjs";
 
 const QUEUES = 12, COPIES = 3;
 const NAMES = [1, 2, 3].map((number) => `leveret@n${number}`);
@@ -120,8 +120,8 @@ test("a node that is gone is told with what to do, and what lacks a copy; when i
   await close(page);
 });
 
-test("leaders are spread over the nodes after a question", async () => {
-  // Who has led for less than a minute hands nothing over by itself: one node leads everything, and only just.
+/** Has the first node lead everything, and only just: who has led for less than a minute hands nothing over by itself. */
+async function haveFirstLead() {
   const rest = async (at, isOn) => {
     await nodes[0].api(isOn ? "PUT" : "DELETE", `nodes/${NAMES[at]}/maintenance`);
     if (isOn) await until("it leads nothing", async () => (await led())[NAMES[at]] === 0);
@@ -132,6 +132,10 @@ test("leaders are spread over the nodes after a question", async () => {
   await rest(2, true);
   await rest(1, false);
   await rest(2, false);
+}
+
+test("leaders are spread over the nodes after a question", async () => {
+  await haveFirstLead();
   assert.deepEqual(await led(), { [NAMES[0]]: QUEUES, [NAMES[1]]: 0, [NAMES[2]]: 0 });
   const page = await open();
   await go(page, "#/nodes");
@@ -195,6 +199,80 @@ test("every alarm of several nodes is told at once, each with its node and with 
   await close(page);
 });
 
+test("copies of a queue are taken and given by clicks, and who still votes for it is shown until it has left", async () => {
+  // Without what the test before had them started with.
+  for (const at of [1, 2]) {
+    await nodes[at].end();
+    await until("it is missed", async () => (await running()) < 3);
+    await begin(at);
+    await until("three nodes run", async () => (await running()) === 3 && (await whole()));
+  }
+  await nodes[0].api("PUT", "queues/%2F/alone", { durable: true, arguments: { "x-queue-type": "quorum", "x-dedicated-partition": true, "x-quorum-initial-group-size": 2 } });
+  const status = () => all("queues/quorum/%2F/alone/status");
+  const hasCopies = (count) => async () => { const rows = await status(); return rows.length === count && rows.every((one) => one.Membership === "voter") && rows.some((one) => one["Raft State"] === "leader") && rows; };
+  await until("it has its copies", hasCopies(2));
+  await haveFirstLead();
+  // Not the one whose page this is.
+  const rows = await until("one follows", hasCopies(2));
+  const leaver = rows.find((one) => one["Raft State"] !== "leader")["Node Name"];
+  const { process: stopped } = nodes[NAMES.indexOf(leaver)];
+  assert.notEqual(leaver, NAMES[0]);
+  const page = await open();
+  await go(page, "#/queues/%2F/alone");
+  await says(page, "Members (2)", "main");
+  await press(page, `Take the copy on ${leaver} away`, "main");
+  await says(page, "alone has 1 copy afterwards", "dialog[open]");
+  // Of two members both have to decide that one of them goes.
+  stopped.kill("SIGSTOP");
+  await press(page, "Take it away", "dialog[open]");
+  await gone(page, "dialog[open]");
+  await until("its vote is needed", async () => (await status()).some((one) => one["Node Name"] === leaver && one.Membership === "leaving" && one.leveret_vote_needed));
+  await everywhere("leaving", [["queues/%2F/alone", "queue"], ["nodes", "nodes"]], (name) => ({
+    queue: [[`${leaver} is leaving:`, "main .leaving"], ["Its vote is needed", "main .leaving"], ["start it again with its own data folder", "main .leaving"], [`No majority without ${leaver}`, ".guarantee.bad"]],
+    nodes: [["leaving, its vote is needed", "main table"]],
+  })[name]);
+  // Nobody takes a message in, which is told while it waits.
+  const refused = nodes[0].api("POST", "exchanges/%2F/amq.default/publish", { routing_key: "alone", payload: "?", payload_encoding: "string", properties: {} }).catch((error) => error.message);
+  await go(page, "#/waiting");
+  await says(page, "POST /api/exchanges/%2F/amq.default/publish", "main table");
+  assert.match(String(await refused), /: 503 /);
+  stopped.kill("SIGCONT");
+  await until("it has left", hasCopies(1), 60_000);
+  await until("three nodes run", async () => (await running()) === 3);
+  await go(page, "#/queues/%2F/alone");
+  await page.keyboard.press("r");
+  await says(page, "Members (1)", "main");
+  assert.equal(await page.$("main .leaving"), null);
+  await press(page, "Add a copy", "main");
+  await fill(page, "On the node", leaver);
+  await press(page, "Add the copy", "dialog[open]");
+  await until("two copies", hasCopies(2));
+  await says(page, "Members (2)", "main");
+  await nodes[0].api("DELETE", "queues/%2F/alone");
+  await close(page);
+});
+
+test("a node has all copies of quorum queues taken off it and given back", async () => {
+  const members = async () => (await all("queues?columns=name,members")).filter((queue) => queue.members.includes(NAMES[2])).length;
+  await until("each has a copy there", async () => (await members()) === QUEUES);
+  const page = await open();
+  await go(page, `#/nodes/${encodeURIComponent(NAMES[2])}`);
+  await press(page, "More", ".page-head:not(.minor)");
+  await press(page, "Take its copies off …", ".page-head:not(.minor)");
+  await says(page, "one copy fewer", "dialog[open]");
+  await confirmBy(page, NAMES[2]);
+  assert.equal(await members(), QUEUES, "not before the question is answered");
+  await press(page, "Take them off", "dialog[open]");
+  await says(page, `${QUEUES} queues: no copy on leveret@n3 any more.`, ".toasts");
+  await until("none has a copy there", async () => (await members()) === 0);
+  await press(page, "More", ".page-head:not(.minor)");
+  await press(page, "Give it copies …", ".page-head:not(.minor)");
+  await press(page, "Give it copies", "dialog[open]");
+  await says(page, `${QUEUES} queues: a copy on leveret@n3.`, ".toasts");
+  await until("each has one again", async () => (await members()) === QUEUES && (await whole()));
+  await close(page);
+});
+
 test("a node that is gone for good is forgotten once its name is typed", async () => {
   await nodes[1].end();
   await until("it is missed", async () => (await running()) === 2);
@@ -214,5 +292,85 @@ test("a node that is gone for good is forgotten once its name is typed", async (
   await until("two nodes are left", async () => (await all("nodes")).map((node) => node.name).join() === NAMES.slice(0, 2).join());
   await says(page, "2 nodes", "main h2");
   await gone(page, ".banner");
+  await close(page);
+});
+
+/** Another node comes to the cluster, as the page says. */
+async function comes(number) {
+  const page = await open();
+  await go(page, "#/nodes");
+  await press(page, "Add a node", "main");
+  await says(page, join(folder, "secret"), "dialog[open]");
+  const found = await page.waitForFunction(() => [...document.querySelectorAll("dialog[open] .command code")].map((one) => one.textContent).find((text) => text.includes("cluster join")));
+  const [, via] = /^leveret cluster join (\S+) --cluster-secret-file secret$/.exec(await found.jsonValue());
+  await close(page);
+  assert.ok(addresses.includes(via), `${via} is none of ${addresses.join()}`);
+  const own = ["--cluster-address", `127.0.0.1:${await freePort()}`, "--cluster-secret-file", join(folder, "secret"), "--node-name", `leveret@n${number}`];
+  const newcomer = await start(join(folder, `data${number}`), ["--cluster-join", via, ...own]);
+  nodes.push(newcomer);
+  await until("it has joined and has its copies", async () => (await running()) === 3 && (await whole()), 60_000);
+  return newcomer;
+}
+
+/** Opens the question whether a node is to leave. */
+async function askToLeave(page, name) {
+  await go(page, `#/nodes/${encodeURIComponent(name)}`);
+  await press(page, "More", ".page-head:not(.minor)");
+  await press(page, "Leave the cluster …", ".page-head:not(.minor)");
+}
+
+test("a node that others need does not leave, which is said before anything is done", async () => {
+  const page = await open();
+  await askToLeave(page, NAMES[1]);
+  await says(page, "1 of 2 copies would keep up without it", "dialog[open] [role=alert]");
+  assert.equal(await page.$("dialog[open] button.danger"), null);
+  assert.equal((await all("nodes"))[1].being_drained, false);
+  await press(page, "Close", "dialog[open] footer");
+  await close(page);
+});
+
+test("a node joins by the command that the page says, and leaves the cluster after a question while the page shows how far it is", async () => {
+  const newcomer = await comes(4);
+  for (const theme of THEMES) {
+    for (const width of WIDTHS) {
+      const page = await open({ theme, width });
+      await watchAccess(page);
+      await askToLeave(page, "leveret@n4");
+      await says(page, "The others forget it", "dialog[open]");
+      await look(page, `${theme}-${width}-leave`);
+      await close(page);
+    }
+  }
+  const page = await open();
+  await askToLeave(page, "leveret@n4");
+  await says(page, "No message is lost", "dialog[open]");
+  await confirmBy(page, "leveret@n4");
+  assert.equal((await all("nodes")).length, 3, "not before the question is answered");
+  const steps = page.evaluate(() => new Promise((resolve) => {
+    const seen = new Set();
+    new MutationObserver(() => { const now = document.querySelector("dialog[open] .marked .is-now b"); if (now) seen.add(now.textContent); if (location.hash === "#/nodes") resolve([...seen]); }).observe(document.body, { subtree: true, childList: true, attributes: true });
+  }));
+  await press(page, "Leave the cluster", "dialog[open] footer");
+  await page.waitForFunction(() => location.hash === "#/nodes");
+  assert.deepEqual((await steps).slice(-2), ["The others forget it", "Its process ends"]);
+  await until("it is no member", async () => (await all("nodes")).map((node) => node.name).join() === NAMES.slice(0, 2).join());
+  await until("its process has ended", async () => newcomer.process.exitCode === 0);
+  await gone(page, "dialog[open]");
+  await says(page, "2 nodes", "main h2");
+  await close(page);
+});
+
+test("the node that serves the page leaves too, and the page says where to go on", async () => {
+  await comes(5);
+  const page = await open();
+  await askToLeave(page, NAMES[0]);
+  await says(page, "This page is that node's", "dialog[open]");
+  await confirmBy(page, NAMES[0]);
+  await press(page, "Leave the cluster", "dialog[open] footer");
+  await says(page, "Open the page of leveret@n2 and leveret@n5.", "dialog[open]");
+  await until("its process has ended", async () => nodes[0].process.exitCode === 0);
+  await until("the others are left", async () => (await nodes[1].api("GET", "nodes")).map((node) => node.name).join() === "leveret@n2,leveret@n5");
+  // The browser tells of each question that nobody answers.
+  page.wrong = page.wrong.filter((text) => !/ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_SOCKET_NOT_CONNECTED/.test(text));
   await close(page);
 });

@@ -87,6 +87,10 @@ const FILES: &[File] = &[
     file!("js/pages/parameters.js", SCRIPT),
     file!("js/pages/flags.js", SCRIPT),
     file!("js/pages/waiting.js", SCRIPT),
+    file!("js/pages/settings.js", SCRIPT),
+    file!("js/pages/copies.js", SCRIPT),
+    file!("js/pages/join.js", SCRIPT),
+    file!("js/pages/leave.js", SCRIPT),
 ];
 
 /// What a browser lets the page do: run these files, ask this address, and nothing else. Text can

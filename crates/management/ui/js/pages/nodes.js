@@ -1,13 +1,19 @@
 // The nodes, what each of them has left, and who leads what.
-import { html } from "../lib.js";
+import { html, useStore } from "../lib.js";
 import { ask, part, refresh, useOffer, usePoll, useRights } from "../api.js";
 import { go, href } from "../router.js";
 import { byteRate, bytes, count, duration, list, plural, rate } from "../format.js";
 import { Chart, samplesQuery, useTimeline } from "../chart.js";
 import { Icon } from "../icons.js";
-import { Badge, Card, Empty, Facts, Meter, Wrong, attempt, confirm } from "../ui.js";
+import { Badge, Card, Empty, Facts, Menu, Meter, Wrong, attempt, confirm } from "../ui.js";
 import { useSpan } from "./span.js";
 import { Alarms, alarmsOf } from "../alarms.js";
+import { cluster } from "../cluster.js";
+import { grow, shrink } from "./copies.js";
+import { showJoin } from "./join.js";
+import { showLeave } from "./leave.js";
+import { useDoing } from "./queues.js";
+import { Logins, Settings } from "./settings.js";
 
 const isUp = (node) => node.running !== false;
 const State = ({ node }) => (isUp(node) ? node.being_drained ? html`<${Badge} kind="warn">in maintenance</${Badge}>` : html`<${Badge} kind="good">runs</${Badge}>` : html`<${Badge} kind="bad">does not run</${Badge}>`);
@@ -17,8 +23,10 @@ function DiskMeter({ node }) {
   return html`<${Meter} label="Disk free" used=${node.disk_free > 0 ? Math.min(node.disk_free_limit, node.disk_free) : 0} of=${node.disk_free || 1} words=${bytes(node.disk_free)} limitWords=${`limit ${bytes(node.disk_free_limit)}`} />`;
 }
 
+const isAsked = (node) => cluster.get().nodes?.length > 1 && cluster.get().overview?.node === node.name;
+
 export const NodeRow = ({ node }) => html`<article class="node-row">
-  <div class="node-name"><a href=${href("nodes", node.name)}><i class="dot ${isUp(node) ? "good" : "bad"}" />${node.name}</a><span class="faint">${isUp(node) ? `up ${duration(node.uptime)}` : "does not run"}</span></div>
+  <div class="node-name"><a href=${href("nodes", node.name)}><i class="dot ${isUp(node) ? "good" : "bad"}" />${node.name}</a><span class="faint">${isUp(node) ? `up ${duration(node.uptime)}${isAsked(node) ? ", serves this page" : ""}` : "does not run"}</span></div>
   ${isUp(node) && html`<${Meter} label="Memory" used=${node.mem_used} of=${node.mem_limit} words=${bytes(node.mem_used)} limitWords=${node.mem_limit ? `of ${bytes(node.mem_limit)}` : ""} />
   <${DiskMeter} node=${node} />
   <${Meter} label="Connections" used=${node.sockets_used} of=${node.sockets_total} limitWords=${node.sockets_total ? `of ${count(node.sockets_total)}` : ""} />
@@ -27,9 +35,10 @@ export const NodeRow = ({ node }) => html`<article class="node-row">
 export function Nodes() {
   const can = useRights();
   const { data, failure } = usePoll("nodes");
+  useDoing("join", showJoin, can.administrates);
   if (!can.monitors) return html`<h1>Nodes</h1><${Empty} title="Nodes are shown to users with the tag “monitoring”.">An administrator can give it to you.</${Empty}>`;
   const nodes = data ?? [];
-  return html`<div class="page-head"><h1>Nodes</h1>${nodes.length > 1 && can.administrates && html`<button type="button" onClick=${() => confirm({ title: "Spread the leaders over the nodes?", body: html`<p>Leaders move so that each node leads about as many queues. Nothing is lost; publishes to a queue wait some milliseconds while its leader moves.</p>`, verb: "Spread them", isSafe: true, doing: () => ask("POST", "rebalance/queues", {}).then(refresh) })}><${Icon} name="move" />Spread leaders</button>`}</div>
+  return html`<div class="page-head"><h1>Nodes</h1>${can.administrates && html`<div class="actions"><button type="button" onClick=${showJoin}><${Icon} name="plus" />Add a node</button>${nodes.length > 1 && html`<button type="button" onClick=${() => confirm({ title: "Spread the leaders over the nodes?", body: html`<p>Leaders move so that each node leads about as many queues. Nothing is lost; publishes to a queue wait some milliseconds while its leader moves.</p>`, verb: "Spread them", isSafe: true, doing: () => ask("POST", "rebalance/queues", {}).then(refresh) })}><${Icon} name="move" />Spread leaders</button>`}</div>`}</div>
     <${Wrong} failure=${failure} /><${Alarms} of=${alarmsOf(data)} />
     ${data && html`<${Card} title=${nodes.length === 1 ? "The node" : `${nodes.length} nodes`}><div class="node-rows">${nodes.map((node) => html`<${NodeRow} key=${node.name} node=${node} />`)}</div></${Card}>`}
     <${ClusterMap} nodes=${nodes} /><${Partitions} />`;
@@ -44,7 +53,7 @@ function ClusterMap({ nodes }) {
   for (const queue of data) {
     const members = queue.members ?? [queue.node], online = queue.online ?? members, leader = queue.leader ?? queue.node;
     if (!leader) leaderless += 1;
-    if (online.length === members.length) whole += 1;
+    else if (online.length === members.length) whole += 1;
     else if (online.length > members.length / 2) partly += 1;
     else minority += 1;
     for (const member of members) {
@@ -72,7 +81,8 @@ function Partitions() {
   const nodes = data.nodes.map((node) => node.name);
   const state = (member) => {
     if (!member) return html`<span class="faint">no copy</span>`;
-    if (member.state === "leader") return html`<${Badge} kind="accent">leads</${Badge}>`;
+    if (member.state === "leader" && member.vote_needed === undefined) return html`<${Badge} kind="accent">leads</${Badge}>`;
+    if (member.vote_needed !== undefined) return html`<${Badge} kind=${member.vote_needed ? "bad" : "warn"} title="Its copy is taken away, and its vote still counts">leaving${member.vote_needed ? ", its vote is needed" : ""}</${Badge}>`;
     if (member.state === "unreachable") return html`<${Badge} kind="bad">not reached</${Badge}>`;
     return html`<span class=${member.in_sync ? "good" : "warn"}><i class="dot ${member.in_sync ? "good" : "warn"}" />${member.in_sync ? (member.lag > 0 ? `in sync, ${count(member.lag)} behind` : "in sync") : `${count(member.lag)} behind`}</span>`;
   };
@@ -81,7 +91,7 @@ function Partitions() {
     ${data.queues?.guarantees?.length > 0 && html`<div class="chips">${data.queues.guarantees.map((one) => html`<span class="chip" key=${one.guarantee}><b>${plural(one.queues, "queue")}</b> ${one.guarantee}</span>`)}</div>`}
     ${data.queues?.under_replicated_first?.length > 0 && html`<p>Lacking copies: ${data.queues.under_replicated_first.slice(0, 10).map((one, at) => html`${at > 0 ? ", " : ""}<a href=${href("queues", one.vhost, one.name)}>${one.name}</a>`)}${data.queues.under_replicated > 10 ? ` and ${count(data.queues.under_replicated - 10)} more` : ""}.</p>`}
     <div class="table-box"><table><thead><tr><th scope="col">Partition</th>${nodes.map((name) => html`<th scope="col" key=${name}>${name}</th>`)}<th scope="col" class="number">Term</th><th scope="col" class="number">Committed</th></tr></thead>
-      <tbody>${data.partitions.slice(0, 200).map((partition) => html`<tr key=${partition.partition}><td class="name">${partition.kind === "topology" ? "the topology itself" : `partition ${partition.partition}`}</td>${nodes.map((name) => html`<td key=${name} data-label=${name}>${state(partition.members.find((member) => member.node === name))}</td>`)}<td class="number" data-label="Term">${count(partition.term)}</td><td class="number" data-label="Committed">${count(partition.commit)}</td></tr>`)}</tbody></table></div></${Card}>`;
+      <tbody>${data.partitions.slice(0, 200).map((partition) => html`<tr key=${partition.partition}><td class="name">${partition.kind === "topology" ? "the topology itself" : `partition ${partition.partition}`}</td>${nodes.map((name) => html`<td key=${name} data-label=${name}>${state([...partition.members, ...(partition.leaving ?? [])].find((member) => member.node === name))}</td>`)}<td class="number" data-label="Term">${count(partition.term)}</td><td class="number" data-label="Committed">${count(partition.commit)}</td></tr>`)}</tbody></table></div></${Card}>`;
 }
 
 const lines = (line, of) => of.filter(([field]) => line.of[field]).map(([field, label, hue]) => ({ label, hue, points: line.of[field] }));
@@ -99,14 +109,20 @@ export function Node({ parts: [name] }) {
     body: html`<p>Its clients are disconnected, and those that know another node go there; it takes no new ones and hands what it leads to other nodes. Copies on it stay in sync. Nothing is lost, but <b>a node alone serves nobody</b> until this is ended or it starts again.</p>` });
   const forget = () => confirm({ title: `Forget ${name} for good?`, verb: "Forget it", typed: name, doing: () => ask("DELETE", `leveret/nodes/${part(name)}`).then(() => { go("nodes"); refresh(); }),
     body: html`<p>The cluster stops waiting for it, and other nodes take the places of its copies. <b>It never comes back with what is in its data folder</b>; a new node may take its place. If it only stands still, start it again instead.</p>` });
+  const { nodes } = useStore(cluster);
+  const others = (nodes ?? []).filter((one) => one.name !== name).map((one) => one.name);
+  const forgetSamples = () => confirm({ title: "Forget the samples of rates and histories?", verb: "Forget them", isSafe: true, doing: () => ask("DELETE", `reset/${part(name)}`).then(refresh), body: html`<p>Charts of <b>${name}</b> begin anew. Counts go on, and no message is touched.</p>` });
   const parts = Object.entries(memory.data?.memory ?? {}).filter(([word, size]) => typeof size === "number" && size > 0 && word !== "total").sort((a, b) => b[1] - a[1]);
   const total = memory.data?.memory?.total?.rss ?? node?.mem_used;
   const WORDS = { connection_readers: "Requests that wait", connection_channels: "Unfinished messages", queue_procs: "Messages of transient queues", quorum_queue_procs: "On the way to the log", plugins: "Remembered by x-recent-history", other_system: "Everything else" };
   return html`<nav class="crumbs" aria-label="Where this is"><a href="#/nodes">Nodes</a></nav><div class="page-head"><h1>${name} ${node && html`<${State} node=${node} />`}</h1>
     ${can.administrates && node && isUp(node) && html`<div class="actions">${node.leveret_publishers_held ? html`<button type="button" class="primary" onClick=${() => hold(false)}><${Icon} name="play" />Let publishers go on</button>`
       : html`<button type="button" onClick=${() => confirm({ title: "Hold all publishers of this node?", body: html`<p>They are blocked as by an alarm until you let them go on or the node starts again. Consumers go on and drain the queues. Nothing is lost.</p>`, verb: "Hold publishers", isSafe: true, doing: () => hold(true) })}><${Icon} name="pause" />Hold publishers</button>`}
-      ${node.being_drained ? html`<button type="button" class="primary" onClick=${() => rest(false)}><${Icon} name="play" />End maintenance</button>` : html`<button type="button" onClick=${beginRest}><${Icon} name="settings" />Maintenance …</button>`}</div>`}
-    ${can.administrates && node && !isUp(node) && html`<div class="actions"><button type="button" class="danger" onClick=${forget}><${Icon} name="trash" />Forget …</button></div>`}</div>
+      ${node.being_drained ? html`<button type="button" class="primary" onClick=${() => rest(false)}><${Icon} name="play" />End maintenance</button>` : html`<button type="button" onClick=${beginRest}><${Icon} name="settings" />Maintenance …</button>`}
+      <${Menu} label="More" className="to-left">${others.length > 0 && html`<button type="button" onClick=${() => grow(name)}><${Icon} name="plus" />Give it copies …</button><button type="button" onClick=${() => shrink(name)}><${Icon} name="move" />Take its copies off …</button><hr />`}
+        <button type="button" onClick=${forgetSamples}><${Icon} name="refresh" />Forget samples …</button>
+        ${others.length > 0 && html`<hr /><button type="button" class="danger-text" onClick=${() => showLeave(name, others)}><${Icon} name="out" />Leave the cluster …</button>`}</${Menu}></div>`}
+    ${can.administrates && node && !isUp(node) && html`<div class="actions">${others.length > 0 && html`<button type="button" onClick=${() => shrink(name)}><${Icon} name="move" />Take its copies off …</button>`}<button type="button" class="danger" onClick=${forget}><${Icon} name="trash" />Forget …</button></div>`}</div>
     <${Wrong} failure=${failure} /><${Alarms} of=${node ? alarmsOf([node]) : []} onRelease=${can.administrates ? () => hold(false) : undefined} />
     ${node && html`<${Card}><div class="node-rows"><${NodeRow} node=${node} /></div></${Card}>
     <div class="page-head minor"><h2>Over time</h2>${spanChoice}</div>
@@ -115,8 +131,10 @@ export function Node({ parts: [name] }) {
       ${done.of.io_sync_count && html`<${Chart} title="Syncs" height=${150} times=${done.times} words=${rate} series=${lines(done, [["io_sync_count", "Syncs to disk", "--confirm"]])} />`}
       ${done.of.connection_created && html`<${Chart} title="Connections" height=${150} times=${done.times} words=${rate} series=${lines(done, [["connection_created", "Opened", "--deliver"], ["connection_closed", "Closed", "--unroutable"]])} />`}</div>
     <div class="halves">
-      <${Card} title="The process"><${Facts} of=${[["Up", duration(node.uptime)], ["Process", node.os_pid], ["Processors", node.processors], ["Threads", count(node.proc_used)], ["Data folder", node.db_dir && html`<code>${node.db_dir}</code>`], ["Version", node.rabbitmq_version], ["Connections opened", count(node.connection_created)], ["Channels opened", count(node.channel_created)]]} /></${Card}>
+      <${Card} title="The process"><${Facts} of=${[["Up", duration(node.uptime)], ["Process", node.os_pid], ["Processors", node.processors], ["Threads", count(node.proc_used)], ["Data folder", node.db_dir && html`<code>${node.db_dir}</code>`], ["Files of settings", node.config_files?.length > 0 && node.config_files.map((file) => html`<code key=${file}>${file}</code> `)], ["Log", node.log_files?.length > 0 && node.log_files.map((file) => html`<code key=${file}>${file}</code> `)], ["Version", node.rabbitmq_version], ["Connections opened", count(node.connection_created)], ["Channels opened", count(node.channel_created)]]} /></${Card}>
       <${Card} title="The log"><${Facts} of=${[["Written since the start", node.leveret_log_bytes_written !== undefined && bytes(node.leveret_log_bytes_written)], ["Syncs to disk", node.leveret_log_syncs !== undefined && count(node.leveret_log_syncs)], ["On the way to it", node.leveret_unwritten_bytes !== undefined && bytes(node.leveret_unwritten_bytes)], ["Value at risk", node.leveret_value_at_risk !== undefined && count(node.leveret_value_at_risk)], ["Messages set aside", node.leveret_messages_set_aside !== undefined && count(node.leveret_messages_set_aside)], ["Written to disk", node.io_write_bytes !== undefined && bytes(node.io_write_bytes)]]} /></${Card}>
       ${parts.length > 0 && html`<${Card} title="Memory" aside=${html`<b>${bytes(total)}</b>`}><ul class="bars">${parts.slice(0, 10).map(([word, size]) => html`<li key=${word}><span>${WORDS[word] ?? word.replaceAll("_", " ")}</span><span class="track"><i style=${{ width: `${Math.max(0.5, (100 * size) / (total || 1))}%` }} /></span><b>${bytes(size)}</b></li>`)}</ul></${Card}>`}
-    </div>`}`;
+      ${isUp(node) && html`<${Logins} node=${name} />`}
+    </div>
+    ${isUp(node) && html`<${Settings} node=${name} />`}`}`;
 }

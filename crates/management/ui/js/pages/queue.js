@@ -1,17 +1,19 @@
 // One queue: what it promises now, what is in it, who fills and empties it, and what can be done.
-import { html } from "../lib.js";
-import { ask, get, part, path, refresh, useOffer, usePoll } from "../api.js";
+import { html, useStore } from "../lib.js";
+import { ask, get, part, path, refresh, useOffer, usePoll, useRights } from "../api.js";
 import { go, href } from "../router.js";
-import { bytes, count, duration, plural, rate, short } from "../format.js";
+import { bytes, count, duration, list, plural, rate, short } from "../format.js";
 import { Chart, rateNow, samplesQuery, useTimeline } from "../chart.js";
 import { DataTable } from "../table.js";
 import { Icon } from "../icons.js";
 import { Arguments, Badge, Card, Empty, Facts, Figure, Menu, Wrong, ask_for, confirm, table_of, tell } from "../ui.js";
+import { cluster } from "../cluster.js";
 import { Tile } from "./overview.js";
 import { useSpan } from "./span.js";
 import { ConsumerColumns } from "./clients.js";
 import { Marks } from "./queues.js";
 import { Bindings, bindFields } from "./bindings.js";
+import { addCopy, takeCopy } from "./copies.js";
 import { Messages, publishFields, publishTo } from "./messages.js";
 
 const RATES = ["publish", "deliver_get", "ack", "redeliver"];
@@ -23,6 +25,8 @@ export function Queue({ parts: [vhost, name] }) {
   const { data: queue, failure, at } = usePoll(`queues/${at_}?${samplesQuery(span)}`);
   const isPromised = useOffer("leveret/queues/{vhost}/{queue}");
   const { data: told } = usePoll(isPromised ? `leveret/queues/${at_}` : null);
+  const { data: status } = usePoll(queue?.type === "quorum" ? `queues/quorum/${at_}/status` : null);
+  const members = membersOf(status, told);
   const stats = queue?.message_stats;
   const rates = useTimeline(`queue ${at_}`, stats, RATES, true, at, span[0]);
   const lengths = useTimeline(`queue ${at_}`, queue, LENGTHS, false, at, span[0]);
@@ -33,7 +37,7 @@ export function Queue({ parts: [vhost, name] }) {
   return html`<nav class="crumbs" aria-label="Where this is"><a href="#/queues">Queues</a>${vhost !== "/" && html`<a href="${href("queues")}?vhost=${part(vhost)}">${vhost}</a>`}</nav>
     <div class="page-head"><h1 class="mono-title">${name} ${queue && html`<span class="type ${queue.type}">${queue.type}</span> <${Marks} queue=${queue} />`}</h1>${queue && html`<${Actions} queue=${queue} />`}</div>
     <${Wrong} failure=${failure} />
-    ${queue && html`<${Guarantee} queue=${queue} told=${told} />
+    ${queue && html`<${Guarantee} queue=${queue} told=${told} members=${members} />
     <div class="tiles">
       <${Tile} label="Ready" value=${count(queue.messages_ready)} hue="--ready" points=${lengths.of.messages_ready} more="wait for a consumer" />
       <${Tile} label="Unacknowledged" value=${count(queue.messages_unacknowledged)} hue="--unacked" points=${lengths.of.messages_unacknowledged} more="are with a consumer" />
@@ -52,7 +56,7 @@ export function Queue({ parts: [vhost, name] }) {
       <${Card} title="How it is declared"><${Facts} of=${[["Arguments", html`<${Arguments} of=${queue.arguments} />`], ["Policy", queue.policy && html`<a href="#/policies?name=${part(queue.policy)}">${queue.policy}</a>`], ["Operator policy", queue.operator_policy], ["In force by policies", Object.keys(queue.effective_policy_definition ?? {}).length > 0 && html`<${Arguments} of=${queue.effective_policy_definition} />`], ["Durable", queue.durable ? "yes" : "no: it goes at a restart"], ["Virtual host", queue.vhost], ["Owner", queue.owner_pid_details?.name], ["Repeats dropped", queue.leveret_repeats_dropped !== undefined && count(queue.leveret_repeats_dropped)]]} /></${Card}>
     </div>
     ${(queue.incoming?.length > 0 || queue.deliveries?.length > 0) && html`<${Flow} queue=${queue} />`}
-    <${Members} queue=${queue} told=${told} />
+    <${Members} queue=${queue} told=${told} rows=${members} />
     <${Card} title=${`Consumers (${count(consumers?.length ?? queue.consumers)})`}>${consumers?.length ? html`<${DataTable} id="queue-consumers" small rows=${consumers} columns=${ConsumerColumns.filter((column) => column.key !== "queue")} rowKey=${(one) => `${one.channel_details?.name}${one.consumer_tag}`} search=${(one) => [one.consumer_tag, one.channel_details?.connection_name]} natural="consumer_tag" noun="consumers" />`
       : html`<${Empty} title="Nobody consumes from this queue.">${queue.messages_ready > 0 ? "Its messages wait until an application calls basic.consume or basic.get." : "Messages will wait here until somebody does."}</${Empty}>`}</${Card}>
     <${Card} title="Bindings" aside=${html`<button type="button" onClick=${() => ask_for({ title: `Bind ${name}`, verb: "Bind", fields: bindFields({ toQueue: true }), submit: (values) => ask("POST", `bindings/${part(vhost)}/e/${part(values.source)}/q/${part(name)}`, { routing_key: values.routing_key, arguments: table_of(values.arguments) }).then(() => { tell("Bound."); refresh(); }) })}><${Icon} name="plus" />Bind</button>`}><${Bindings} url=${`queues/${at_}/bindings`} vhost=${vhost} hides="destination" none="Only the default exchange routes to it, by its name." /></${Card}>
@@ -73,7 +77,7 @@ function drains(queue, now) {
 }
 
 /** What a confirm of this queue means now, in words: the broker's own where it tells them. */
-function Guarantee({ queue, told }) {
+function Guarantee({ queue, told, members: rows }) {
   const members = queue.members?.length ?? 1, online = queue.online?.length ?? members;
   const copies = told?.copies ?? members, inSync = told?.copies_in_sync ?? online;
   let kind = "good", words = told?.guarantee && `${told.guarantee[0].toUpperCase()}${told.guarantee.slice(1)}.`, more = "";
@@ -81,6 +85,11 @@ function Guarantee({ queue, told }) {
     kind = "bad";
     if (!told || members > 1) words = queue.state === "down" && members === 1 ? "It is unavailable: its partition is damaged." : `${online} of ${plural(members, "copy", "copies")}: no majority, so nothing goes in or out.`;
     more = members === 1 ? "Run “leveret repair” on the data folder, or bring a copy of it." : "Start the missing nodes again with their own data folders.";
+    const needed = rows.filter((row) => row.isNeeded && row.isAway).map((row) => row.node);
+    if (needed.length > 0) {
+      words = `No majority without ${list(needed)}, so nothing goes in or out.`;
+      more = "Its copy was taken away, and the others had not decided so when it went. Start it again with its own data folder.";
+    }
   } else if (queue.durable === false || told?.durability === "memory") {
     kind = "warn";
     words ??= "In the memory of one node: a restart takes its messages.";
@@ -117,19 +126,31 @@ function Backlog({ queue }) {
   return html`<${Facts} of=${facts} />${queue.message_bytes === undefined && html`<p class="faint">${queue.durable === false ? "Its messages are in the memory of its node." : "Bodies are on disk; memory holds some ten bytes for each message, however long the queue is."}</p>`}`;
 }
 
-/** Each member's place in the log. */
-function Members({ queue, told }) {
-  const isReplicated = queue.type === "quorum";
-  const { data } = usePoll(isReplicated ? `queues/quorum/${path(queue.vhost, queue.name)}/status` : null, { every: 10 });
+/** Who has a copy, as the members say it themselves, or as the leader does. Behind them who is leaving, and still votes. */
+function membersOf(status, told) {
   const number = (value) => (typeof value === "number" ? value : undefined);
-  const fromStatus = (Array.isArray(data) ? data : []).map((member) => ({ node: member["Node Name"], state: member["Raft State"], synced: number(member["Last Written"] ?? member["Log Index"] ?? member["Last Log Index"]), term: number(member.Term) }));
-  const rows = fromStatus.length > 0 ? fromStatus : (told?.members ?? []).map((member) => ({ node: member.node, state: member.node === told.leader ? "leader" : member.heard === false ? "not heard" : "follower", synced: number(member.synced_index), term: told.term }));
-  if (rows.length === 0) return null;
+  const fromStatus = (Array.isArray(status) ? status : []).map((member) => ({ node: member["Node Name"], state: member["Raft State"], synced: number(member["Last Written"] ?? member["Log Index"] ?? member["Last Log Index"]), term: number(member.Term), isLeaving: member.Membership === "leaving", isNeeded: member.leveret_vote_needed === true, isAway: /^no/.test(member["Raft State"]) }));
+  const rows = fromStatus.length > 0 ? fromStatus : (told?.members ?? []).map((member) => ({ node: member.node, state: member.node === told.leader ? "leader" : member.heard === false ? "not heard" : "follower", synced: number(member.synced_index), term: told.term, isLeaving: member.leaving === true, isAway: member.heard === false }));
   for (const row of rows) row.synced ??= number(told?.members?.find((member) => member.node === row.node)?.synced_index);
-  const head = Math.max(number(told?.committed_index) ?? 0, ...rows.filter((row) => row.state === "leader").map((row) => row.synced ?? 0));
+  return rows;
+}
+
+/** Each member's place in the log, and a copy more or fewer. */
+function Members({ queue, told, rows }) {
+  const can = useRights();
+  const { nodes } = useStore(cluster);
+  if (rows.length === 0) return null;
+  const head = Math.max(typeof told?.committed_index === "number" ? told.committed_index : 0, ...rows.filter((row) => row.state === "leader").map((row) => row.synced ?? 0));
   const hasPlaces = rows.some((row) => row.synced !== undefined);
-  return html`<${Card} title=${`Members (${rows.length})`} aside=${html`<span class="faint">who has a copy, and how far it is</span>`}><div class="table-box"><table><thead><tr><th scope="col">Node</th><th scope="col">Is</th>${hasPlaces && html`<th scope="col" class="number">Synced up to</th><th scope="col" class="number">Behind</th>`}<th scope="col" class="number">Term</th></tr></thead>
-    <tbody>${rows.map((row) => html`<tr key=${row.node}><td class="name" data-label="Node"><a href=${href("nodes", row.node)}>${row.node}</a></td><td data-label="Is"><${Badge} kind=${row.state === "leader" ? "accent" : /follower/.test(row.state) ? "good" : "bad"}>${row.state}</${Badge}></td>${hasPlaces && html`<td class="number" data-label="Synced up to">${count(row.synced)}</td><td class="number" data-label="Behind"><${Figure} n=${row.synced === undefined ? undefined : Math.max(0, head - row.synced)} /></td>`}<td class="number" data-label="Term">${count(row.term)}</td></tr>`)}</tbody></table></div></${Card}>`;
+  const copies = rows.filter((row) => !row.isLeaving).length;
+  const mayChange = can.administrates && queue.type === "quorum" && nodes?.length > 1;
+  const free = (nodes ?? []).filter((node) => node.running !== false && !rows.some((row) => row.node === node.name)).map((node) => node.name);
+  const kind = (row) => (row.isLeaving ? "warn" : row.state === "leader" ? "accent" : /follower/.test(row.state) ? "good" : "bad");
+  return html`<${Card} title=${`Members (${rows.length})`} aside=${html`<span class="actions"><span class="faint only-wide">who has a copy, and how far it is</span>${mayChange && html`<button type="button" disabled=${free.length === 0} title=${free.length === 0 ? "Every node that runs has one" : undefined} onClick=${() => addCopy(queue, free)}><${Icon} name="plus" />Add a copy</button>`}</span>`}>
+    <div class="table-box"><table><thead><tr><th scope="col">Node</th><th scope="col">Is</th>${hasPlaces && html`<th scope="col" class="number">Synced up to</th><th scope="col" class="number">Behind</th>`}<th scope="col" class="number">Term</th>${mayChange && html`<td />`}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr key=${`${row.node} ${row.isLeaving}`}><td class="name" data-label="Node"><a href=${href("nodes", row.node)}>${row.node}</a></td><td data-label="Is"><${Badge} kind=${kind(row)}>${row.isLeaving ? `leaving, ${row.state}` : row.state}</${Badge}></td>${hasPlaces && html`<td class="number" data-label="Synced up to">${count(row.synced)}</td><td class="number" data-label="Behind"><${Figure} n=${row.synced === undefined ? undefined : Math.max(0, head - row.synced)} /></td>`}<td class="number" data-label="Term">${count(row.term)}</td>
+      ${mayChange && html`<td class="number">${!row.isLeaving && copies > 1 && html`<button type="button" class="plain" title="Take this copy away" aria-label="Take the copy on ${row.node} away" onClick=${() => takeCopy(queue, row.node, copies)}><${Icon} name="trash" size=${16} /></button>`}</td>`}</tr>`)}</tbody></table></div>
+    ${rows.filter((row) => row.isLeaving).map((row) => html`<p key=${row.node} class="leaving"><b class="warn">${row.node} is leaving:</b> its copy was taken away, and it votes until the other members have all decided so.${row.isNeeded && html` <b class="bad">Its vote is needed</b>, as the others have no majority now: ${row.isAway ? "start it again with its own data folder" : "keep it running"} until more of them are back.`}</p>`)}</${Card}>`;
 }
 
 function Actions({ queue }) {
