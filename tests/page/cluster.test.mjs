@@ -309,6 +309,8 @@ async function comes(number) {
   const newcomer = await start(join(folder, `data${number}`), ["--cluster-join", via, ...own]);
   nodes.push(newcomer);
   await until("it has joined and has its copies", async () => (await running()) === 3 && (await whole()), 60_000);
+  // Until it has votes and what a majority has, nobody else may go.
+  await until("the first one could go", async () => { await all(`leveret/nodes/${NAMES[0]}/leave`); return true; }, 60_000);
   return newcomer;
 }
 
