@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The pages of `leveret bench` and `leveret sizing`, made from the measurements of measurements.py and looked at in a headless Chromium: at 400,
 # 1300, 2560 and 3840 px, light and dark, none scrolls sideways, asks anybody for anything or complains, each chart is drawn, all text can
-# be read on what is behind it, and each says what its golden says. A quarter of a minute.
+# be read on what is behind it, and each says what its golden says. Then the live page of a run. Half a minute.
 #
 #   tests/page/lab.sh                 compare
 #   UPDATE=1 tests/page/lab.sh        write the goldens anew (look at the pictures before)
@@ -25,6 +25,7 @@ quiet() { "$LEVERET_BIN" "$@" >"$out/words" || [ $? -eq 1 ]; }
 quiet bench report leveret.jsonl --html "$out/pages/bench-report.html"
 quiet bench report leveret.jsonl rabbitmq.jsonl --html "$out/pages/bench-compare.html" --title "Two brokers"
 quiet bench report unconfirmed.jsonl --html "$out/pages/bench-unconfirmed.html"
+quiet bench report cut.jsonl --html "$out/pages/bench-cut.html"
 quiet bench campaign campaign.toml --page
 mv campaign/index.html "$out/pages/campaign.html"
 quiet bench report durability.jsonl --html "$out/pages/durability.html" --title "Durability against latency"
@@ -34,3 +35,4 @@ quiet sizing report --study --html "$out/pages/study.html"
 quiet sizing predict --study --html "$out/pages/study-predict.html"
 cd "$here"
 node lab.mjs "$out/pages" "$here/golden" "$out/pictures" 2> >(grep -v "unexpected operator" >&2)
+node live.mjs "$LEVERET_BIN" "$out/pictures" 2> >(grep -v "unexpected operator" >&2)

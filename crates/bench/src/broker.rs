@@ -9,19 +9,15 @@ use std::time::Duration;
 
 pub use testbed::folder::end_orphans;
 pub use testbed::node::kill_all;
-use testbed::node::{Up, filled, free_port};
-use testbed::{Cgroup, Folder, Limits, Node};
+use testbed::node::{Up, free_port};
+pub use testbed::nodes::OWN;
+use testbed::nodes::own_command;
+use testbed::{Cgroup, Folder, Limits, Node, Nodes};
 
 use crate::Error;
 use crate::options::BrokerStart;
 use crate::uri::Uri;
-
-/// The server of this binary.
-pub(crate) const OWN: &str = "{leveret} server --data-dir {dir} --amqp 127.0.0.1:{port} --management none";
-
-/// What it is told beside that to be one of several.
-const OWN_AS_ONE_OF_SEVERAL: &str =
-    "--node-name leveret@n{index} --cluster-peers {peers} --cluster-address {peer} --cluster-secret-file {secret}";
+use crate::words::words_of;
 
 /// How long a broker may take to come up. RabbitMQ on a fraction of a core takes most of a minute.
 const START_PATIENCE: Duration = Duration::from_secs(120);
@@ -30,109 +26,62 @@ const START_PATIENCE: Duration = Duration::from_secs(120);
 /// given the same.
 const PORTS_TRIED: u32 = 5;
 
-/// What nodes that were started here say to know each other. It guards nothing: they listen on this
-/// machine only, and for the time of a run.
-const SECRET: &str = "known to all nodes of this benchmark\n";
-
 /// A broker of our own.
 #[derive(Debug)]
-pub struct Broker {
-    nodes: Vec<Node>,
-}
+pub struct Broker(Nodes);
 
 impl Broker {
     /// Starts it and waits until all of its nodes listen.
     pub fn start(wanted: &BrokerStart) -> Result<Broker, Error> {
-        let template = template(wanted)?;
-        let nodes = (0..wanted.nodes.unwrap_or(1)).map(|_| node(wanted)).collect::<Result<_, _>>()?;
-        let mut broker = Broker { nodes };
-        broker.write_secret()?;
-        for _ in 1..PORTS_TRIED {
-            broker.choose_ports(&template)?;
-            match broker.launch() {
-                Err(_) if broker.nodes.iter().any(Node::is_port_taken) => {
-                    broker.nodes.iter_mut().for_each(Node::end);
+        let template = words_of(&template(wanted)?);
+        let count = wanted.nodes.unwrap_or(1);
+        let mut nodes = Nodes::new((0..count).map(|_| node(wanted)).collect::<Result<_, _>>()?)?;
+        for tried in 1.. {
+            let ports = (0..count).map(|_| Ok((free_port()?, free_port()?))).collect::<Result<Vec<_>, Error>>()?;
+            nodes.set(&template, &ports, |_| Vec::new())?;
+            match nodes.launch(Up::Listens, START_PATIENCE) {
+                Err(_) if tried < PORTS_TRIED && nodes.nodes.iter().any(Node::is_port_taken) => {
+                    nodes.nodes.iter_mut().for_each(Node::end);
                 }
-                launched => return launched.map(|()| broker),
+                launched => return Ok(launched.map(|()| Broker(nodes))?),
             }
         }
-        broker.choose_ports(&template)?;
-        broker.launch().map(|()| broker)
-    }
-
-    fn write_secret(&self) -> Result<(), Error> {
-        let name = self.secret();
-        std::fs::write(&name, SECRET).map_err(|why| Error::machine(format!("writing {name}"), why))
-    }
-
-    fn secret(&self) -> String {
-        self.nodes[0].folder().join("secret").display().to_string()
-    }
-
-    fn choose_ports(&mut self, template: &str) -> Result<(), Error> {
-        let this = std::env::current_exe().map_err(|why| Error::machine("finding this program", why))?;
-        let this = this.display().to_string();
-        let secret = self.secret();
-        let mut peers = Vec::new();
-        for _ in &self.nodes {
-            peers.push(format!("127.0.0.1:{}", free_port()?));
-        }
-        let all = peers.join(",");
-        for ((at, node), peer) in self.nodes.iter_mut().enumerate().zip(&peers) {
-            let port = free_port()?;
-            let pairs = [
-                ("{port}", port.to_string()),
-                ("{dir}", node.folder().join("data").display().to_string()),
-                ("{leveret}", this.clone()),
-                ("{index}", (at + 1).to_string()),
-                ("{peers}", all.clone()),
-                ("{peer}", peer.clone()),
-                ("{secret}", secret.clone()),
-            ];
-            node.set(port, filled(template.split_whitespace(), &pairs));
-        }
-        Ok(())
+        unreachable!("the last try returns")
     }
 
     /// Starts those of its nodes that do not run, each on its data as they are, and waits for them.
     pub fn launch(&mut self) -> Result<(), Error> {
-        let mut launched = Vec::new();
-        for (at, node) in self.nodes.iter_mut().enumerate().filter(|(_, node)| !node.is_launched()) {
-            node.launch()?;
-            launched.push(at);
-        }
-        // They may need one another to come up.
-        launched.into_iter().try_for_each(|at| Ok(self.nodes[at].wait(Up::Listens, START_PATIENCE)?))
+        Ok(self.0.launch(Up::Listens, START_PATIENCE)?)
     }
 
     /// Where its nodes listen.
     pub fn uris(&self) -> Vec<Uri> {
-        self.nodes.iter().map(uri).collect()
+        self.0.nodes.iter().map(uri).collect()
     }
 
     /// Their processes.
     pub fn pids(&self) -> Vec<u32> {
-        self.nodes.iter().flat_map(Node::pids).collect()
+        self.0.nodes.iter().flat_map(Node::pids).collect()
     }
 
     /// The folder of its first node.
     pub fn folder(&self) -> &Path {
-        self.nodes[0].folder()
+        self.0.nodes[0].folder()
     }
 
     /// What its nodes logged, one after the other.
     pub fn log(&self) -> String {
-        self.nodes.iter().map(Node::log).collect()
+        self.0.nodes.iter().map(Node::log).collect()
     }
 
     /// Sends a signal to all of its processes.
     pub fn signal(&self, signal: rustix::process::Signal) -> Result<(), Error> {
-        self.nodes.iter().try_for_each(|node| Ok(node.signal(signal)?))
+        self.0.nodes.iter().try_for_each(|node| Ok(node.signal(signal)?))
     }
 
     /// Kills a node hard, as a crash would, and waits until it is gone: the last one.
     pub fn kill(&mut self) -> Result<(), Error> {
-        Ok(self.nodes.last_mut().expect("a broker has a node").kill()?)
+        Ok(self.0.last().kill()?)
     }
 }
 
@@ -168,8 +117,7 @@ fn uri(node: &Node) -> Uri {
 /// The command of a node, with its marks; without one, this binary's own server.
 fn template(wanted: &BrokerStart) -> Result<String, Error> {
     let is_several = wanted.nodes.is_some_and(|nodes| nodes > 1);
-    let own = if is_several { format!("{OWN} {OWN_AS_ONE_OF_SEVERAL}") } else { OWN.to_owned() };
-    let command = wanted.command.clone().unwrap_or(own);
+    let command = wanted.command.clone().unwrap_or_else(|| own_command(usize::from(wanted.nodes.unwrap_or(1))));
     let lacks = |mark: &str, why: &str| Err(Error::usage(format!("--broker {command:?} has no {mark}: {why}")));
     match (command.contains("{port}"), command.contains("{peers}")) {
         (false, _) => lacks("{port}", "it must listen where it is told"),

@@ -19,23 +19,29 @@ use page::table::folded;
 
 use crate::Error;
 use crate::command::Ended;
+use crate::options::table::Spec;
 use crate::record::Book;
 use crate::report;
 use crate::run::Context;
 use crate::screen::say;
-use crate::words::{Known, Words, help};
+use crate::words::Tool;
 use file::{Campaign, Planned, Restart};
 use peer::Peer;
 use results::Builds;
 pub use results::Made;
 
-const OWN: &[Known] = &[
-    ("out", "FOLDER", "where the results and the page go (default: the file's name without its end)"),
-    ("brokers", "NAME,…", "only these of the file's brokers"),
-    ("seconds", "N", "length of a run, where the file has {seconds} in its lines"),
-    ("page", "", "make the page anew of what was measured, by whichever build, and run nothing"),
-    ("dry-run", "", "list the runs with the time that they take, and run nothing"),
-];
+const TOOL: Tool = Tool {
+    name: "campaign",
+    usage: "FILE [OPTIONS]",
+    own: &[
+        Spec::value("out", "FOLDER", "where the results and the page go (default: the file's name without its end)"),
+        Spec::value("brokers", "NAME,…", "only these of the file's brokers"),
+        Spec::value("seconds", "N", "length of a run, where the file has {seconds} in its lines"),
+        Spec::flag("page", "make the page anew of what was measured, by whichever build, and run nothing"),
+        Spec::flag("dry-run", "list the runs with the time that they take, and run nothing"),
+    ],
+    makes_runs: false,
+};
 
 /// Seconds that connecting takes, and counting what is left in the queues.
 const AROUND_A_RUN_S: f64 = 4.0;
@@ -49,10 +55,10 @@ const REFRESH_S: u32 = 20;
 /// Runs what a file says, or what of it is not done.
 pub fn campaign(words: &[String], context: &Context) -> Result<Ended, Error> {
     if words.is_empty() || words.iter().any(|word| word == "--help") {
-        say(&format!("Usage: leveret bench campaign FILE [OPTIONS]\n\n{}", help(&[OWN])));
+        say(&TOOL.help(""));
         return Ok(Ended::Met);
     }
-    let words = Words::read("campaign", words, &[OWN])?;
+    let words = TOOL.read(words)?;
     let [name] = &words.rest[..] else {
         return Err(Error::usage("name one file of a campaign; docs/benchmarking.md says what stands in it"));
     };
@@ -210,14 +216,13 @@ impl Gathered {
         if self.book.runs.is_empty() {
             return Ok(None);
         }
-        let page = out.join("index.html");
+        let index = out.join("index.html");
         let mut text = report::html(&campaign.title, &self.book, &foreword(campaign, &self.failed, &self.absent));
         if !is_over {
-            text =
-                text.replacen("<title>", &format!("<meta http-equiv=\"refresh\" content=\"{REFRESH_S}\">\n<title>"), 1);
+            text = page::reloaded(&text, REFRESH_S);
         }
-        results::write_whole(&page, text.as_bytes())?;
-        Ok(Some(page))
+        results::write_whole(&index, text.as_bytes())?;
+        Ok(Some(index))
     }
 }
 

@@ -2,21 +2,20 @@
 //!
 //! Invariant: 0 says that what was required was met, and nothing else does.
 
-use std::io::IsTerminal as _;
-
 use crate::Error;
 use crate::broker::Broker;
 use crate::campaign::campaign;
 use crate::durability::durability;
-use crate::options::{Asked, Options, parse, table};
-use crate::outputs::Files;
+use crate::options::table::{self, Spec};
+use crate::options::{Asked, Options, parse};
+use crate::outputs::{Files, write};
 use crate::record::{Book, Verdict, read_lines};
 use crate::report;
 use crate::run::{Context, Observer, run};
 use crate::scenario::scenario;
-use crate::screen::live::Live;
-use crate::screen::{Lines, say};
-use crate::words::{self, Known, Words};
+use crate::screen::served::Served;
+use crate::screen::{chosen, say};
+use crate::words::Tool;
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +43,7 @@ impl Ended {
             Verdict::Passed => Ended::Met,
             Verdict::Failed => Ended::Missed,
             Verdict::BacklogGrew => Ended::Grew,
-            Verdict::Interrupted => Ended::Interrupted,
+            Verdict::Interrupted | Verdict::UnderWay => Ended::Interrupted,
         });
         each.max_by_key(rank).unwrap_or(Ended::Met)
     }
@@ -97,17 +96,18 @@ fn one_run(options: &Options, context: &Context) -> Result<Ended, Error> {
 fn measured(options: &Options, context: &Context) -> Result<Ended, Error> {
     let mut files = Files::create(&options.outputs)?;
     let outputs = &options.outputs;
-    let is_live = !outputs.plain && !outputs.quiet && std::io::stdout().is_terminal();
-    let mut screen: Box<dyn Observer> = match is_live.then(Live::on_stdout).flatten() {
-        Some(live) => Box::new(live),
-        None => Box::new(Lines { quiet: outputs.quiet }),
-    };
-    let recorded = run(options, context, &mut [&mut *screen, &mut files])?;
+    let whose = if options.label.is_empty() { "A broker" } else { &options.label };
+    let mut served = Served::asked(outputs.live.as_deref(), &under_load(whose))?;
+    let mut screen = chosen(outputs.plain, outputs.quiet);
+    let mut observers: Vec<&mut dyn Observer> = vec![&mut *screen, &mut files];
+    observers.extend(served.as_mut().map(|served| served as &mut dyn Observer));
+    let recorded = run(options, context, &mut observers)?;
     let ended = Ended::of(std::iter::once(recorded.run.verdict()));
     if let Some(name) = &outputs.html {
         let title = under_load(&recorded.run.label);
         write(name, &report::html(&title, &Book { runs: vec![recorded], figures: Vec::new() }, ""))?;
     }
+    served.into_iter().for_each(Served::end);
     Ok(ended)
 }
 
@@ -118,16 +118,21 @@ fn under_load(label: &str) -> String {
 
 /// `report`: JSON files of runs, compared.
 fn compare(words: &[String]) -> Result<Ended, Error> {
-    const OWN: &[Known] = &[
-        ("html", "FILE", "one report with charts"),
-        ("md", "FILE", "the comparing table in Markdown"),
-        ("title", "TEXT", "its heading"),
-    ];
+    const TOOL: Tool = Tool {
+        name: "report",
+        usage: "FILE... [OPTIONS]",
+        own: &[
+            Spec::value("html", "FILE", "one report with charts"),
+            Spec::value("md", "FILE", "the comparing table in Markdown"),
+            Spec::value("title", "TEXT", "its heading"),
+        ],
+        makes_runs: false,
+    };
     if words.is_empty() || words.iter().any(|word| word == "--help") {
-        say(&format!("Usage: leveret bench report FILE... [OPTIONS]\n\n{}", words::help(&[OWN])));
+        say(&TOOL.help(""));
         return Ok(Ended::Met);
     }
-    let words = Words::read("report", words, &[OWN])?;
+    let words = TOOL.read(words)?;
     let mut book = Book::default();
     for name in &words.rest {
         let text = std::fs::read_to_string(name).map_err(|why| Error::usage(format!("{name}: {why}")))?;
@@ -152,10 +157,6 @@ fn compare(words: &[String]) -> Result<Ended, Error> {
         None => say(&table),
     }
     Ok(Ended::Met)
-}
-
-fn write(name: &str, text: &str) -> Result<(), Error> {
-    std::fs::write(name, text).map_err(|why| Error::machine(format!("writing {name}"), why))
 }
 
 const EXAMPLES: &str = "\

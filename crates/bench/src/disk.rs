@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use testbed::process::ports_of;
-pub use testbed::written::{Disk, Reading, Written};
+pub use testbed::written::Written;
 
 /// How long the broker may take to tell its own counter.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);

@@ -16,19 +16,25 @@ use crate::Error;
 use crate::broker::Broker;
 use crate::client::{Client, QueueDeclare};
 use crate::command::Ended;
+use crate::options::table::Spec;
 use crate::options::{Options, run_of};
 use crate::record::{Curve, Figure, Latency, Recorded, Run};
 use crate::run::Context;
 use crate::screen::say;
 use crate::series::{Series, broker_of};
-use crate::words::{ABOUT_BROKER, ABOUT_OUTPUT, Known, Words, help};
+use crate::words::{Given, Tool};
 
-const OWN: &[Known] = &[
-    ("seconds", "N", "seconds of each measurement (default 10)"),
-    ("rate", "N", "highest rate of all figures (default: the article's 200000 and 50000)"),
-    ("figures", "1,2,3,risk", "which ones (default all)"),
-    ("cap", "N", "value at risk that selective allows in the last part (default 5000)"),
-];
+const TOOL: Tool = Tool {
+    name: "durability",
+    usage: "[OPTIONS]",
+    own: &[
+        Spec::value("seconds", "N", "seconds of each measurement (default 10)"),
+        Spec::value("rate", "N", "highest rate of all figures (default: the article's 200000 and 50000)"),
+        Spec::value("figures", "1,2,3,risk", "which ones (default all)"),
+        Spec::value("cap", "N", "value at risk that selective allows in the last part (default 5000)"),
+    ],
+    makes_runs: true,
+};
 
 /// Messages unconfirmed at most: a second of the article's highest rate, so that the window is
 /// never what holds the rate back.
@@ -129,15 +135,15 @@ struct Measured {
 /// Runs all of it.
 pub fn durability(words: &[String], context: &Context) -> Result<Ended, Error> {
     if words.iter().any(|word| word == "--help") {
-        say(&format!("Usage: leveret bench durability [OPTIONS]\n\n{}", help(&[OWN, ABOUT_BROKER, ABOUT_OUTPUT])));
+        say(&TOOL.help(""));
         return Ok(Ended::Met);
     }
-    let words = Words::read("durability", words, &[OWN, ABOUT_BROKER, ABOUT_OUTPUT])?;
+    let words = TOOL.read(words)?;
     if let Some(word) = words.rest.first() {
         return Err(Error::usage(format!("{word:?} is not expected here; leveret bench durability --help tells more")));
     }
     let seconds = words.whole("seconds", 10, 1, 3600)?;
-    let highest = words.number("rate", RATE_MAX, 100.0, RATE_MAX)?;
+    let highest = words.counted("rate", RATE_MAX, 100.0, RATE_MAX)?;
     let cap = words.whole("cap", 5000, VALUE, CAP_MAX)?;
     let wanted: Vec<&str> = words.text("figures").unwrap_or("1,2,3,risk").split(',').collect();
     if let Some(other) = wanted.iter().find(|name| !["1", "2", "3", "risk"].contains(name)) {
@@ -179,7 +185,7 @@ fn figures(
 
 /// The machinery of all figures.
 struct Lab<'a> {
-    words: &'a Words,
+    words: &'a Given,
     broker: Option<Broker>,
     seconds: u64,
     abilities: Abilities,
@@ -187,10 +193,8 @@ struct Lab<'a> {
 
 impl Lab<'_> {
     fn options(&self, text: &str) -> Result<Options, Error> {
-        let words: Vec<String> =
-            self.words.handed_on().into_iter().chain(text.split_whitespace().map(str::to_owned)).collect();
         // A rate that is not held is tried lower, and a broker that is killed has none.
-        let mut options = Options { judges_rate: false, ..run_of(&words)? };
+        let mut options = Options { judges_rate: false, ..run_of(&self.words.handed_on(text))? };
         if let Some(broker) = &self.broker {
             options.uris = broker.uris();
         }
@@ -504,27 +508,19 @@ fn why_not_held(run: &Run, wanted: f64) -> Option<String> {
     if run.published_per_s >= wanted * 0.99 && run.confirmed_per_s.is_none_or(|confirmed| confirmed >= wanted * 0.98) {
         return None;
     }
-    let cores = run.machine.cores as f64;
+    let Some(broker) = run.cost.broker_cores else {
+        return Some("the broker is not on this machine, so what held it back was not seen".to_owned());
+    };
     let load = run.cost.publishing_us_per_message.unwrap_or(0.0) * run.published_per_s / 1e6;
-    let busy = run.cost.broker_cores.map(|broker| (broker, broker + load));
     let written = match run.cost.broker_write_bytes_per_message {
-        Some(bytes) => format!("{:.0} MB/s went to disk, so ", bytes * run.published_per_s / 1e6),
+        Some(bytes) => format!("; {:.0} MB/s went to disk", bytes * run.published_per_s / 1e6),
         None => String::new(),
     };
-    Some(match busy {
-        Some((broker, all)) if all > 0.8 * cores => {
-            format!(
-                "the machine's CPU was busy: broker {broker:.2} and load {load:.2} of {cores} cores (load average before: {:.1})",
-                run.machine.load_before
-            )
-        }
-        Some((broker, _)) => format!(
-            "CPU was left (broker {broker:.2}, load {load:.2} of {cores} cores; load average before: {:.1}); {written}the disk and its syncs, or \
-             other work on the machine, held it back",
-            run.machine.load_before
-        ),
-        None => "the broker is not on this machine, so what held it back was not seen".to_owned(),
-    })
+    let (cores, before) = (run.machine.cores, run.machine.load_before);
+    Some(format!(
+        "{} (broker {broker:.2} and load {load:.2} of {cores} cores, load average before: {before:.1}{written})",
+        run.circumstances(None).short()
+    ))
 }
 
 /// Three quarters of what went through: near the limit there is a queue, and a figure would show
@@ -590,11 +586,16 @@ mod tests {
     fn a_rate_that_was_not_held_says_why() {
         let mut run = Run { published_per_s: 100_000.0, ..Run::default() };
         run.machine.cores = 2;
-        run.cost.broker_cores = Some(1.5);
+        let told = |run: &Run| why_not_held(run, 200_000.0).unwrap_or_default();
+        assert_eq!(told(&run), "the broker is not on this machine, so what held it back was not seen");
+        (run.cost.broker_cores, run.cost.machine) = (Some(1.5), Some(0.97));
         run.cost.publishing_us_per_message = Some(4.0);
-        assert!(why_not_held(&run, 200_000.0).is_some_and(|why| why.contains("CPU was busy")));
-        run.cost.broker_cores = Some(0.2);
-        assert!(why_not_held(&run, 200_000.0).is_some_and(|why| why.contains("disk")));
+        assert_eq!(
+            told(&run),
+            "the machine's cores (97 % in use, by the load and others too) (broker 1.50 and load 0.40 of 2 cores, load average before: 0.0)"
+        );
+        (run.cost.broker_cores, run.cost.machine, run.cost.disk_busy) = (Some(0.2), Some(0.3), Some(0.93));
+        assert!(told(&run).starts_with("the disk's syncs (it had something to do 93 % of the time) (broker 0.20"));
         assert_eq!(why_not_held(&run, 100_000.0), None);
         // What was sent and not confirmed was not held either.
         run.confirmed_per_s = Some(50_000.0);

@@ -12,7 +12,7 @@ use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 
 use crate::Error;
 use crate::options::{Options, Outputs};
-use crate::record::{Figure, Interval, Line, Recorded};
+use crate::record::{Begun, Figure, Interval, Line, Recorded};
 use crate::run::Observer;
 use crate::setup::Found;
 
@@ -71,7 +71,8 @@ impl Files {
 }
 
 impl Observer for Files {
-    fn started(&mut self, _options: &Options, _found: &Found) {
+    fn started(&mut self, _options: &Options, _found: &Found, begun: &Begun) {
+        self.line(&Line::Begun(Box::new(begun.clone())));
         let seconds =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
         if let Some(log) = &mut self.hdr_log {
@@ -115,6 +116,11 @@ impl Observer for Files {
     fn finished(&mut self, run: &Recorded) {
         self.line(&Line::Run(Box::new(run.run.clone())));
     }
+}
+
+/// Writes a whole file.
+pub fn write(name: &str, text: &str) -> Result<(), Error> {
+    std::fs::write(name, text).map_err(|why| Error::machine(format!("writing {name}"), why))
 }
 
 /// Makes sure that a file can be written at the end. What is in it stays until then.

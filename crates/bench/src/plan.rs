@@ -154,9 +154,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::options::run_of;
+    use crate::words::words_of;
 
     fn plan(line: &str) -> Plan {
-        Plan::of(&run_of(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).unwrap(), 7)
+        Plan::of(&run_of(&words_of(line)).unwrap(), 7)
     }
 
     #[test]

@@ -7,9 +7,7 @@
 use std::fs;
 
 use serde::{Deserialize, Serialize};
-use testbed::used::Usage;
-
-use crate::clock::SECOND;
+use testbed::Used;
 
 /// The use of processes over an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,17 +23,11 @@ pub struct Load {
     pub write_bytes_s: Option<f64>,
 }
 
-impl Load {
-    /// The use from `before` until `now`, but for what was written.
-    pub fn between(before: &Usage, now: &Usage, elapsed_ns: u64) -> Load {
-        let per_second =
-            |now: u64, then: u64| now.saturating_sub(then) as f64 * SECOND as f64 / elapsed_ns.max(1) as f64;
-        Load {
-            cpu_cores: per_second(now.cpu_ns, before.cpu_ns) / SECOND as f64,
-            rss_bytes: now.rss_bytes,
-            read_bytes_s: now.read_bytes.zip(before.read_bytes).map(|(now, then)| per_second(now, then)),
-            write_bytes_s: None,
-        }
+impl From<&Used> for Load {
+    /// All but what was written.
+    fn from(used: &Used) -> Load {
+        let Used { cpu_cores, rss_bytes, read_bytes_s, .. } = *used;
+        Load { cpu_cores, rss_bytes, read_bytes_s, write_bytes_s: None }
     }
 }
 
@@ -71,18 +63,5 @@ impl Machine {
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             load_before: load.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn use_is_a_difference_over_time() {
-        let before = Usage { cpu_ns: SECOND, rss_bytes: 1, read_bytes: Some(100), write_bytes: Some(0) };
-        let after = Usage { cpu_ns: 2 * SECOND, rss_bytes: 7, read_bytes: Some(300), write_bytes: Some(9) };
-        let load = Load::between(&before, &after, 2 * SECOND);
-        assert_eq!(load, Load { cpu_cores: 0.5, rss_bytes: 7, read_bytes_s: Some(100.0), write_bytes_s: None });
     }
 }

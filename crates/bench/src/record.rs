@@ -4,6 +4,7 @@
 //! Invariant: numbers carry their unit in their name. What was not measured is absent, never zero.
 
 use page::figures::{count, three};
+use page::reason::Circumstances;
 use serde::{Deserialize, Serialize};
 
 use crate::disk::Written;
@@ -112,6 +113,20 @@ pub fn add_reason(reasons: &mut Vec<String>, reason: String) {
     }
 }
 
+/// The mean of a figure over the intervals that have it, each by its length; `None` where none has.
+pub fn mean(intervals: &[Interval], value: impl Fn(&Interval) -> Option<f64>) -> Option<f64> {
+    let (mut before, mut seconds, mut sum) = (0.0, 0.0, 0.0);
+    for interval in intervals {
+        let length = interval.at_s - before;
+        before = interval.at_s;
+        if let Some(value) = value(interval) {
+            seconds += length;
+            sum += value * length;
+        }
+    }
+    (seconds > 0.0).then(|| sum / seconds)
+}
+
 /// A latency over the whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
@@ -217,6 +232,24 @@ pub struct Cost {
     /// Messages of that time that it is divided by.
     #[serde(default)]
     pub written_messages: f64,
+    /// The cores that a box leaves it.
+    #[serde(default)]
+    pub cores_limit: Option<f64>,
+    /// The part of the machine's cores that worked, for whomever.
+    #[serde(default)]
+    pub machine: Option<f64>,
+    /// The part of the time in which its disk had something to do, for whomever.
+    #[serde(default)]
+    pub disk_busy: Option<f64>,
+    /// Operations a second of that, where a box counts them.
+    #[serde(default)]
+    pub disk_operations_s: Option<f64>,
+    /// The part of the time in which it was ready and its box's share of the CPU was used up.
+    #[serde(default)]
+    pub throttled: Option<f64>,
+    /// The part of the time in which the consumers worked themselves.
+    #[serde(default)]
+    pub consumers_busy: Option<f64>,
 }
 
 /// What went through at one of several rates, messages a second.
@@ -239,6 +272,48 @@ impl AtRate {
 
 /// A rate of which less came through was not held.
 const HELD: f64 = 0.99;
+
+/// What is known of a run when its load begins.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Begun {
+    /// Its name.
+    pub label: String,
+    /// Which workload of the articles it is, if it is one.
+    pub scenario: String,
+    /// The words that repeat it.
+    pub command: String,
+    /// Version of this tool.
+    pub version: String,
+    /// Seconds since the epoch.
+    pub started_s: u64,
+    /// Who the broker says it is.
+    pub broker: String,
+    /// The machine of the load.
+    pub machine: Machine,
+    /// Whether latency counts from the due time.
+    pub open_loop: bool,
+    /// Whether publishers wait for confirms.
+    pub confirms: bool,
+    /// Whether anybody receives.
+    pub receives: bool,
+}
+
+impl Begun {
+    /// The run of which no more is known yet.
+    pub fn run(&self) -> Run {
+        let Begun { label, scenario, command, version, started_s, broker, machine, open_loop, .. } = self.clone();
+        Run { label, scenario, command, version, started_s, broker, machine, open_loop, ..Run::default() }
+    }
+}
+
+/// How far a run is whose end was not written down.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Unended {
+    /// It goes on; how it stands, in words.
+    UnderWay(String),
+    /// Whoever made it was killed.
+    Cut,
+}
 
 /// A whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -323,13 +398,22 @@ pub struct Run {
     /// them.
     #[serde(default)]
     pub not_asked: Vec<String>,
+    /// What its p99 is made of, as far as that was measured: `4.32 ms at 27 % CPU: the disk's syncs`.
+    #[serde(default)]
+    pub why_p99: Option<String>,
     /// What a reader must know to read it.
     pub notes: Vec<String>,
+    /// It is not over, or was cut off: then its intervals are all that is known, and its books and its
+    /// percentiles are not.
+    #[serde(skip)]
+    pub unended: Option<Unended>,
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// It has not ended.
+    UnderWay,
     /// Everything that was required was met.
     Passed,
     /// Something that was required was not met, or something is wrong with a message.
@@ -345,6 +429,7 @@ impl Verdict {
     /// As it stands on a screen and in a report.
     pub fn word(self) -> &'static str {
         match self {
+            Verdict::UnderWay => "UNDER WAY",
             Verdict::Passed => "PASSED",
             Verdict::Failed => "FAILED",
             Verdict::BacklogGrew => "BACKLOG GREW",
@@ -357,11 +442,34 @@ impl Run {
     /// How it ended: the worst of what is to be said of it.
     pub fn verdict(&self) -> Verdict {
         match self.missed.len() {
+            _ if matches!(self.unended, Some(Unended::UnderWay(_))) => Verdict::UnderWay,
             0 => Verdict::Passed,
             said if said > usize::from(self.backlog_grew) + usize::from(self.was_interrupted) => Verdict::Failed,
             _ if self.was_interrupted => Verdict::Interrupted,
             _ => Verdict::BacklogGrew,
         }
+    }
+
+    /// What was short while it went on; `waited` is what waited where a rate was missed.
+    pub fn circumstances(&self, waited: Option<u64>) -> Circumstances {
+        let cost = &self.cost;
+        let cpus = cost.cores_limit.unwrap_or(self.machine.cores as f64);
+        Circumstances {
+            cpus,
+            cpu: cost.broker_cores.filter(|_| cpus > 0.0).map(|cores| cores / cpus),
+            machine: cost.machine,
+            throttled: cost.throttled,
+            limits: Vec::new(),
+            disk: cost.disk_busy,
+            disk_operations: cost.disk_operations_s,
+            consumers: cost.consumers_busy,
+            backlog: waited,
+        }
+    }
+
+    /// What became of its messages; `None` where that was not written down.
+    pub fn books(&self) -> Option<&Correctness> {
+        self.unended.is_none().then_some(&self.correctness)
     }
 
     /// Up to which of several rates all came through, in words; `None` where there was one rate.
@@ -451,6 +559,8 @@ pub struct Figure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Line {
+    /// A run begins, by which one is known that is cut off.
+    Begun(Box<Begun>),
     /// An interval.
     Interval(Box<Interval>),
     /// The end of a run: all intervals before it, back to the run before, are its own.
@@ -473,6 +583,45 @@ pub struct Recorded {
     pub is_of_figure: bool,
 }
 
+impl Recorded {
+    /// What the intervals of a run say that has no end. Without a beginning, which older files do not
+    /// have, it is called `name`.
+    pub fn unended(name: &str, begun: Option<&Begun>, intervals: Vec<Interval>, how: Unended) -> Recorded {
+        let mut run = begun.map_or_else(|| Run { label: name.to_owned(), ..Run::default() }, Begun::run);
+        let load: Vec<Interval> = intervals.iter().filter(|i| i.phase != "drain").cloned().collect();
+        let is_any = |of: fn(&Interval) -> f64| intervals.iter().any(|i| of(i) > 0.0);
+        let confirms = begun.map_or(is_any(|i| i.confirmed_per_s), |begun| begun.confirms);
+        let receives = begun.map_or(is_any(|i| i.received_per_s), |begun| begun.receives);
+        run.seconds = load.last().map_or(0.0, |i| i.at_s);
+        run.target_per_s = mean(&load, |i| i.target_per_s);
+        run.published_per_s = mean(&load, |i| Some(i.published_per_s)).unwrap_or(0.0);
+        run.confirmed_per_s = mean(&load, |i| confirms.then_some(i.confirmed_per_s));
+        run.received_per_s = mean(&load, |i| receives.then_some(i.received_per_s));
+        run.cost.broker_rss_bytes_max = intervals.iter().filter_map(|i| Some(i.broker?.rss_bytes)).max();
+        if let Some(cores) = mean(&load, |i| Some(i.broker?.cpu_cores)) {
+            let sent = Some(run.published_per_s).filter(|rate| *rate > 0.0);
+            run.cost.enter_broker(cores, sent, run.received_per_s);
+        }
+        run.connections_lost = intervals.iter().map(|i| i.connections_lost).sum();
+        let held_back_s: f64 = intervals.iter().map(|i| i.held_back_s).sum();
+        if held_back_s > 0.0 {
+            let mut reasons = Vec::new();
+            intervals.iter().flat_map(|i| &i.held_back_why).for_each(|why| add_reason(&mut reasons, why.clone()));
+            run.held_back = Some(HeldBack { seconds: held_back_s, times: 1, reasons });
+        }
+        if how == Unended::Cut {
+            let seconds = intervals.last().map_or(0.0, |i| i.at_s);
+            run.was_interrupted = true;
+            run.missed = vec![format!("it was cut off after {seconds} s, without its summary")];
+            run.notes.push(
+                "what became of its messages and its percentiles were not written down; its intervals were".to_owned(),
+            );
+        }
+        run.unended = Some(how);
+        Recorded { run, intervals, is_of_figure: false }
+    }
+}
+
 /// What a file of lines, or several, say.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Book {
@@ -490,31 +639,41 @@ impl Book {
     }
 }
 
-/// Reads a file of lines; an error names the line.
+/// Reads a file of lines; an error names the line. Of a run that was cut off its whole lines are read.
 pub fn read_lines(name: &str, text: &str) -> Result<Book, crate::Error> {
-    let (mut book, mut intervals) = (Book::default(), Vec::new());
-    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+    let (mut book, mut begun, mut intervals) = (Book::default(), None, Vec::new());
+    for (at, line) in text.split_inclusive('\n').enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         match serde_json::from_str(line) {
+            Ok(Line::Begun(next)) => {
+                book.cut(name, begun.replace(next), std::mem::take(&mut intervals));
+            }
             Ok(Line::Interval(interval)) => intervals.push(*interval),
             Ok(Line::Run(run)) => {
                 let intervals = std::mem::take(&mut intervals);
+                begun = None;
                 book.runs.push(Recorded { run: *run, intervals, ..Recorded::default() });
             }
             Ok(Line::Figure(figure)) => book.enter_figure(*figure),
             Ok(Line::Made(_)) => {}
+            // Each line is written in one go: without its end the writer was stopped in it.
+            Err(_) if !line.ends_with('\n') => {}
             Err(why) => return Err(crate::Error::usage(format!("{name}, line {}: {why}", at + 1))),
         }
     }
-    if !intervals.is_empty() {
-        let seconds = intervals.last().map_or(0.0, |i| i.at_s);
-        return Err(crate::Error::usage(format!(
-            "{name}: the run ends after {seconds} s without its summary: it was cut off"
-        )));
-    }
+    book.cut(name, begun, intervals);
     if book.runs.is_empty() {
         return Err(crate::Error::usage(format!("{name}: there is no run in it")));
     }
     Ok(book)
+}
+
+impl Book {
+    /// Adds a run that has no end, if one was begun and anything was measured of it.
+    fn cut(&mut self, name: &str, begun: Option<Box<Begun>>, intervals: Vec<Interval>) {
+        if !intervals.is_empty() {
+            self.runs.push(Recorded::unended(name, begun.as_deref(), intervals, Unended::Cut));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -563,10 +722,51 @@ mod tests {
         let told = |r: &Recorded| (r.intervals.len(), r.is_of_figure);
         assert_eq!(book.runs.iter().map(told).collect::<Vec<_>>(), [(1, true), (2, false)]);
         assert_eq!(book.figures.iter().map(|figure| figure.title.as_str()).collect::<Vec<_>>(), ["1"]);
-        let cut = read_lines("f", &text(&[&interval])).unwrap_err().to_string();
-        assert!(cut.contains("cut off"), "{cut}");
         let broken = read_lines("f", "{}\n").unwrap_err().to_string();
         assert!(broken.starts_with("f, line 1"), "{broken}");
         assert!(read_lines("f", "").is_err());
+    }
+
+    #[test]
+    fn of_a_run_that_was_cut_at_any_byte_what_is_whole_is_read_and_said_to_be_cut() {
+        let begun = Begun { label: "x".into(), receives: true, ..Begun::default() };
+        let interval = |at: u32, received| Interval {
+            at_s: f64::from(at),
+            phase: "load".into(),
+            published_per_s: 100.0,
+            received_per_s: received,
+            ..Interval::default()
+        };
+        let lines = [
+            Line::Begun(Box::new(begun)),
+            Line::Interval(Box::new(interval(1, 100.0))),
+            Line::Interval(Box::new(interval(2, 50.0))),
+            Line::Run(Box::default()),
+        ];
+        let ends: Vec<String> = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+        let whole = ends.concat();
+        for cut in 1..whole.len() - 1 {
+            let text = &whole[..cut];
+            let intervals = match cut {
+                cut if cut >= ends[..3].concat().len() - 1 => 2,
+                cut if cut >= ends[..2].concat().len() - 1 => 1,
+                _ => 0,
+            };
+            let read = read_lines("f", text);
+            assert_eq!(read.is_ok(), intervals > 0, "{text}");
+            let Ok(book) = read else { continue };
+            let [Recorded { run, intervals: found, .. }] = &book.runs[..] else { panic!("{text}") };
+            assert_eq!((found.len(), run.label.as_str(), run.verdict()), (intervals, "x", Verdict::Interrupted));
+            assert_eq!(run.missed, [format!("it was cut off after {intervals} s, without its summary")]);
+            assert_eq!(run.received_per_s, Some(if intervals == 2 { 75.0 } else { 100.0 }));
+            assert_eq!((run.confirmed_per_s, run.books()), (None, None), "nothing is claimed of its messages");
+        }
+        assert!(read_lines("f", &whole).unwrap().runs[0].run.books().is_some());
+        // What stands between whole lines is no cut, and neither is a run behind one that was cut.
+        assert!(read_lines("f", &whole.replacen("100.0,", "100.0;", 1)).is_err());
+        let again = read_lines("f", &(ends[..2].concat() + &whole)).unwrap();
+        assert_eq!(again.runs.iter().map(|r| r.intervals.len()).collect::<Vec<_>>(), [1, 2]);
+        let older = read_lines("f", &ends[1]).unwrap();
+        assert_eq!((older.runs[0].run.label.as_str(), older.runs[0].run.received_per_s), ("f", Some(100.0)));
     }
 }

@@ -19,7 +19,6 @@ use crate::record::{Book, Recorded};
 
 use figure::Figures;
 use glance::Glance;
-pub use rows::rows;
 use rows::{are_comparable, compared, compared_rows, overview};
 
 /// The report as one file. `foreword` is HTML that stands behind the answer.
@@ -174,13 +173,8 @@ fn section(runs: &[Recorded], group: &str) -> (String, String) {
 
 /// A table with a row for each run, behind a fold.
 fn overview_table(runs: &[Recorded], title: &str, is_open: bool) -> String {
-    let mut rows = overview(runs).into_iter();
-    let heads = rows.next().unwrap_or_default();
-    let row = |mut cells: Vec<String>| {
-        let name = cells.remove(0);
-        table::Row::of(name, cells.into_iter().map(|cell| (cell, false)).collect())
-    };
-    folded(title, &table::html(&heads, &rows.map(row).collect::<Vec<_>>()), is_open)
+    let (heads, rows) = overview(runs);
+    folded(title, &table::html(&heads, &rows), is_open)
 }
 
 fn appendix(runs: &[Recorded]) -> String {

@@ -26,8 +26,9 @@ use crate::load::{
 use crate::options::{ExitWhen, Options};
 use crate::plan::{ConnectionPlan, Plan};
 use crate::process::Machine;
-use crate::record::{Interval, Recorded};
+use crate::record::{Begun, Interval, Latency, Recorded, Run};
 use crate::setup::{Found, Setup};
+use crate::uri::without_passwords;
 use crate::verdict;
 use merge::Merge;
 
@@ -39,7 +40,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// What the broker used in less than this is not told: the kernel counts CPU in hundredths of a
 /// second, and the ends of a run are not its middle.
-const COST_SPAN_NS: u64 = SECOND / 2;
+const COST_SPAN_S: f64 = 0.5;
 
 /// How often the queues are counted for --exit-when empty.
 const COUNT_EVERY_NS: u64 = SECOND / 2;
@@ -50,7 +51,7 @@ const COUNT_PATIENCE: Duration = Duration::from_secs(5);
 /// Who is told how a run goes.
 pub trait Observer {
     /// The set-up is done and the load starts.
-    fn started(&mut self, _options: &Options, _found: &Found) {}
+    fn started(&mut self, _options: &Options, _found: &Found, _begun: &Begun) {}
     /// An interval is over; its histograms of confirms and of deliveries.
     fn interval(&mut self, _interval: &Interval, _confirm: &Histogram<u64>, _end_to_end: &Histogram<u64>) {}
     /// The run is over.
@@ -93,7 +94,6 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     let clock = Clock::new();
     let run_number = (clock.now() / 1000) as u32 ^ std::process::id().rotate_left(16);
     let plan = Plan::of(options, run_number);
-    let machine = Machine::this();
     let setup = Arc::new(Setup::new(options, &plan));
     let found = setup.prepare()?;
     let ready = setup.connect_all()?;
@@ -101,8 +101,9 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     for (at, name) in ready.iter().flat_map(|ready| &ready.names) {
         names[*at as usize].clone_from(name);
     }
-    observers.iter_mut().for_each(|observer| observer.started(options, &found));
     let pids = broker_pids(options, context);
+    let begun = begun(options, &found, &pids, (clock.now() / SECOND, context.version.clone()));
+    observers.iter_mut().for_each(|observer| observer.started(options, &found, &begun));
     let mut going = Going::start(options, &plan, &setup, (clock, run_number), (ready, &names), found.backlog)?;
     let mut merge = Merge::new(options, going.start_ns, going.threads.len(), pids, copies(options, &plan));
     let failure = going.watch(options, context, &setup, &names, &mut merge, observers);
@@ -110,9 +111,9 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     merge.finish(&going, observers);
     let given_back = finals.iter().map(|last| last.books.given_back).sum();
     let left = left(options, &setup, &names, (given_back, going.own_pace.is_some()));
-    let mut run = merge.summary(options, &going, &found, (machine, context.version.clone()));
+    let mut run = merge.summary(options, &going, &found, &begun);
     run.correctness = verdict::correctness(options, &plan, &finals, (found.backlog, left));
-    run.correctness.nacked = merge.nacked;
+    run.correctness.nacked = merge.all.nacked;
     run.required = verdict::required(options, &run);
     run.missed = verdict::missed(&run, failure);
     let over_time = |value: fn(&Interval) -> Option<u64>| -> Vec<(f64, u64)> {
@@ -125,6 +126,7 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     run.backlog_grew = !behind.is_empty();
     // One of what was missed, however many sides fell behind.
     run.missed.extend(run.backlog_grew.then(|| behind.join(", and ")));
+    run.why_p99 = why_p99(&run, &merge.intervals);
     run.was_interrupted = going.interrupted.is_some();
     run.missed.extend(going.interrupted.take());
     if going.ran_until_told {
@@ -141,6 +143,38 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     let recorded = Recorded { run, intervals: merge.intervals, is_of_figure: false };
     observers.iter_mut().for_each(|observer| observer.finished(&recorded));
     Ok(recorded)
+}
+
+/// What the 99th percentile is made of.
+fn why_p99(run: &Run, intervals: &[Interval]) -> Option<String> {
+    let p99 = |latency: &Option<Latency>| latency.as_ref().map(|latency| latency.figures.p99_ms);
+    let (end_to_end, confirm) = (p99(&run.end_to_end), p99(&run.confirm));
+    let waits = intervals.iter().filter_map(|i| i.backlog.max(i.unsent)).max().filter(|_| run.backlog_grew);
+    run.circumstances(waits).reason(end_to_end.or(confirm)?, confirm.filter(|_| end_to_end.is_some()))
+}
+
+/// What is known of a run before its load.
+fn begun(options: &Options, found: &Found, pids: &[u32], (started_s, version): (u64, String)) -> Begun {
+    let identity = &found.identity;
+    Begun {
+        label: if options.label.is_empty() { identity.product.clone() } else { options.label.clone() },
+        scenario: options.scenario.clone(),
+        command: format!("leveret bench {}", without_passwords(&options.words)),
+        version,
+        started_s,
+        broker: format!("{} {}{}", identity.product, identity.version, process_name(pids)).trim().to_owned(),
+        machine: Machine::this(),
+        open_loop: !options.closed_loop && options.producing.count > 0 && options.producing.rate.is_some(),
+        confirms: options.producing.count > 0 && options.producing.confirm.is_some(),
+        receives: options.consuming.count > 0,
+    }
+}
+
+/// What runs there, beside what it says of itself: a broker may call itself by another's name, so
+/// that clients take it for that.
+fn process_name(pids: &[u32]) -> String {
+    let name = pids.first().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
+    name.map_or(String::new(), |name| format!(" (process {})", name.trim()))
 }
 
 /// What lies in the queues at the end; `None` where that cannot be counted. At least `given_back`
@@ -314,7 +348,7 @@ impl Going {
                         if is_interrupted && !is_done {
                             self.was_told_to_end(options, now);
                         }
-                        merge.running_ended(self, now);
+                        merge.running_ended(self);
                         self.own_pace = merge.own_pace(options);
                         self.control.advance(Phase::Draining);
                         // Asked behind the end: the load does not wait for the answer.

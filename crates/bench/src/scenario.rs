@@ -9,27 +9,43 @@ mod steps;
 
 use crate::Error;
 use crate::command::Ended;
+use crate::options::table::Spec;
 use crate::run::Context;
 use crate::screen::say;
 use crate::series::Series;
 use crate::uri::without_passwords;
-use crate::words::{ABOUT_BROKER, ABOUT_OUTPUT, Known, Words, help};
+use crate::words::Tool;
 use file::File;
 
-/// Options that a scenario may read; its file says which.
-const OWN: &[Known] = &[
-    ("kind", "quorum|classic", "type of the queues (default quorum)"),
-    ("seconds", "N", "seconds of each step (default 15)"),
-    ("full", "", "the article's lengths: hours"),
-    ("messages", "N", "messages of s4 (default 1000000, 10 million with --full)"),
-    ("rate", "N", "base rate of the adverse tests, 10000, 20000 or 30000 (default 10000)"),
-    ("max-rate", "N", "highest rate of the sizing workload (default 80000)"),
-    ("initial-group-size", "N", "x-quorum-initial-group-size of the sizing queues (default: the broker's)"),
-    ("kill-command", "COMMAND", "lose-a-broker: what kills one, half of the way into each intensity"),
-];
+/// Lists the runs and makes none; all scenarios have it.
+const DRY_RUN: &str = "dry-run";
 
-/// Options that all scenarios have.
-const ALL: &[Known] = &[("dry-run", "", "list the runs, and make none")];
+/// The tool, with the options that a scenario may read; its file says which.
+const TOOL: Tool = Tool {
+    name: "scenario",
+    usage: "NAME|FILE.toml [OPTIONS]",
+    own: &[
+        Spec::value("kind", "quorum|classic", "type of the queues (default quorum)"),
+        Spec::value("seconds", "N", "seconds of each step (default 15)"),
+        Spec::flag("full", "the article's lengths: hours"),
+        Spec::value("messages", "N", "messages of s4 (default 1000000, 10 million with --full)"),
+        Spec::value("rate", "N", "base rate of the adverse tests, 10000, 20000 or 30000 (default 10000)"),
+        Spec::value("max-rate", "N", "highest rate of the sizing workload (default 80000)"),
+        Spec::value(
+            "initial-group-size",
+            "N",
+            "x-quorum-initial-group-size of the sizing queues (default: the broker's)",
+        ),
+        Spec::value("kill-command", "COMMAND", "lose-a-broker: what kills one, half of the way into each intensity"),
+        Spec::flag(DRY_RUN, "list the runs, and make none"),
+    ],
+    makes_runs: true,
+};
+
+/// The names of those that its file reads.
+fn own() -> impl Iterator<Item = &'static str> {
+    TOOL.own.iter().map(|spec| spec.long).filter(|name| *name != DRY_RUN)
+}
 
 /// The articles' workloads.
 const NAMED: &[(&str, &str)] = &[
@@ -52,18 +68,17 @@ pub fn scenario(words: &[String], context: &Context) -> Result<Ended, Error> {
             names.push_str(&format!("  {name:<16}{}\n", read(name, text)?.about));
         }
         names.push_str("  FILE.toml       a workload of your own; docs/benchmarking.md says what stands in it\n");
-        let options = help(&[OWN, ALL, ABOUT_BROKER, ABOUT_OUTPUT]);
-        say(&format!("Usage: leveret bench scenario NAME|FILE.toml [OPTIONS]\n\n{names}\n{options}"));
+        say(&TOOL.help(&(names + "\n")));
         return Ok(Ended::Met);
     }
-    let words = Words::read("scenario", words, &[OWN, ALL, ABOUT_BROKER, ABOUT_OUTPUT])?;
+    let words = TOOL.read(words)?;
     let [given] = &words.rest[..] else {
         return Err(Error::usage("name one scenario, or a file of one; leveret bench scenario list shows them"));
     };
     let (name, file) = find(given)?;
     let values = file.values(&name, &words)?;
     let planned = file.planned(&words, &values).map_err(|why| Error::usage(format!("{given}: {why}")))?;
-    if words.is_set("dry-run") {
+    if words.is_set(DRY_RUN) {
         for run in &planned {
             say(&format!("{}: leveret bench {}", run.label, without_passwords(&run.options.words)));
         }
@@ -102,10 +117,10 @@ fn read(name: &str, text: &str) -> Result<File, Error> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::words::words_of;
 
     fn told(line: &str) -> String {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        scenario(&words, &Context::default()).unwrap_err().to_string()
+        scenario(&words_of(line), &Context::default()).unwrap_err().to_string()
     }
 
     #[test]
@@ -127,12 +142,11 @@ mod tests {
     #[test]
     fn every_option_is_read_by_somebody() {
         let files: Vec<File> = NAMED.iter().map(|(name, text)| read(name, text).unwrap()).collect();
-        assert!(OWN.iter().all(|(option, ..)| files.iter().any(|file| file.reads(option))));
+        assert!(own().all(|option| files.iter().any(|file| file.reads(option))));
     }
 
     fn planned(line: &str) -> Vec<file::Planned> {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let words = Words::read("scenario", &words, &[OWN, ABOUT_BROKER]).unwrap();
+        let words = TOOL.read(&words_of(line)).unwrap();
         let (name, file) = find(&words.rest[0]).unwrap();
         file.planned(&words, &file.values(&name, &words).unwrap()).unwrap()
     }

@@ -4,18 +4,20 @@
 //! without the screen.
 
 pub mod live;
+pub mod served;
 
-use std::io::Write;
+use std::io::{IsTerminal as _, Write};
 
 use hdrhistogram::Histogram;
 use page::figures::{count, three};
 
 use crate::latency::{Figures, TOLD};
 use crate::options::Options;
-use crate::record::{Interval, Latency, Recorded, Run};
+use crate::record::{Begun, Interval, Latency, Recorded, Run};
 use crate::run::Observer;
 use crate::setup::Found;
 use crate::verdict::BACKLOG_SECONDS;
+use live::Live;
 
 /// A line for each interval, on standard output.
 #[derive(Debug, Default)]
@@ -25,7 +27,7 @@ pub struct Lines {
 }
 
 impl Observer for Lines {
-    fn started(&mut self, options: &Options, found: &Found) {
+    fn started(&mut self, options: &Options, found: &Found, _begun: &Begun) {
         if !self.quiet {
             say(&opening(options, found));
         }
@@ -39,6 +41,15 @@ impl Observer for Lines {
 
     fn finished(&mut self, run: &Recorded) {
         say(&summary(&run.run));
+    }
+}
+
+/// What is seen of a run: the live view on a terminal, lines elsewhere.
+pub fn chosen(is_plain: bool, quiet: bool) -> Box<dyn Observer> {
+    let is_live = !is_plain && !quiet && std::io::stdout().is_terminal();
+    match is_live.then(Live::on_stdout).flatten() {
+        Some(live) => Box::new(live),
+        None => Box::new(Lines { quiet }),
     }
 }
 
@@ -206,6 +217,9 @@ pub fn summary(run: &Run) -> String {
     if let Some(written) = &run.cost.written {
         let side = if run.published_per_s > 0.0 { "sent" } else { "received" };
         row("disk", written.text(run.cost.written_messages, side));
+    }
+    if let Some(why) = &run.why_p99 {
+        row("why p99", why.clone());
     }
     if let Some(held_back) = &run.held_back {
         row("trouble", held_back.text());

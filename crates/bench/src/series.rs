@@ -4,23 +4,21 @@
 //! everything that the series found out about it: a report from the files says what the report of
 //! the series says.
 
-use std::io::IsTerminal as _;
-
 use hdrhistogram::Histogram;
 
 use crate::Error;
 use crate::broker::Broker;
 use crate::command::Ended;
 use crate::options::{BrokerStart, Options, Outputs, run_of};
-use crate::outputs::Files;
-use crate::record::{Book, Figure, Interval, Recorded};
+use crate::outputs::{Files, write};
+use crate::record::{Begun, Book, Figure, Interval, Recorded};
 use crate::report;
 use crate::run::{Context, Observer, run};
-use crate::screen::live::Live;
-use crate::screen::{Lines, say};
+use crate::screen::served::Served;
+use crate::screen::{chosen, say};
 use crate::setup::Found;
 use crate::uri::without_passwords;
-use crate::words::Words;
+use crate::words::Given;
 
 /// Runs of one tool.
 pub struct Series<'a> {
@@ -35,14 +33,15 @@ pub struct Series<'a> {
     book: Book,
     /// The last run is over and still being judged.
     is_unwritten: bool,
+    served: Option<Served>,
 }
 
 /// Hands on everything about a run but its end: it is written down once it was judged.
 struct Unjudged<'a>(&'a mut Files);
 
 impl Observer for Unjudged<'_> {
-    fn started(&mut self, options: &Options, found: &Found) {
-        self.0.started(options, found);
+    fn started(&mut self, options: &Options, found: &Found, begun: &Begun) {
+        self.0.started(options, found, begun);
     }
 
     fn interval(&mut self, interval: &Interval, confirm: &Histogram<u64>, end_to_end: &Histogram<u64>) {
@@ -52,13 +51,13 @@ impl Observer for Unjudged<'_> {
 
 impl<'a> Series<'a> {
     /// A series that writes where these words say.
-    pub fn new(title: &str, words: &Words, context: &'a Context) -> Result<Series<'a>, Error> {
-        let owned = |name| words.text(name).map(str::to_owned);
-        let outputs = Outputs { json: owned("json"), html: owned("html"), markdown: owned("md"), ..Outputs::default() };
+    pub fn new(title: &str, words: &Given, context: &'a Context) -> Result<Series<'a>, Error> {
+        let [json, html, markdown] = ["json", "html", "md"].map(|name| words.owned(name));
+        let outputs = Outputs { json, html, markdown, ..Outputs::default() };
         Ok(Series {
             context,
             files: Files::create(&outputs)?,
-            plain: words.is_set("plain") || !std::io::stdout().is_terminal(),
+            plain: words.is_set("plain"),
             title: title.to_owned(),
             html: outputs.html,
             markdown: outputs.markdown,
@@ -66,6 +65,7 @@ impl<'a> Series<'a> {
             command: words.command.clone(),
             book: Book::default(),
             is_unwritten: false,
+            served: Served::asked(words.text("live"), title)?,
         })
     }
 
@@ -91,16 +91,16 @@ impl<'a> Series<'a> {
             pids = broker.pids();
         }
         let context = self.context.with_brokers(pids);
-        let mut screen: Box<dyn Observer> = match (!self.plain).then(Live::on_stdout).flatten() {
-            Some(live) => Box::new(live),
-            None => Box::new(Lines::default()),
-        };
+        let mut screen = chosen(self.plain, false);
+        let mut files = Unjudged(&mut self.files);
+        let mut observers: Vec<&mut dyn Observer> = vec![&mut *screen, &mut files];
+        observers.extend(self.served.as_mut().map(|served| served as &mut dyn Observer));
         say(&format!("\n== {}: leveret bench {}", options.label, without_passwords(&options.words)));
         options.scenario = match self.title.split_once(": ") {
             Some((name, _)) => format!("{name}: {label}"),
             None => label.to_owned(),
         };
-        let mut recorded = run(&options, &context, &mut [&mut *screen, &mut Unjudged(&mut self.files)])?;
+        let mut recorded = run(&options, &context, &mut observers)?;
         recorded.run.made_by.clone_from(&self.command);
         self.book.runs.push(recorded);
         self.is_unwritten = true;
@@ -141,9 +141,6 @@ impl<'a> Series<'a> {
         if runs.is_empty() {
             return Err(Error::usage("nothing was run"));
         }
-        let write = |name: &str, text: &str| {
-            std::fs::write(name, text).map_err(|why| Error::machine(format!("writing {name}"), why))
-        };
         if let Some(name) = &self.html {
             let page = report::html(&self.title, &self.book, foreword);
             write(name, &page)?;
@@ -151,6 +148,7 @@ impl<'a> Series<'a> {
         if let Some(name) = &self.markdown {
             write(name, &format!("# {}\n\n{}", self.title, report::markdown(&self.book)))?;
         }
+        self.served.take().into_iter().for_each(Served::end);
         let missed: Vec<&Recorded> = runs.iter().filter(|recorded| !recorded.run.missed.is_empty()).collect();
         let (passed, all) = (runs.len() - missed.len(), page::figures::counted(runs.len(), "run"));
         say(&format!("\n{}: {passed} of {all} passed", self.title));
@@ -176,7 +174,7 @@ impl Drop for Series<'_> {
 }
 
 /// The broker that these words ask to start, if they do, or if one is needed.
-pub fn broker_of(words: &Words, is_needed: bool) -> Result<Option<Broker>, Error> {
-    let wanted = run_of(&words.handed_on())?.broker;
+pub fn broker_of(words: &Given, is_needed: bool) -> Result<Option<Broker>, Error> {
+    let wanted = run_of(&words.handed_on(""))?.broker;
     (is_needed || wanted.is_wanted()).then(|| Broker::start(&wanted)).transpose()
 }

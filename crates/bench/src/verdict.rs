@@ -229,9 +229,10 @@ mod tests {
     use crate::load::Books;
     use crate::message::Stamp;
     use crate::options::run_of;
+    use crate::words::words_of;
 
     fn options(line: &str) -> Options {
-        run_of(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).unwrap()
+        run_of(&words_of(line)).unwrap()
     }
 
     fn finals(confirmed: &[u64], returned: &[u64], received: &[u64]) -> Vec<Final> {

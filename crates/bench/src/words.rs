@@ -1,98 +1,180 @@
-//! The words of the tools beside a plain run: `report`, `scenario`, `durability`. A few options
-//! each, checked against a list.
+//! Words of a command line, read against the options that a tool knows.
 //!
-//! Invariant: an option that is not in the tool's list is an error that names it.
+//! Invariant: an option that the tool does not know is an error that names it, and so is a value that is
+//! missing, or one too many.
 
 use std::collections::BTreeMap;
 
 use crate::Error;
+use crate::options::table::{self, Spec, Takes, by_long, nearest};
 use crate::options::units::Counted;
 use crate::uri::without_passwords;
 
-/// One option of a tool: its name, what follows it (nothing for a flag), and a line of help.
-pub type Known = (&'static str, &'static str, &'static str);
-
 /// Options about the broker under test, which all tools hand on to their runs.
-pub const ABOUT_BROKER: &[Known] = &[
-    ("uri", "URI", "broker (default amqp://localhost, or one that is started)"),
-    ("uris", "URI,…", "brokers of a cluster"),
-    ("use-default-ssl-context", "", "over amqps:// believe whom this machine believes (default: anybody)"),
-    ("tls-ca", "FILE", "over amqps:// believe these authorities, PEM"),
-    ("tls-certificate", "FILE", "client certificate to show over amqps://, PEM"),
-    ("tls-key", "FILE", "its key, PEM"),
-    ("server-name-indication", "NAME", "name to ask for over amqps://, and to verify"),
-    ("sasl-external", "", "log in by certificate, over amqps://"),
-    ("broker-pid", "PID,…", "processes of the broker, when they are not found by its port"),
-    ("broker", "COMMAND", "start this broker and stop it after; {port} and {dir} are filled in"),
-    ("nodes", "N", "start so many nodes of it as one cluster"),
-    ("limit-cpu", "CORES", "start the broker in a cgroup with so many cores"),
-    ("limit-memory", "BYTES", "start the broker in a cgroup with so much memory, such as 512M"),
-];
+const ABOUT_BROKER: &str = "uri uris use-default-ssl-context tls-ca tls-certificate tls-key server-name-indication \
+                            sasl-external broker-pid broker nodes limit-cpu limit-memory";
 
-/// Options about what is written, which all tools have.
-pub const ABOUT_OUTPUT: &[Known] = &[
-    ("id", "NAME", "name of the runs, for the report"),
-    ("json", "FILE", "JSON lines of all runs"),
-    ("html", "FILE", "one report with charts"),
-    ("md", "FILE", "the comparing table in Markdown"),
-    ("plain", "", "lines instead of the live view"),
-];
+/// Options about what is written and seen, which all tools that make runs have.
+const ABOUT_OUTPUT: &str = "id json html live plain";
 
-/// A tool's words, read.
+/// The table is of several runs, so that one run has none.
+const MARKDOWN: Spec = Spec::value("md", "FILE", "the comparing table in Markdown");
+
+/// A tool beside a plain run: its name, what stands behind that, and the options that it has beside those
+/// that all have which make runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Tool {
+    /// Its name.
+    pub name: &'static str,
+    /// What stands behind its name.
+    pub usage: &'static str,
+    /// Its own options.
+    pub own: &'static [Spec],
+    /// Whether it makes runs.
+    pub makes_runs: bool,
+}
+
+impl Tool {
+    fn known(&self) -> Vec<&'static Spec> {
+        let of_runs = ABOUT_BROKER.split(' ').chain(ABOUT_OUTPUT.split(' ')).filter_map(by_long).chain([&MARKDOWN]);
+        self.own.iter().chain(of_runs.filter(|_| self.makes_runs)).collect()
+    }
+
+    /// Its help, with `more` before its options.
+    pub fn help(&self, more: &str) -> String {
+        let options = table::lines(self.known().into_iter());
+        format!("Usage: leveret bench {} {}\n\n{more}{options}", self.name, self.usage)
+    }
+
+    /// Reads its words.
+    pub fn read(&self, words: &[String]) -> Result<Given, Error> {
+        Given::read(self.name, words, self.known())
+    }
+}
+
+/// Options as they were given, by long name.
 #[derive(Debug, Default)]
-pub struct Words {
-    options: BTreeMap<&'static str, String>,
+pub struct Given {
+    values: BTreeMap<&'static str, Vec<String>>,
+    known: Vec<&'static Spec>,
     /// The command line, as it may be shown.
     pub command: String,
     /// What is no option.
     pub rest: Vec<String>,
 }
 
-impl Words {
-    /// Reads the words of `tool`.
-    pub fn read(tool: &str, words: &[String], known: &[&[Known]]) -> Result<Words, Error> {
+impl Given {
+    /// Reads the words of a plain run, which has short names and nothing but options.
+    pub fn of_run(words: &[String]) -> Result<Given, Error> {
+        Given::read("", words, table::all().collect())
+    }
+
+    fn read(tool: &str, words: &[String], known: Vec<&'static Spec>) -> Result<Given, Error> {
         let command = format!("leveret bench {tool} {}", without_passwords(words));
-        let mut read = Words { command, ..Words::default() };
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            let Some(text) = word.strip_prefix("--") else {
-                if word.starts_with('-') {
-                    return Err(unknown(tool, word));
-                }
-                read.rest.push(word.clone());
+        let mut given = Given { known, command, ..Given::default() };
+        let mut rest = words.iter();
+        while let Some(word) = rest.next() {
+            if !tool.is_empty() && !word.starts_with('-') {
+                given.rest.push(word.clone());
                 continue;
+            }
+            let (spec, mut attached) = given.find(tool, word)?;
+            let name = spec.long;
+            let takes_value = match spec.takes {
+                Takes::Refused => return Err(Error::usage(format!("--{name} is refused: {}", spec.help))),
+                Takes::Flag => false,
+                Takes::Value(_) | Takes::Values(_) => true,
             };
-            let (name, attached) =
-                text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
-            let found = known.iter().flat_map(|list| list.iter()).find(|option| option.0 == name);
-            let (name, takes, _) = found.ok_or_else(|| unknown(tool, &format!("--{name}")))?;
-            let value = match (takes.is_empty(), attached) {
-                (true, None) => String::new(),
-                (true, Some(value)) => return Err(Error::usage(format!("--{name} takes no value, {value:?} is one"))),
-                (false, Some(value)) => value,
-                (false, None) => {
-                    words.next().cloned().ok_or_else(|| Error::usage(format!("--{name} needs a value")))?
+            if takes_value && attached.is_none() {
+                attached = rest.next().cloned();
+            }
+            let values = given.values.entry(name).or_default();
+            match (takes_value, attached) {
+                (true, None) => return Err(Error::usage(format!("--{name} needs a value"))),
+                (false, Some(value)) => {
+                    return Err(Error::usage(format!("--{name} takes no value, {value:?} is one")));
                 }
-            };
-            if read.options.insert(name, value).is_some() {
-                return Err(Error::usage(format!("--{name} was given twice")));
+                (true, Some(_)) if !values.is_empty() && matches!(spec.takes, Takes::Value(_)) => {
+                    return Err(Error::usage(format!("--{name} was given twice")));
+                }
+                (_, value) => values.push(value.unwrap_or_default()),
             }
         }
-        Ok(read)
+        Ok(given)
+    }
+
+    /// The option that a word names, and the value that is attached to it.
+    fn find(&self, tool: &str, word: &str) -> Result<(&'static Spec, Option<String>), Error> {
+        let (bare, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
+        let name = bare.trim_start_matches('-');
+        let by = |is_it: &dyn Fn(&Spec) -> bool| self.known.iter().copied().find(|spec| is_it(spec));
+        let long = || by(&|spec| spec.long == name);
+        let short = |name: &str| by(&|spec| spec.short == name).filter(|_| tool.is_empty() && !name.is_empty());
+        let found = match (bare.starts_with("--"), bare.starts_with('-') && !name.is_empty()) {
+            (true, _) => long(),
+            (false, true) => short(name).or_else(long).filter(|_| tool.is_empty()),
+            (false, false) => return Err(Error::usage(format!("{word:?} is not an option; --help lists all"))),
+        };
+        if let Some(spec) = found {
+            return Ok((spec, value));
+        }
+        // -x2: one letter and its value.
+        let text = &word[1..];
+        let at = text.chars().next().map_or(0, char::len_utf8);
+        if text[at..].starts_with(|c: char| c.is_ascii_digit())
+            && let Some(spec) = short(&text[..at]).filter(|spec| spec.takes != Takes::Flag)
+        {
+            return Ok((spec, Some(text[at..].to_owned())));
+        }
+        Err(Error::usage(match nearest(&self.known, name) {
+            Some(near) => format!("unknown option {bare}; did you mean --{near}?"),
+            None => format!("unknown option {bare}; {} --help lists all", format!("leveret bench {tool}").trim_end()),
+        }))
+    }
+
+    /// Whether there is such an option.
+    pub fn knows(&self, name: &str) -> bool {
+        self.known.iter().any(|spec| spec.long == name)
+    }
+
+    /// Whether it was given.
+    pub fn is_set(&self, name: &str) -> bool {
+        !self.texts(name).is_empty()
     }
 
     /// The text of an option.
     pub fn text(&self, name: &str) -> Option<&str> {
-        self.options.get(name).map(String::as_str)
+        self.texts(name).first().map(String::as_str)
     }
 
-    /// Whether a flag is set.
-    pub fn is_set(&self, name: &str) -> bool {
-        self.options.contains_key(name)
+    /// The same of one that may be given several times. Asking for what nobody knows is a mistake here.
+    pub fn texts(&self, name: &str) -> &[String] {
+        assert!(self.knows(name), "{name} is in the table");
+        self.values.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// The same as an owned text.
+    pub fn owned(&self, name: &str) -> Option<String> {
+        self.text(name).map(str::to_owned)
     }
 
     /// A number within bounds.
-    pub fn number(&self, name: &str, default: f64, at_least: f64, at_most: f64) -> Result<f64, Error> {
+    pub fn number<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
+        &self,
+        name: &str,
+        default: T,
+        at_least: T,
+        at_most: T,
+    ) -> Result<T, Error> {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        match text.parse::<T>() {
+            Ok(number) if number >= at_least && number <= at_most => Ok(number),
+            _ => Err(Error::usage(format!("--{name} {text}: a number from {at_least} to {at_most} is expected"))),
+        }
+    }
+
+    /// A number within bounds, which may have a unit.
+    pub fn counted(&self, name: &str, default: f64, at_least: f64, at_most: f64) -> Result<f64, Error> {
         let Some(text) = self.text(name) else { return Ok(default) };
         match Counted::of(name).number(text) {
             Some(number) if number >= at_least && number <= at_most => Ok(number),
@@ -100,7 +182,7 @@ impl Words {
         }
     }
 
-    /// A whole number within bounds.
+    /// A whole number within bounds, which may have a unit.
     pub fn whole(&self, name: &str, default: u64, at_least: u64, at_most: u64) -> Result<u64, Error> {
         let Some(text) = self.text(name) else { return Ok(default) };
         let number = Counted::of(name).number(text).filter(|number| number.fract() == 0.0);
@@ -110,65 +192,76 @@ impl Words {
         }
     }
 
-    /// Those options that are a run's own, as words for it.
-    pub fn handed_on(&self) -> Vec<String> {
-        let given = ABOUT_BROKER.iter().filter_map(|(name, takes, _)| {
-            let value = self.text(name)?.to_owned();
-            let words = [format!("--{name}"), value];
-            Some(words.into_iter().take(if takes.is_empty() { 1 } else { 2 }))
+    /// True or false.
+    pub fn bool(&self, name: &str, default: bool) -> Result<bool, Error> {
+        match self.text(name) {
+            None => Ok(default),
+            Some("true") => Ok(true),
+            Some("false") => Ok(false),
+            Some(text) => Err(Error::usage(format!("--{name} {text}: true or false is expected"))),
+        }
+    }
+
+    /// The options about the broker that were given.
+    pub fn about_broker(&self) -> impl Iterator<Item = &'static str> {
+        ABOUT_BROKER.split(' ').filter(|name| self.is_set(name))
+    }
+
+    /// Words for a run: the options about the broker, and those of a line.
+    pub fn handed_on(&self, line: &str) -> Vec<String> {
+        let given = self.about_broker().flat_map(|name| {
+            let value = self.owned(name).filter(|value| !value.is_empty());
+            [format!("--{name}")].into_iter().chain(value)
         });
-        given.flatten().collect()
+        given.chain(words_of(line)).collect()
     }
 }
 
-fn unknown(tool: &str, name: &str) -> Error {
-    Error::usage(format!("unknown option {name}; leveret bench {tool} --help lists all"))
-}
-
-/// Help for a tool's options.
-pub fn help(lists: &[&[Known]]) -> String {
-    let left = |(name, takes, _): &Known| format!("  --{name} {takes}");
-    let all = || lists.iter().flat_map(|list| list.iter());
-    let width = all().map(|option| left(option).chars().count() + 2).max().unwrap_or(0);
-    all().map(|option| format!("{:<width$}{}\n", left(option), option.2)).collect()
+/// The words of a line that has no quotes.
+pub fn words_of(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Words, String> {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Words::read("scenario", &words, &[ABOUT_BROKER, ABOUT_OUTPUT]).map_err(|error| error.to_string())
-    }
+    const TOOL: Tool =
+        Tool { name: "scenario", usage: "NAME", own: &[Spec::value("cap", "N", "how many at most")], makes_runs: true };
 
-    #[test]
-    fn no_option_runs_into_its_help() {
-        for line in help(&[ABOUT_BROKER, ABOUT_OUTPUT]).lines() {
-            let (left, right) = line.trim_start().split_once("  ").expect("two blanks part the columns");
-            assert!(left.starts_with("--") && !right.trim_start().is_empty(), "{line}");
-        }
+    fn read(line: &str) -> Result<Given, String> {
+        TOOL.read(&words_of(line)).map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_part_of_a_number_is_not_left_out_in_silence() {
-        let read = |text: &str| Words { options: [("cap", text.to_owned())].into(), ..Words::default() };
-        assert_eq!(read("7").whole("cap", 1, 1, 9).expect("it is whole"), 7);
-        let told = read("1.7").whole("cap", 1, 1, 9).expect_err("it is not").to_string();
-        assert_eq!(told, "--cap 1.7: a whole number from 1 to 9 is expected");
-        assert_eq!(Words::default().whole("cap", 5, 1, 9).expect("the default"), 5);
+        let cap =
+            |line: &str| read(line).expect("it is known").whole("cap", 5, 1, 9).map_err(|error| error.to_string());
+        assert_eq!((cap("--cap 7"), cap("")), (Ok(7), Ok(5)));
+        assert_eq!(cap("--cap 1.7"), Err("--cap 1.7: a whole number from 1 to 9 is expected".to_owned()));
     }
 
     #[test]
     fn what_is_not_listed_is_named() {
         let words = read("s1 --uri amqps://h --sasl-external --tls-ca f").expect("all are known");
-        assert_eq!(words.handed_on(), ["--uri", "amqps://h", "--tls-ca", "f", "--sasl-external"]);
+        assert_eq!(words.handed_on("-z 5"), ["--uri", "amqps://h", "--tls-ca", "f", "--sasl-external", "-z", "5"]);
         let words = read("s1 --uri amqp://h --plain").expect("all are known");
         assert_eq!((&words.rest[..], words.is_set("plain")), (&["s1".to_owned()][..], true));
         assert_eq!(words.command, "leveret bench scenario s1 --uri amqp://h --plain");
-        assert_eq!(words.handed_on(), ["--uri", "amqp://h"]);
-        assert!(read("--rate 5").expect_err("not of this tool").contains("unknown option --rate"));
-        assert!(read("--uri").expect_err("no value").contains("--uri needs a value"));
-        assert!(read("--uri a --uri b").expect_err("twice").contains("twice"));
+        assert_eq!(words.handed_on(""), ["--uri", "amqp://h"]);
+        for (line, told) in [
+            ("--rate 5", "unknown option --rate; leveret bench scenario --help lists all"),
+            ("-h amqp://h", "unknown option -h; leveret bench scenario --help lists all"),
+            ("--ur a", "unknown option --ur; did you mean --uri?"),
+            ("--uri", "--uri needs a value"),
+            ("--uri a --uri b", "--uri was given twice"),
+        ] {
+            assert_eq!(read(line).expect_err(line), told);
+        }
+        assert!(
+            TOOL.help("").contains("  --cap N                                   how many at most\n"),
+            "{}",
+            TOOL.help("")
+        );
     }
 }

@@ -18,7 +18,6 @@ use sizing::prices::PriceList;
 use sizing::published::Published;
 use sizing::requirement::{Requirement, Wish};
 use sizing::results::{Results, Tolerance};
-use sizing::run::Workshop;
 use sizing::run::journal::Journal;
 use sizing::run::load::BenchProcess;
 use sizing::run::plan::Plan;
@@ -263,7 +262,6 @@ fn measure(asked: &Run) -> Result<Exit, String> {
         return Ok(exit::print(&progress::outlook(&plan)));
     }
     let own = std::env::current_exe().map_err(|why| format!("this program's own path is unknown: {why}"))?;
-    let own = own.display().to_string();
     // Brokers are started with other folders as their own, so nothing may depend on where we are.
     let results = std::path::absolute(&asked.results).map_err(|why| format!("{}: {why}", asked.results.display()))?;
     let mut folder = results.clone().into_os_string();
@@ -271,15 +269,14 @@ fn measure(asked: &Run) -> Result<Exit, String> {
     let folder = PathBuf::from(folder);
     let command = match &asked.bench {
         Some(words) => words.split_whitespace().map(str::to_owned).collect(),
-        None => vec![own.clone(), "bench".to_owned()],
+        None => vec![own.display().to_string(), "bench".to_owned()],
     };
     let mut generator = BenchProcess { command, folder: folder.join("load") };
     generator.check()?;
     let mut journal = Journal::open(&results, &plan, Some(where_from()))?;
     let mut shutdown = crate::signals::listen().map_err(|why| format!("signals cannot be watched: {why}"))?;
     let mut screen = progress::Screen::new();
-    let workshop = Workshop { program: own, folder: folder.clone() };
-    let ran = sizing::run::run(&plan, &mut journal, &mut generator, &workshop, &mut |event| {
+    let ran = sizing::run::run(&plan, &mut journal, &mut generator, &folder, &mut |event| {
         screen.show(&event);
         match Pin::new(&mut shutdown).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(()) => ControlFlow::Break(()),

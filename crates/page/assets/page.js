@@ -360,7 +360,7 @@
     draw(figure, width || room(figure));
   }
   const room = (figure) => Math.max(200, Math.floor(figure.querySelector(".plot").clientWidth));
-  const figures = [...document.querySelectorAll("figure.chart")];
+  let figures = [];
   const all = (width) => figures.forEach((figure) => (figure.chart ? redraw(figure, width) : draw(figure, width || room(figure))));
 
   // A page of many charts draws those that are seen; a chart has the width that its place has.
@@ -373,11 +373,39 @@
       if (figure.chart && !printing && room(figure) !== figure.chart.width) figure.chart.setSize({ width: room(figure), height: HEIGHT });
     }
   });
-  for (const figure of figures) {
-    addTools(figure);
-    seen.observe(figure);
-    sized.observe(figure.querySelector(".plot"));
+  function begin() {
+    figures = [...document.querySelectorAll("figure.chart")];
+    for (const figure of figures) {
+      addTools(figure);
+      seen.observe(figure);
+      sized.observe(figure.querySelector(".plot"));
+    }
   }
+  begin();
+
+  // What was measured since takes the place of what is shown, unless somebody points at it; what the reader has unfolded, looks at a
+  // part of, or switched off stays so.
+  addEventListener("renew", ({ detail }) => {
+    if (document.querySelector(".uplot.pointed")) return;
+    const next = new DOMParser().parseFromString(detail, "text/html");
+    const unfolded = new Map([...document.querySelectorAll("details")].map((fold) => [fold.textContent.slice(0, 40), fold.open]));
+    const drawn = new Map(figures.filter((figure) => figure.chart).map((figure) => {
+      const u = figure.chart, xs = u.data[0], { min, max } = u.scales.x;
+      const part = min > Math.min(0, xs[0]) || max < xs[xs.length - 1] ? { min, max } : null;
+      return [titleOf(figure), { part, off: u.series.filter((series) => !series.show).map((series) => series.label) }];
+    }));
+    figures.forEach((figure) => { seen.unobserve(figure); sized.unobserve(figure.querySelector(".plot")); if (figure.chart) figure.chart.destroy(); });
+    document.title = next.title;
+    document.querySelector("main").replaceWith(next.querySelector("main"));
+    document.querySelectorAll("details").forEach((fold) => { fold.open = unfolded.get(fold.textContent.slice(0, 40)) ?? fold.open; });
+    begin();
+    for (const figure of figures.filter((one) => drawn.has(titleOf(one)))) {
+      const { part, off } = drawn.get(titleOf(figure));
+      draw(figure, room(figure));
+      figure.chart.series.forEach((series, at) => { if (at > 0 && off.includes(series.label)) figure.chart.setSeries(at, { show: false }); });
+      if (part) figure.chart.setScale("x", part);
+    }
+  });
 
   // Light or dark: what the system says until the reader says otherwise.
   const system = matchMedia("(prefers-color-scheme: dark)");

@@ -8,11 +8,12 @@ pub mod bars;
 pub mod chart;
 pub mod figures;
 pub mod hue;
+pub mod reason;
 pub mod sheet;
 pub mod table;
 pub mod tile;
 
-pub use sheet::page;
+pub use sheet::{live, page, reloaded};
 
 /// Text that may hold anything, for HTML and SVG.
 pub fn escape(text: &str) -> String {

@@ -9,6 +9,7 @@ use crate::escape;
 const STYLE: &str = include_str!("../assets/page.css");
 const DARK: &str = include_str!("../assets/dark.css");
 const SCRIPT: &str = include_str!("../assets/page.js");
+const LIVE: &str = include_str!("../assets/live.js");
 const CHARTS: &str = include_str!("../vendored/uplot/uPlot.iife.min.js");
 const CHARTS_STYLE: &str = include_str!("../vendored/uplot/uPlot.min.css");
 const CHARTS_LICENCE: &str = include_str!("../vendored/uplot/LICENSE");
@@ -30,6 +31,20 @@ pub fn page(title: &str, body: &str) -> String {
          <noscript><p class=\"faint\">Charts are drawn by a script, which is in this file; the tables hold their figures.</p></noscript>\n\
          {charts}<script>\n{SCRIPT}</script>\n</body></html>\n"
     )
+}
+
+/// A page that is loaded again every so many seconds: a file that grows.
+pub fn reloaded(page: &str, every_s: u32) -> String {
+    page.replacen("<title>", &format!("<meta http-equiv=\"refresh\" content=\"{every_s}\">\n<title>"), 1)
+}
+
+/// A page that is served, and asks whoever served it for the next one every so many milliseconds: it takes the
+/// place of the one before under the reader's eyes.
+pub fn live(page: &str, every_ms: u64) -> String {
+    let meta = format!("<meta name=\"live\" content=\"{every_ms}\">\n<title>");
+    let page =
+        page.replacen("'unsafe-inline'\">", "'unsafe-inline'; connect-src 'self'\">", 1).replacen("<title>", &meta, 1);
+    page.replacen("</body></html>", &format!("<script>\n{LIVE}</script>\n</body></html>"), 1)
 }
 
 #[cfg(test)]
@@ -61,6 +76,19 @@ mod tests {
         }
         assert_eq!(page.matches("</script>").count(), 2);
         assert_eq!(page.matches("/*DARK*/").count(), 0);
+    }
+
+    #[test]
+    fn only_a_page_that_is_served_asks_and_only_whoever_served_it() {
+        let page = page("x", "<figure class=\"chart\"></figure>");
+        let served = live(&page, 1000);
+        assert!(
+            served.contains("script-src 'unsafe-inline'; connect-src 'self'\">")
+                && served.contains("fetch(location.href)")
+        );
+        assert_eq!(served.matches("<meta name=\"live\" content=\"1000\">").count(), 1);
+        assert_eq!(served.matches("</script>").count(), 3);
+        assert!(reloaded(&page, 20).contains("<meta http-equiv=\"refresh\" content=\"20\">\n<title>x</title>"));
     }
 
     #[test]

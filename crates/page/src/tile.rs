@@ -52,6 +52,13 @@ pub struct Line {
     pub tone: Tone,
 }
 
+impl Line {
+    /// A figure by itself, and what else is to be known of it.
+    pub fn of(value: impl Into<String>, more: impl Into<String>) -> Line {
+        Line { of: None, value: value.into(), more: more.into(), is_best: false, tone: Tone::Plain }
+    }
+}
+
 /// A tile.
 #[derive(Clone, Debug, Default)]
 pub struct Tile {
@@ -61,6 +68,13 @@ pub struct Tile {
     pub lines: Vec<Line>,
     /// Percentile curves, one for each line that has one: percentile and milliseconds.
     pub curves: Vec<(Hue, Vec<(f64, f64)>)>,
+}
+
+impl Tile {
+    /// A tile with these figures.
+    pub fn of(name: impl Into<String>, lines: Vec<Line>) -> Tile {
+        Tile { name: name.into(), lines, curves: Vec::new() }
+    }
 }
 
 /// Tiles beside each other.
@@ -139,13 +153,8 @@ mod tests {
 
     #[test]
     fn a_tile_says_its_figure_whose_it_is_and_draws_its_curve() {
-        let line = |name: &str, is_best| Line {
-            of: Some((name.to_owned(), Hue::nth(0))),
-            value: "4.32 ms".to_owned(),
-            more: String::new(),
-            is_best,
-            tone: Tone::Plain,
-        };
+        let line =
+            |name: &str, is_best| Line { of: Some((name.to_owned(), Hue::nth(0))), is_best, ..Line::of("4.32 ms", "") };
         let curve = vec![(0.0, 0.1), (50.0, 1.0), (90.0, 2.0), (99.0, 100.0)];
         let tile = Tile {
             name: "p99".to_owned(),

@@ -3,9 +3,9 @@
 //! Invariant: a doubt names figures of the file and changes no verdict.
 
 use page::figures::{exact, three};
+use page::reason::MACHINE_FULL;
 
 use crate::outcome::is_matched;
-use crate::reason::MACHINE_FULL;
 use crate::results::{Configuration, Results, Step, Test};
 
 /// A p99 that is lower than one at a lower rate by more than this part did not rise with the load.

@@ -33,16 +33,8 @@ pub(crate) fn card(
     let next: Vec<String> = next.into_iter().map(str::to_owned).collect();
     let mut text = tile::answer(tone, line, &next);
     if !tiles.is_empty() {
-        let tile = |(name, value, more): &(&str, String, String)| Tile {
-            name: (*name).to_owned(),
-            lines: vec![tile::Line {
-                of: None,
-                value: value.clone(),
-                more: more.clone(),
-                is_best: false,
-                tone: Tone::Plain,
-            }],
-            curves: Vec::new(),
+        let tile = |(name, value, more): &(&str, String, String)| {
+            Tile::of(*name, vec![tile::Line::of(value.clone(), more.clone())])
         };
         text.push_str(&tile::tiles(&tiles.iter().map(tile).collect::<Vec<_>>()));
     }

@@ -3,7 +3,7 @@
 //!
 //! Reading order: what comes in (`input`, `prices`, `results`, `requirement`), what follows from it
 //! (`outcome`, `board`, `published`, `check`, `recommend`, `model`, `latency`, `predict`), how it
-//! is shown (`report`, `table`, `chart`, `html`), and how measurements are made (`run`). Invariant:
+//! is shown (`report`, `html`), and how measurements are made (`run`). Invariant:
 //! everything outside of `run` is arithmetic on values already read. It knows no broker, no clock
 //! and no socket, so the same files give the same report, byte for byte.
 
@@ -27,4 +27,3 @@ pub mod requirement;
 pub mod results;
 pub mod run;
 pub mod study;
-pub mod table;

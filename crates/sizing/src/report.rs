@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use page::figures::{exact, three};
+use page::table::Table;
 
 use crate::answer::{Answer, Extent, Question};
 use crate::board::{Board, Kind, boards, cost_per_thousand, whole};
@@ -18,7 +19,6 @@ use crate::published::Published;
 use crate::recommend::{Candidate, Recommendation, recommend, standing};
 use crate::requirement::Requirement;
 use crate::results::{Configuration, Results, Skipped, Step};
-use crate::table::{Align, Table};
 
 /// A configuration with everything that was found out about it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -227,21 +227,10 @@ impl Report {
 
     /// One line a configuration.
     pub(crate) fn overview(&self) -> Table {
-        let mut table = Table::new(&[
-            ("configuration", Align::Left),
-            ("a month", Align::Right),
-            ("held, msg/s", Align::Right),
-            ("short of", Align::Right),
-            ("top rate", Align::Right),
-            ("1,000 msg/s at top", Align::Right),
-            ("at target", Align::Right),
-            ("end to end at the rate, ms", Align::Left),
-            ("why p99", Align::Left),
-            ("rate", Align::Left),
-            ("p99", Align::Left),
-            ("node lost", Align::Left),
-            ("backlog", Align::Left),
-        ]);
+        let mut table = Table::new(
+            "configuration | >a month | >held, msg/s | >short of | >top rate | >1,000 msg/s at top | >at target | \
+             end to end at the rate, ms | why p99 | rate | p99 | node lost | backlog",
+        );
         for line in &self.configurations {
             let outcome = &line.outcome;
             let money = |amount: Option<f64>| amount.map_or("-".to_owned(), |amount| self.money(amount));
@@ -278,16 +267,9 @@ impl Report {
 
     /// One line a measurement, with what its latency is made of.
     pub(crate) fn steps_table(&self) -> Table {
-        let mut table = Table::new(&[
-            ("configuration", Align::Left),
-            ("test", Align::Left),
-            ("target", Align::Right),
-            ("received, msg/s", Align::Right),
-            ("end to end p50, ms", Align::Right),
-            ("p99", Align::Right),
-            ("p99.9", Align::Right),
-            ("why p99", Align::Left),
-        ]);
+        let mut table = Table::new(
+            "configuration | test | >target | >received, msg/s | >end to end p50, ms | >p99 | >p99.9 | why p99",
+        );
         for step in &self.steps {
             let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), three);
             let known = self.configurations.iter().map(|line| &line.outcome.configuration);
@@ -308,12 +290,10 @@ impl Report {
 
     /// A leaderboard as a table.
     pub(crate) fn board_table(&self, board: &Board) -> Table {
-        let (cluster, rate_name) = ("cluster", "msg/s");
-        let mut columns = vec![("", Align::Right), (cluster, Align::Left), (rate_name, Align::Right)];
-        if board.kind.is_cost() {
-            columns.push(("cost", Align::Right));
+        let mut table = Table::new("> | cluster | >msg/s | >cost");
+        if !board.kind.is_cost() {
+            table.leave_out("cost");
         }
-        let mut table = Table::new(&columns);
         for (at, row) in board.rows.iter().enumerate() {
             let name = match board.volume {
                 Some(_) => row.cluster.clone(),
@@ -330,16 +310,7 @@ impl Report {
 
     /// The three roads to a board beside each other.
     pub(crate) fn three_roads(&self, made: &BoardCheck, findings: &[Finding]) -> Table {
-        let mut table = Table::new(&[
-            ("", Align::Right),
-            ("published", Align::Left),
-            ("", Align::Right),
-            ("", Align::Left),
-            ("from rates and totals", Align::Left),
-            ("", Align::Right),
-            ("corrected", Align::Left),
-            ("", Align::Right),
-        ]);
+        let mut table = Table::new("> | published | > |  | from rates and totals | > | corrected | >");
         let name = |cluster: &str, volume: &str| match made.volume {
             Some(_) => cluster.to_owned(),
             None => format!("{cluster}/{volume}"),
@@ -397,13 +368,7 @@ impl Report {
 
     /// Every finding with its reason.
     pub(crate) fn findings_table(&self, check: &Check) -> Table {
-        let mut table = Table::new(&[
-            ("where", Align::Left),
-            ("cell", Align::Left),
-            ("published", Align::Right),
-            ("right", Align::Right),
-            ("why", Align::Left),
-        ]);
+        let mut table = Table::new("where | cell | >published | >right | why");
         for finding in &check.findings {
             let is_money = finding.fault == Fault::Price || finding.board.is_some_and(Kind::is_cost);
             let figure = |figure: Option<f64>| match figure {

@@ -28,10 +28,11 @@ pub const FORMAT: &str = "leveret-sizing/1";
 pub const CONFIGURATIONS_MAX: usize = 1000;
 
 /// What was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
     /// Constant rates, each higher than the one before.
+    #[default]
     Rising,
     /// The same while one broker is killed part of the way.
     LoseBroker,
@@ -104,7 +105,7 @@ impl Configuration {
 
 /// One measurement. Rates are messages a second in all, latencies end to end in milliseconds,
 /// machine figures the mean of the nodes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
     /// Name of the cluster.

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use sizing::input::Document;
 use sizing::outcome::{Shown, outcomes};
-use sizing::results::{Results, Test, Tolerance};
+use sizing::results::{Results, Step, Test, Tolerance};
 use sizing::run::journal::Journal;
-use sizing::run::load::{BenchProcess, LoadGenerator, Measured, measured};
+use sizing::run::load::{BenchProcess, LoadGenerator, measured};
 use sizing::run::plan::{Plan, Workload};
 use sizing::run::schedule::{Trial, left, seconds_left, trials, words};
-use sizing::run::{Event, Workshop, run};
+use sizing::run::{Event, run};
 
 const PLAN: &str = r#"
 [requirement]
@@ -90,7 +90,7 @@ impl LoadGenerator for Formula {
         _: &Workload,
         _: &[String],
         watch: &mut dyn FnMut(f64) -> Result<(), String>,
-    ) -> Result<Measured, String> {
+    ) -> Result<Step, String> {
         if self.calls_left == 0 {
             return Err("killed".to_owned());
         }
@@ -102,27 +102,25 @@ impl LoadGenerator for Formula {
         let through = trial.intended().min(self.top);
         let load = (trial.intended() / self.top).min(0.999);
         let p50 = 1.0 + load / (1.0 - load);
-        Ok(Measured {
+        Ok(Step {
             seconds: trial.seconds(),
             published: through,
             consumed: through,
-            percentiles: Some([p50, p50 * 1.5, p50 * 2.0, p50 * 3.0, p50 * 5.0]),
+            p50_ms: Some(p50),
+            p99_ms: Some(p50 * 3.0),
             confirm_p99_ms: Some(p50),
             backlog_end: Some(0),
             backlog_max: Some(10),
             lost: Some(0),
             duplicated: Some(0),
+            ..Step::default()
         })
     }
 }
 
-fn workshop(folder: &Path) -> Workshop {
-    Workshop { program: "leveret".to_owned(), folder: folder.join("work") }
-}
-
 fn go(path: &Path, plan: &Plan, generator: &mut Formula, events: &mut Vec<Event>) -> usize {
     let mut journal = Journal::open(path, plan, None).unwrap();
-    run(plan, &mut journal, generator, &workshop(path.parent().unwrap()), &mut |event| {
+    run(plan, &mut journal, generator, &path.with_extension("work"), &mut |event| {
         events.push(event);
         ControlFlow::Continue(())
     })
@@ -188,7 +186,7 @@ fn a_run_that_stops_after_any_trial_goes_on_where_it_was() {
             is_killed |= matches!(event, Event::Failed { .. });
             ControlFlow::Continue(())
         };
-        run(&plan, &mut journal, &mut first, &workshop(folder.path()), &mut watch).unwrap();
+        run(&plan, &mut journal, &mut first, &path.with_extension("work"), &mut watch).unwrap();
         assert!(is_killed, "{stop}");
         drop(journal);
         // And the kill leaves half a line behind.
@@ -214,7 +212,7 @@ fn who_watches_can_stop_a_run_in_the_middle_of_a_trial() {
         Event::Driving { done: 3, elapsed, .. } if elapsed > 0.0 => ControlFlow::Break(()),
         _ => ControlFlow::Continue(()),
     };
-    let error = run(&plan, &mut journal, &mut formula, &workshop(folder.path()), &mut watch).unwrap_err();
+    let error = run(&plan, &mut journal, &mut formula, &path.with_extension("work"), &mut watch).unwrap_err();
     assert!(error.starts_with("stopped; the same command"), "{error}");
     assert_eq!(formula.calls.len(), 3, "the fourth was under way and is not written");
     let partial = Results::read(&Document::open(&path).unwrap(), Tolerance::Partial).unwrap();
@@ -348,6 +346,25 @@ fn what_cannot_be_measured_takes_no_time() {
 }
 
 #[test]
+fn the_time_that_is_left_knows_what_did_not_come_up_and_what_is_not_driven_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let local = "[cluster.local]\nport = 1\ncommand = [\"false\", \"{peers}\"]";
+    let three = "uris = [\"amqp://a\", \"amqp://b\", \"amqp://c\"]\nlose_command = [\"true\"]";
+    let plan = Plan::read(&Document::new("plan.toml", &PLAN.replacen(three, local, 1))).unwrap();
+    let mut events = Vec::new();
+    assert_eq!(go(&folder.path().join("r.jsonl"), &plan, &mut Formula::of(1500.0), &mut events), 10);
+    let begun = events.iter().filter_map(|event| match event {
+        Event::Driving { done, all, left, elapsed, .. } if *elapsed == 0.0 => Some((*done, *all, left.round())),
+        _ => None,
+    });
+    let begun: Vec<(usize, usize, f64)> = begun.collect();
+    // Ten trials of the cluster that did not come up are behind it, and the other has no node to lose: six
+    // targets, and two tests of a hundred minutes. Nothing is left of the targets above two misses.
+    assert_eq!(begun[0], (10, 18, 12_071.0), "{begun:?}");
+    assert_eq!(begun[3..], [(16, 18, 12_000.0), (17, 18, 6000.0)], "{begun:?}");
+}
+
+#[test]
 fn the_studys_tests_are_the_default() {
     let text = "[requirement]\nrate = 30000\np99_ms = 1000\n[rising]\n[slow_consumers]\n[publisher_peak]\n\
                 [[cluster]]\nname = \"a\"\nnodes = 1\nmachine = \"m\"\nvcpus = 2\nvolume = \"v\"\nuris = [\"amqp://x\"]\n";
@@ -414,7 +431,9 @@ const LINES: &str = concat!(
 #[test]
 fn the_generators_lines_become_a_measurement() {
     let found = measured(LINES).unwrap();
-    assert_eq!((found.published, found.consumed, found.percentiles), (100.0, 95.0, Some([1.0, 2.0, 3.0, 4.0, 5.0])));
+    assert_eq!((found.published, found.consumed), (100.0, 95.0));
+    let percentiles = [found.p50_ms, found.p75_ms, found.p95_ms, found.p99_ms, found.p999_ms];
+    assert_eq!(percentiles, [1.0, 2.0, 3.0, 4.0, 5.0].map(Some));
     assert_eq!((found.backlog_max, found.backlog_end, found.lost), (Some(60), Some(10), Some(0)));
     let cut = LINES.lines().take(2).map(|line| format!("{line}\n")).collect::<String>();
     assert_eq!(measured(&cut).unwrap_err(), "wrote no summary of the run");

@@ -110,24 +110,75 @@ impl Cgroup {
         shell.into_iter().chain(doors).chain(["--".to_owned()]).chain(words.iter().cloned()).collect()
     }
 
-    /// Disk operations so far of everything in the box; `None` where no disk was limited, for
-    /// nobody counts them then.
-    pub fn disk_operations(&self) -> Option<u64> {
-        let counters = ["blkio.throttle.io_serviced", "io.stat"];
-        let read = |folder: &PathBuf| counters.iter().find_map(|name| fs::read_to_string(folder.join(name)).ok());
-        Some(self.folders.iter().find_map(read)?.lines().map(disk::operations).sum())
-    }
-
-    /// For how long so far something in the box was ready to run and had to wait, because its share
-    /// of the CPU was used up; the sum over threads. `None` where no CPU was limited.
-    pub fn throttled(&self) -> Option<Duration> {
-        let read = |folder: &PathBuf| throttled(&fs::read_to_string(folder.join("cpu.stat")).ok()?);
-        self.folders.iter().find_map(read)
-    }
-
     fn refuse(&mut self, what: &'static str, why: impl Into<String>) {
         self.refused.push(Refused { what, why: why.into() });
     }
+}
+
+/// What limited groups leave the processes in them, and have counted of them so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Share {
+    /// Cores, all groups together; `None` where the CPU of one is not limited.
+    pub cores: Option<f64>,
+    /// For how long something in them was ready to run and had to wait, because its share of the CPU was
+    /// used up; the sum over threads. `None` where no CPU was limited.
+    pub throttled: Option<Duration>,
+    /// Disk operations; `None` where no disk was limited, for nobody counts them then.
+    pub operations: Option<u64>,
+}
+
+impl Share {
+    /// Of these processes, whoever put them into their groups.
+    pub fn of(pids: &[u32]) -> Share {
+        let told = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok();
+        let groups: Vec<String> = pids.iter().filter_map(told).collect();
+        Share::of_groups(Path::new(ROOT), &groups)
+    }
+
+    /// `groups` is what /proc says of the groups of each process.
+    fn of_groups(root: &Path, groups: &[String]) -> Share {
+        let mut folders: Vec<PathBuf> = groups.iter().flat_map(|told| folders(root, told)).collect();
+        folders.sort();
+        folders.dedup();
+        let read = |folder: &PathBuf, name: &str| fs::read_to_string(folder.join(name)).ok();
+        let limited = folders.iter().filter_map(|folder| {
+            let one = || Some(read(folder, "cpu.cfs_quota_us")? + &read(folder, "cpu.cfs_period_us")?);
+            let cores = cores(&read(folder, "cpu.max").or_else(one)?)?;
+            Some((cores, read(folder, "cpu.stat").and_then(|stat| throttled(&stat))))
+        });
+        let limited: Vec<(f64, Option<Duration>)> = limited.collect();
+        let counters = ["blkio.throttle.io_serviced", "io.stat"];
+        let counted = folders.iter().filter_map(|folder| counters.iter().find_map(|name| read(folder, name)));
+        Share {
+            cores: limited.iter().map(|(cores, _)| *cores).reduce(|all, more| all + more),
+            throttled: limited.iter().filter_map(|(_, waited)| *waited).reduce(|all, more| all + more),
+            operations: counted
+                .map(|text| text.lines().map(disk::operations).sum())
+                .reduce(|all: u64, more| all + more),
+        }
+    }
+}
+
+/// The folders of the groups that a process is in, but for the roots, which hold everybody. `told` has a line
+/// `7:cpu,cpuacct:/name` for each controller of version 1, and `0::/name` for version 2.
+fn folders(root: &Path, told: &str) -> Vec<PathBuf> {
+    let of_line = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, group) = (parts.next()?.to_owned(), parts.next()?.trim_start_matches('/').to_owned());
+        let places: Vec<PathBuf> = match controllers.as_str() {
+            "" => vec![root.to_owned(), root.join("unified")],
+            several => several.split(',').map(|controller| root.join(controller)).collect(),
+        };
+        (!group.is_empty()).then(|| places.into_iter().map(move |place| place.join(&group)))
+    };
+    told.lines().filter_map(of_line).flatten().filter(|folder| folder.is_dir()).collect()
+}
+
+/// Cores of a quota and its period; `None` where there is no limit (`max`, or -1).
+fn cores(limit: &str) -> Option<f64> {
+    let mut words = limit.split_whitespace().map(str::parse::<f64>);
+    let (quota, period) = (words.next()?.ok()?, words.next()?.ok()?);
+    (quota > 0.0 && period > 0.0).then(|| quota / period)
 }
 
 /// In a group's `cpu.stat`: nanoseconds in version 1, microseconds in version 2.

@@ -294,12 +294,6 @@ fn whose(port: u16, folder: &Path) -> Whose {
     }
 }
 
-/// The words of a command with its marks filled in.
-pub fn filled<'a>(words: impl IntoIterator<Item = &'a str>, marks: &[(&str, String)]) -> Vec<String> {
-    let fill = |word: &str| marks.iter().fold(word.to_owned(), |word, (mark, value)| word.replace(mark, value));
-    words.into_iter().map(fill).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,9 +304,8 @@ mod tests {
 
     fn node(command: &[&str]) -> Node {
         let mut node = Node::new(Folder::for_a_while().expect("a folder"), None);
-        let marks = [("{port}", free_port().expect("a port").to_string())];
-        let port = marks[0].1.parse().expect("a number");
-        node.set(port, filled(command.iter().copied(), &marks));
+        let port = free_port().expect("a port");
+        node.set(port, command.iter().map(|word| word.replace("{port}", &port.to_string())).collect());
         node
     }
 

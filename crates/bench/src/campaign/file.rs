@@ -11,6 +11,7 @@ use super::Made;
 use crate::Error;
 use crate::fill::{Values, filled, names, text_of};
 use crate::options::{NODES_MAX, run_of};
+use crate::words::words_of;
 
 /// What a file says.
 #[derive(Debug, Deserialize)]
@@ -287,7 +288,7 @@ impl Part {
             values.insert("seconds".to_owned(), seconds.to_string());
         }
         let bench = filled(&self.bench, &values).map_err(of_part)?;
-        let words: Vec<String> = bench.split_whitespace().map(str::to_owned).collect();
+        let words = words_of(&bench);
         let wrong = |why: String| format!("part {}: {why} in: {bench}", self.name);
         let takes_s = match words.first().map(String::as_str) {
             Some("campaign" | "report") => return Err(wrong("this is no run".to_owned())),

@@ -98,7 +98,12 @@ pub(super) fn keep(
 ) -> Result<(), Error> {
     let lines = without(std::fs::read_to_string(unfinished).unwrap_or_default(), unsaid);
     // What a run had written before it failed is kept where it is whole.
-    let lines = if failed.is_some() && read_lines("", &lines).is_err() { String::new() } else { lines };
+    let is_whole = |book: &Book| book.runs.iter().all(|recorded| recorded.run.unended.is_none());
+    let lines = if failed.is_some() && !read_lines("", &lines).is_ok_and(|book| is_whole(&book)) {
+        String::new()
+    } else {
+        lines
+    };
     let made = Line::Made(Box::new(Made { failed, ..run.made.clone() }));
     let first = serde_json::to_string(&made).expect("a record is always JSON");
     write_whole(&out.join(&run.file), format!("{first}\n{lines}").as_bytes())?;

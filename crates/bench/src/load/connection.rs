@@ -125,7 +125,7 @@ impl Link {
                 Ok(count) => {
                     self.written += count;
                     self.written_total += count as u64;
-                    sample.bytes_out += count as u64;
+                    sample.counts.bytes_out += count as u64;
                 }
                 Err(why) if why.kind() == ErrorKind::WouldBlock => break,
                 Err(why) if why.kind() == ErrorKind::Interrupted => {}
@@ -182,7 +182,7 @@ impl Link {
                     while let more @ 1.. = self.stream.opened(&mut buffer[end..])? {
                         end += more;
                     }
-                    sample.bytes_in += (end - kept) as u64;
+                    sample.counts.bytes_in += (end - kept) as u64;
                     self.tail.clear();
                     Ok(Some(end))
                 }

@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use amqp::Table;
 use amqp::wire::method::Method;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -18,7 +17,7 @@ use super::content::{Announced, Content};
 use super::tally::{Books, Sample, StepsAt};
 use crate::clock::SECOND;
 use crate::message::{self, Filling};
-use crate::options::Options;
+use crate::options::{Consuming, Options};
 use crate::pace::Steps;
 use crate::plan::{ConsumerPlan, QueueId};
 
@@ -27,22 +26,12 @@ use crate::plan::{ConsumerPlan, QueueId};
 pub struct ConsumerSettings {
     /// The run's number.
     pub run: u32,
-    /// Without acknowledgements.
-    pub auto_ack: bool,
-    /// One ack for so many.
-    pub multi_ack_every: u64,
-    /// Microseconds of work.
+    /// How messages are consumed.
+    pub consuming: Consuming,
+    /// Microseconds of work, where there is any.
     pub work_us: Option<Steps>,
     /// Nanoseconds from one message to the next.
     pub pause_ns: u64,
-    /// Messages of each channel.
-    pub messages: u64,
-    /// Nack, and requeue or not.
-    pub nack: Option<bool>,
-    /// basic.get, so many nanoseconds apart.
-    pub polling_ns: Option<u64>,
-    /// Arguments of basic.consume.
-    pub arguments: Table,
     /// Messages of other runs count for latency.
     pub counts_foreign: bool,
     /// Messages that lay in the queues at the start.
@@ -62,14 +51,9 @@ impl ConsumerSettings {
         let consuming = &options.consuming;
         ConsumerSettings {
             run,
-            auto_ack: consuming.auto_ack,
-            multi_ack_every: consuming.multi_ack_every.max(1),
+            consuming: consuming.clone(),
             work_us: (consuming.work_us.max() > 0.0).then(|| consuming.work_us.clone()),
             pause_ns: consuming.rate.map_or(0, |rate| (SECOND as f64 / rate) as u64),
-            messages: consuming.messages,
-            nack: consuming.nack.then_some(consuming.requeue),
-            polling_ns: consuming.polling_ms.map(|ms| ms * 1_000_000),
-            arguments: consuming.arguments.clone(),
             counts_foreign: options.use_millis || options.producing.count == 0,
             backlog_at_start,
             filling: Filling::new(options.producing.size.values().map(|size| size as usize)),
@@ -87,6 +71,11 @@ impl ConsumerSettings {
             size: self.sizes.iter().position(|size| *size == bytes),
             rate: rate.and_then(|(rates, steps)| rates.iter().position(|rate| *rate == steps.at(due_ns).0)),
         }
+    }
+
+    /// Nanoseconds between two basic.get.
+    fn polling_ns(&self) -> Option<u64> {
+        self.consuming.polling_ms.map(|ms| ms * 1_000_000)
     }
 
     /// Whether a message takes time.
@@ -176,7 +165,7 @@ impl Consumer {
     /// Asks for messages: basic.consume on each queue, or the first basic.get.
     pub(super) fn start(&mut self, link: &mut Link, names: &[String]) {
         self.is_started = true;
-        if self.settings.polling_ns.is_some() {
+        if self.settings.polling_ns().is_some() {
             return self.get(link, names);
         }
         for (at, queue) in self.queues.iter().enumerate() {
@@ -187,10 +176,10 @@ impl Consumer {
                 // search.
                 consumer_tag: Bytes::from(at.to_string()),
                 no_local: false,
-                no_ack: self.settings.auto_ack,
+                no_ack: self.settings.consuming.auto_ack,
                 exclusive: false,
                 no_wait: false,
-                arguments: self.settings.arguments.clone(),
+                arguments: self.settings.consuming.arguments.clone(),
             }
             .write(&mut link.output, self.channel);
         }
@@ -201,7 +190,7 @@ impl Consumer {
         Method::BasicGet {
             ticket: 0,
             queue: Bytes::copy_from_slice(names[queue.0 as usize].as_bytes()),
-            no_ack: self.settings.auto_ack,
+            no_ack: self.settings.consuming.auto_ack,
         }
         .write(&mut link.output, self.channel);
     }
@@ -219,12 +208,12 @@ impl Consumer {
         let due_ns = self.check(&announced, body, books, now);
         let steps_at = self.settings.steps_at(body.len(), due_ns.saturating_sub(self.start_ns));
         if !self.settings.takes_time() {
-            sample.received += 1;
+            sample.counts.received += 1;
             if due_ns != 0 {
                 sample.enter_end_to_end(now.saturating_sub(due_ns).max(1), steps_at);
             }
             self.settle(announced.tag, link);
-            return self.settings.polling_ns.map(|pause| now + pause);
+            return self.settings.polling_ns().map(|pause| now + pause);
         }
         self.waiting.push_back(Waiting { tag: announced.tag, due_ns, steps_at });
         if self.busy_until.is_none() {
@@ -267,7 +256,7 @@ impl Consumer {
         let first = self.waiting.front()?;
         // Not when it came: without a prefetch a broker hands over all that it has, and a consumer
         // that cannot keep up would look as if it did.
-        sample.received += 1;
+        sample.counts.received += 1;
         if first.due_ns != 0 {
             sample.enter_end_to_end(now.saturating_sub(first.due_ns).max(1), first.steps_at);
         }
@@ -290,7 +279,7 @@ impl Consumer {
             // who never pauses.
             self.begin_work(sample, until);
         }
-        if self.settings.polling_ns.is_some() && self.is_started && !self.is_done() {
+        if self.settings.polling_ns().is_some() && self.is_started && !self.is_done() {
             self.get(link, names);
         }
         None
@@ -300,24 +289,24 @@ impl Consumer {
     pub(super) fn found_nothing(&self, now: u64) -> Option<u64> {
         // An empty queue is not asked more often than once a millisecond, or it would be nothing
         // but asked.
-        self.settings.polling_ns.map(|pause| now + pause.max(1_000_000))
+        self.settings.polling_ns().map(|pause| now + pause.max(1_000_000))
     }
 
     fn settle(&mut self, tag: u64, link: &mut Link) {
         self.settled += 1;
         self.last_tag = tag;
-        if self.settings.auto_ack {
+        if self.settings.consuming.auto_ack {
             return;
         }
         self.since_ack += 1;
-        if self.since_ack >= self.settings.multi_ack_every {
+        if self.since_ack >= self.settings.consuming.multi_ack_every.max(1) {
             self.send_ack(link);
         }
     }
 
     /// Acks what multi-ack held back.
     pub(super) fn ack_rest(&mut self, link: &mut Link) {
-        if self.since_ack > 0 && !self.settings.auto_ack {
+        if self.since_ack > 0 && !self.settings.consuming.auto_ack {
             self.send_ack(link);
         }
     }
@@ -326,8 +315,9 @@ impl Consumer {
         let multiple = self.since_ack > 1;
         self.since_ack = 0;
         let out = &mut link.output;
-        match self.settings.nack {
-            None => {
+        let Consuming { nack, requeue, .. } = self.settings.consuming;
+        match nack {
+            false => {
                 // Written by hand: it runs once a message.
                 out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 13, 0, 60, 0, 80]);
                 let start = out.len() - 11;
@@ -336,7 +326,7 @@ impl Consumer {
                 out.push(u8::from(multiple));
                 out.push(amqp::wire::frame::FRAME_END);
             }
-            Some(requeue) => {
+            true => {
                 Method::BasicNack { delivery_tag: self.last_tag, multiple, requeue }.write(out, self.channel);
             }
         }
@@ -353,12 +343,12 @@ impl Consumer {
 
     /// Whether it got all it was asked to.
     pub(super) fn is_done(&self) -> bool {
-        self.settings.messages != 0 && self.settled >= self.settings.messages
+        (1..=self.settled).contains(&self.settings.consuming.messages)
     }
 
     /// Of the messages that wait those that go back to the queue when the connection ends.
     pub(super) fn given_back(&self) -> u64 {
-        if self.settings.auto_ack { 0 } else { self.unsettled() }
+        if self.settings.consuming.auto_ack { 0 } else { self.unsettled() }
     }
 
     /// Received and not yet worked on.

@@ -21,7 +21,7 @@ use crate::plan::ConnectionPlan;
 
 pub use consumer::{ConsumerSettings, rates_told_apart, sizes_told_apart};
 pub use producer::{ProducerSettings, PublishForm};
-pub use tally::{Books, Final, PublisherFinal, Sample, Side};
+pub use tally::{Books, Counts, Final, PublisherFinal, Sample, Side};
 pub use worker::{Worker, WorkerSettings};
 
 /// What the threads are to do.

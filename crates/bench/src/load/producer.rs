@@ -14,10 +14,11 @@ use bytes::Bytes;
 
 use super::connection::{Link, OUTPUT_BYTES_MAX};
 use super::tally::{PublisherFinal, Sample};
+use crate::clock::SECOND;
 use crate::ledger::Ledger;
 use crate::message::{self, BODY_BYTES_MIN, Filling, Stamp};
-use crate::options::Options;
-use crate::pace::{Pace, Steps};
+use crate::options::{Options, Producing};
+use crate::pace::Pace;
 
 /// Frames of a body when the broker does not limit them.
 const BODY_FRAME_BYTES: usize = 128 * 1024;
@@ -34,20 +35,12 @@ const RANDOM_KEYS: u64 = 4096;
 pub struct ProducerSettings {
     /// The run's number.
     pub run: u32,
-    /// Unconfirmed at most; `None` is without confirms.
-    pub window: Option<u64>,
-    /// Messages of each.
-    pub messages: u64,
+    /// How messages are made.
+    pub producing: Producing,
     /// Nothing is sent that is due later than so long after the start.
     pub time_ns: u64,
-    /// Bytes of a body.
-    pub size: Steps,
-    /// The rate of each.
-    pub rate: Option<Steps>,
     /// Latency from the moment of sending.
     pub closed_loop: bool,
-    /// Nanoseconds that a confirm may take.
-    pub confirm_timeout_ns: u64,
     /// How messages look.
     pub form: PublishForm,
 }
@@ -55,16 +48,11 @@ pub struct ProducerSettings {
 impl ProducerSettings {
     /// Those of a run.
     pub fn of(options: &Options, run: u32) -> ProducerSettings {
-        let producing = &options.producing;
         ProducerSettings {
             run,
-            window: producing.confirm,
-            messages: producing.messages,
-            time_ns: options.time_secs.map_or(u64::MAX / 2, |secs| secs * crate::clock::SECOND),
-            size: producing.size.clone(),
-            rate: producing.rate.clone(),
+            producing: options.producing.clone(),
+            time_ns: options.time_secs.map_or(u64::MAX / 2, |secs| secs * SECOND),
             closed_loop: options.closed_loop,
-            confirm_timeout_ns: producing.confirm_timeout_secs.saturating_mul(crate::clock::SECOND),
             form: PublishForm::of(options),
         }
     }
@@ -228,7 +216,7 @@ impl Producer {
             }
         };
         Producer {
-            pace: settings.rate.clone().map(|rate| Pace::new(rate, offset_ns)),
+            pace: settings.producing.rate.clone().map(|rate| Pace::new(rate, offset_ns)),
             publisher: plan.publisher,
             channel,
             routing_key: plan.routing_key.clone(),
@@ -253,7 +241,7 @@ impl Producer {
 
     /// Sends what is due, as far as window and socket allow.
     pub(super) fn pump(&mut self, link: &mut Link, sample: &mut Sample, now: u64) -> Waits {
-        let window = self.settings.window.unwrap_or(u64::MAX);
+        let window = self.settings.producing.confirm.unwrap_or(u64::MAX);
         loop {
             if self.is_done() {
                 return Waits::Done;
@@ -287,7 +275,7 @@ impl Producer {
             }
             self.was_held = false;
             self.publish(link, if self.settings.closed_loop { now } else { due }, now);
-            sample.published += 1;
+            sample.counts.published += 1;
             if let Some(pace) = &mut self.pace {
                 pace.advance();
             }
@@ -296,7 +284,7 @@ impl Producer {
 
     fn publish(&mut self, link: &mut Link, due_ns: u64, now: u64) {
         let settings = &self.settings;
-        let size = (settings.size.at(now.saturating_sub(self.start_ns)).0 as usize).max(BODY_BYTES_MIN);
+        let size = (settings.producing.size.at(now.saturating_sub(self.start_ns)).0 as usize).max(BODY_BYTES_MIN);
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let out = &mut link.output;
@@ -324,7 +312,7 @@ impl Producer {
             }
         }
         link.message_appended(due_ns);
-        if settings.window.is_some() {
+        if settings.producing.confirm.is_some() {
             self.outstanding.push_back(due_ns);
             self.unanswered += 1;
         }
@@ -356,17 +344,17 @@ impl Producer {
         if together > 0 {
             enter(due_of, first, together, &mut self.confirmed);
         }
-        sample.confirmed += count;
+        sample.counts.confirmed += count;
     }
 
     /// basic.nack: the broker refuses them.
     pub(super) fn nacked(&mut self, number: u64, multiple: bool, sample: &mut Sample) {
-        sample.nacked += self.settle(number, multiple, |_, _, _| {});
+        sample.counts.nacked += self.settle(number, multiple, |_, _, _| {});
     }
 
     /// basic.return brought this body back.
     pub(super) fn returned(&mut self, body: &[u8], sample: &mut Sample, now: u64) {
-        sample.returned += 1;
+        sample.counts.returned += 1;
         if let Some(stamp) = message::read(body, self.settings.run, now).filter(|s| s.sequence < self.next_sequence) {
             self.returned.insert(stamp.sequence);
         }
@@ -417,7 +405,7 @@ impl Producer {
 
     /// Whether everything was sent that was asked for.
     pub(super) fn is_done(&self) -> bool {
-        self.stopped || self.settings.messages != 0 && self.next_sequence >= self.settings.messages
+        self.stopped || (1..=self.next_sequence).contains(&self.settings.producing.messages)
     }
 
     /// Sent and unanswered.
@@ -428,7 +416,8 @@ impl Producer {
     /// How long the oldest unanswered message is late, if longer than allowed.
     pub(super) fn overdue(&self, now: u64) -> Option<u64> {
         let oldest = self.outstanding.iter().find(|due| **due != 0)?;
-        Some(now.saturating_sub(*oldest)).filter(|late| *late > self.settings.confirm_timeout_ns)
+        let timeout_ns = self.settings.producing.confirm_timeout_secs.saturating_mul(SECOND);
+        Some(now.saturating_sub(*oldest)).filter(|late| *late > timeout_ns)
     }
 
     /// Its books.

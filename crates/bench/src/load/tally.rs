@@ -20,13 +20,9 @@ pub enum Side {
     Consuming,
 }
 
-/// What happened in one interval on one thread.
-#[derive(Debug)]
-pub struct Sample {
-    /// Which interval, from 0.
-    pub index: u64,
-    /// Which side.
-    pub side: Side,
+/// What is counted of an interval, or of a whole run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
     /// Messages sent.
     pub published: u64,
     /// Messages confirmed.
@@ -41,18 +37,43 @@ pub struct Sample {
     pub bytes_out: u64,
     /// Bytes read off the sockets.
     pub bytes_in: u64,
-    /// CPU time of the thread, nanoseconds.
-    pub cpu_ns: u64,
     /// Nanoseconds that connections were blocked by the broker, summed.
     pub blocked_ns: u64,
+    /// Connections lost.
+    pub connections_lost: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, more: Counts) {
+        self.published += more.published;
+        self.confirmed += more.confirmed;
+        self.nacked += more.nacked;
+        self.returned += more.returned;
+        self.received += more.received;
+        self.bytes_out += more.bytes_out;
+        self.bytes_in += more.bytes_in;
+        self.blocked_ns += more.blocked_ns;
+        self.connections_lost += more.connections_lost;
+    }
+}
+
+/// What happened in one interval on one thread.
+#[derive(Debug)]
+pub struct Sample {
+    /// Which interval, from 0.
+    pub index: u64,
+    /// Which side.
+    pub side: Side,
+    /// What was counted.
+    pub counts: Counts,
+    /// CPU time of the thread, nanoseconds.
+    pub cpu_ns: u64,
     /// Nanoseconds in which the broker held back at least one publishing connection of this thread.
     pub held_back_ns: u64,
     /// How often that began.
     pub held_back_times: u64,
     /// Why, in the broker's words; each reason once.
     pub held_back_why: Vec<String>,
-    /// Connections lost.
-    pub connections_lost: u64,
     /// From the due time to the confirm.
     pub confirm: Histogram<u64>,
     /// From the due time to the consumer.
@@ -95,19 +116,11 @@ impl Sample {
         Sample {
             index,
             side,
-            published: 0,
-            confirmed: 0,
-            nacked: 0,
-            returned: 0,
-            received: 0,
-            bytes_out: 0,
-            bytes_in: 0,
+            counts: Counts::default(),
             cpu_ns: 0,
-            blocked_ns: 0,
             held_back_ns: 0,
             held_back_times: 0,
             held_back_why: Vec::new(),
-            connections_lost: 0,
             confirm: latency::histogram(),
             end_to_end: latency::histogram(),
             by_size: (0..sizes).map(|_| latency::histogram()).collect(),

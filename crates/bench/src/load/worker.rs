@@ -407,7 +407,7 @@ impl Worker {
         let Some(link) = connection.link.take() else { return };
         let now = self.settings.clock.now();
         if let Some(since) = link.blocked_since {
-            self.sample.blocked_ns += now.saturating_sub(since);
+            self.sample.counts.blocked_ns += now.saturating_sub(since);
         }
         let _ = epoll::delete(&self.epoll, &link.stream);
         match &mut connection.role {
@@ -417,7 +417,7 @@ impl Worker {
         if self.control.phase() == Phase::Ending {
             return;
         }
-        self.sample.connections_lost += 1;
+        self.sample.counts.connections_lost += 1;
         match self.settings.recovery_secs {
             None => self.control.fail(format!("a connection was lost: {why}")),
             Some(range) => {
@@ -518,7 +518,7 @@ impl Worker {
         }
         for link in self.connections.iter_mut().filter_map(|connection| connection.link.as_mut()) {
             if let Some(since) = &mut link.blocked_since {
-                self.sample.blocked_ns += now.saturating_sub(*since);
+                self.sample.counts.blocked_ns += now.saturating_sub(*since);
                 *since = now.max(*since);
             }
         }
@@ -548,7 +548,8 @@ impl Worker {
             let mut done = std::mem::replace(&mut self.sample, next);
             done.cpu_ns = thread_cpu_ns();
             let (published, confirmed, received) = self.before;
-            self.before = (published + done.published, confirmed + done.confirmed, received + done.received);
+            self.before =
+                (published + done.counts.published, confirmed + done.counts.confirmed, received + done.counts.received);
             let _ = self.samples.send((self.settings.thread, Box::new(done)));
             // The reason belongs to the new sample too.
             self.look_who_is_held_back(now);
@@ -557,14 +558,14 @@ impl Worker {
 
     fn publish_gauges(&mut self, now: u64) {
         let store = |gauge: &std::sync::atomic::AtomicU64, value| gauge.store(value, Ordering::Relaxed);
-        let events = self.before.1 + self.sample.confirmed + self.before.2 + self.sample.received;
+        let events = self.before.1 + self.sample.counts.confirmed + self.before.2 + self.sample.counts.received;
         if events != self.events {
             self.events = events;
             store(&self.gauges.last_event_ns, now);
         }
-        store(&self.gauges.published, self.before.0 + self.sample.published);
-        store(&self.gauges.confirmed, self.before.1 + self.sample.confirmed);
-        store(&self.gauges.received, self.before.2 + self.sample.received);
+        store(&self.gauges.published, self.before.0 + self.sample.counts.published);
+        store(&self.gauges.confirmed, self.before.1 + self.sample.counts.confirmed);
+        store(&self.gauges.received, self.before.2 + self.sample.counts.received);
     }
 
     /// The counters that need a look at every channel; with thousands of them that is not for every

@@ -132,6 +132,8 @@ pub struct Outputs {
     pub hdr_log: Option<String>,
     /// CSV, a line an interval.
     pub csv: Option<String>,
+    /// Where the page of the run is served while it goes on.
+    pub live: Option<String>,
     /// No live view.
     pub plain: bool,
     /// Nothing but the verdict.

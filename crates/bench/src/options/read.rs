@@ -3,12 +3,9 @@
 //!
 //! Invariant: every error names the option and the value that is wrong.
 
-use std::collections::BTreeMap;
-
 use amqp::{Table, Value};
 use testbed::used::Usage;
 
-use super::table::{self, Spec, Takes};
 use super::units::Counted;
 use super::{
     Asked, BrokerStart, Consuming, ExitWhen, NODES_MAX, Options, Outputs, Producing, Requirement, Topology,
@@ -19,6 +16,7 @@ use crate::client::{Tls, TlsAsked};
 use crate::message::{BODY_BYTES_MAX, BODY_BYTES_MIN, FULL_BYTES_MIN, SHORT_PUBLISHERS_MAX};
 use crate::pace::Steps;
 use crate::uri::Uri;
+use crate::words::Given;
 
 /// Connections of one run: each is a descriptor here and one at the broker.
 const CONNECTIONS_MAX: u32 = 20_000;
@@ -35,13 +33,9 @@ const TIME_SECS_MAX: u64 = 320_000_000;
 /// Threads a side.
 const THREADS_MAX: usize = 64;
 
-/// Options as they were given, by long name.
-#[derive(Debug, Default)]
-struct Given(BTreeMap<&'static str, Vec<String>>);
-
 /// Reads a run's words (without the program's name).
 pub fn parse(words: &[String]) -> Result<Asked, Error> {
-    let given = collect(words)?;
+    let given = Given::of_run(words)?;
     if given.is_set("help") {
         return Ok(Asked::Help);
     }
@@ -59,114 +53,9 @@ pub fn run_of(words: &[String]) -> Result<Options, Error> {
     }
 }
 
-fn collect(words: &[String]) -> Result<Given, Error> {
-    let mut given = Given::default();
-    let mut rest = words.iter();
-    while let Some(word) = rest.next() {
-        let (spec, mut attached) = find(word)?;
-        let takes_value = match spec.takes {
-            Takes::Refused(_, why) => return Err(Error::usage(format!("--{} is refused: {why}", spec.long))),
-            Takes::Flag => false,
-            Takes::Value(_) | Takes::Values(_) => true,
-        };
-        if takes_value && attached.is_none() {
-            attached = rest.next().cloned();
-        }
-        let values = given.0.entry(spec.long).or_default();
-        match (takes_value, attached) {
-            (true, None) => return Err(Error::usage(format!("--{} needs a value", spec.long))),
-            (false, Some(value)) => {
-                return Err(Error::usage(format!("--{} takes no value, {value:?} is one", spec.long)));
-            }
-            (true, Some(value)) => {
-                if !values.is_empty() && matches!(spec.takes, Takes::Value(_)) {
-                    return Err(Error::usage(format!("--{} was given twice", spec.long)));
-                }
-                values.push(value);
-            }
-            (false, None) => values.push(String::new()),
-        }
-    }
-    Ok(given)
-}
-
-/// The option that a word names, and the value that is attached to it.
-fn find(word: &str) -> Result<(&'static Spec, Option<String>), Error> {
-    let split = |text: &str| match text.split_once('=') {
-        Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-        None => (text.to_owned(), None),
-    };
-    if let Some(text) = word.strip_prefix("--") {
-        let (name, value) = split(text);
-        return match table::by_long(&name) {
-            Some(spec) => Ok((spec, value)),
-            None => Err(unknown(&format!("--{name}"), table::nearest(&name))),
-        };
-    }
-    let Some(text) = word.strip_prefix('-').filter(|text| !text.is_empty()) else {
-        return Err(Error::usage(format!("{word:?} is not an option; --help lists all")));
-    };
-    let (name, value) = split(text);
-    if let Some(spec) = table::by_short(&name).or_else(|| table::by_long(&name)) {
-        return Ok((spec, value));
-    }
-    // -x2: one letter and its value.
-    if let Some(at) = text.chars().next().map(char::len_utf8).filter(|at| *at < text.len()) {
-        let is_number = text[at..].starts_with(|c: char| c.is_ascii_digit());
-        if let Some(spec) = table::by_short(&text[..at]).filter(|s| is_number && !matches!(s.takes, Takes::Flag)) {
-            return Ok((spec, Some(text[at..].to_owned())));
-        }
-    }
-    Err(unknown(&format!("-{name}"), table::nearest(&name)))
-}
-
-fn unknown(name: &str, near: Option<&str>) -> Error {
-    Error::usage(match near {
-        Some(near) => format!("unknown option {name}; did you mean --{near}?"),
-        None => format!("unknown option {name}; leveret bench --help lists all"),
-    })
-}
-
 impl Given {
-    fn is_set(&self, name: &str) -> bool {
-        self.0.contains_key(name)
-    }
-
-    fn text(&self, name: &'static str) -> Option<&str> {
-        assert!(table::by_long(name).is_some(), "{name} is in the table");
-        self.0.get(name)?.first().map(String::as_str)
-    }
-
-    fn texts(&self, name: &'static str) -> &[String] {
-        assert!(table::by_long(name).is_some(), "{name} is in the table");
-        self.0.get(name).map_or(&[], Vec::as_slice)
-    }
-
-    fn number<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
-        &self,
-        name: &'static str,
-        default: T,
-        at_least: T,
-        at_most: T,
-    ) -> Result<T, Error> {
-        let Some(text) = self.text(name) else { return Ok(default) };
-        match text.parse::<T>() {
-            Ok(number) if number >= at_least && number <= at_most => Ok(number),
-            _ => Err(Error::usage(format!("--{name} {text}: a number from {at_least} to {at_most} is expected"))),
-        }
-    }
-
-    fn bool(&self, name: &'static str, default: bool) -> Result<bool, Error> {
-        match self.text(name) {
-            None => Ok(default),
-            Some("true") => Ok(true),
-            Some("false") => Ok(false),
-            Some(text) => Err(Error::usage(format!("--{name} {text}: true or false is expected"))),
-        }
-    }
-
     /// `VALUE:SECONDS`, several times; or one value of another option; or the default.
-    fn steps(&self, name: &'static str, single: &'static str, default: Option<f64>) -> Result<Option<Steps>, Error> {
+    fn steps(&self, name: &str, single: &str, default: Option<f64>) -> Result<Option<Steps>, Error> {
         let (texts, counted) = (self.texts(name), Counted::of(single));
         if texts.is_empty() {
             return match self.text(single) {
@@ -195,7 +84,7 @@ impl Given {
         Ok(Some(Steps::new(&steps)))
     }
 
-    fn pairs(&self, name: &'static str) -> Result<Vec<(String, String)>, Error> {
+    fn pairs(&self, name: &str) -> Result<Vec<(String, String)>, Error> {
         let mut pairs = Vec::new();
         for item in self.text(name).into_iter().flat_map(|text| text.split(',')) {
             let (key, value) =
@@ -208,7 +97,7 @@ impl Given {
         Ok(pairs)
     }
 
-    fn arguments(&self, name: &'static str) -> Result<Table, Error> {
+    fn arguments(&self, name: &str) -> Result<Table, Error> {
         let mut table = Table::new();
         for (key, value) in self.pairs(name)? {
             table.push(key, argument_value(&value));
@@ -290,11 +179,12 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
         sasl_external: given.is_set("sasl-external"),
         uris,
         outputs: Outputs {
-            json: given.text("json").map(str::to_owned),
-            html: given.text("html").map(str::to_owned),
+            json: given.owned("json"),
+            html: given.owned("html"),
             markdown: None,
-            hdr_log: given.text("hdr-log").map(str::to_owned),
-            csv: given.text("output-file").map(str::to_owned),
+            hdr_log: given.owned("hdr-log"),
+            csv: given.owned("output-file"),
+            live: given.owned("live"),
             plain: given.is_set("plain"),
             quiet: given.is_set("quiet"),
         },
@@ -304,7 +194,7 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
             p999_ms: positive(given, "require-p999-ms")?,
         },
         broker: BrokerStart {
-            command: given.text("broker").map(str::to_owned),
+            command: given.owned("broker"),
             cpu: positive(given, "limit-cpu")?,
             memory_bytes: given.text("limit-memory").map(bytes_of).transpose()?,
             nodes: given.is_set("nodes").then(|| given.number("nodes", 1, 1, NODES_MAX)).transpose()?,
@@ -318,7 +208,7 @@ fn options(given: &Given, words: &[String]) -> Result<Options, Error> {
 /// What amqps URIs need; an option about TLS beside plain ones would be without effect.
 fn tls(given: &Given, uris: &[Uri]) -> Result<Option<Tls>, Error> {
     if uris.iter().any(|uri| uri.tls) {
-        let owned = |name| given.text(name).map(str::to_owned);
+        let owned = |name| given.owned(name);
         return Tls::of(&TlsAsked {
             system_roots: given.is_set("use-default-ssl-context"),
             authorities: owned("tls-ca"),
@@ -487,7 +377,7 @@ fn topology(given: &Given, persistent: bool) -> Result<Topology, Error> {
         queues,
         is_pattern,
         spreads_channels: false,
-        routing_key: given.text("routing-key").map(str::to_owned),
+        routing_key: given.owned("routing-key"),
         predeclared: given.is_set("predeclared"),
         skip_binding: given.is_set("skip-binding-queues"),
         durable: persistent,
@@ -554,7 +444,7 @@ fn recovery(given: &Given) -> Result<Option<(f64, f64)>, Error> {
     }
 }
 
-fn positive(given: &Given, name: &'static str) -> Result<Option<f64>, Error> {
+fn positive(given: &Given, name: &str) -> Result<Option<f64>, Error> {
     let Some(text) = given.text(name) else { return Ok(None) };
     match Counted::of(name).number(text) {
         Some(number) if number > 0.0 && number.is_finite() => Ok(Some(number)),
@@ -562,7 +452,7 @@ fn positive(given: &Given, name: &'static str) -> Result<Option<f64>, Error> {
     }
 }
 
-fn buffer(given: &Given, name: &'static str) -> Result<Option<usize>, Error> {
+fn buffer(given: &Given, name: &str) -> Result<Option<usize>, Error> {
     Ok(match given.number(name, 0usize, 0, 1 << 30)? {
         0 => None,
         bytes => Some(bytes),
@@ -605,17 +495,14 @@ fn warmup(given: &Given) -> Result<u64, Error> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    fn words(line: &str) -> Vec<String> {
-        line.split_whitespace().map(str::to_owned).collect()
-    }
+    use crate::words::words_of;
 
     fn run(line: &str) -> Options {
-        run_of(&words(line)).unwrap_or_else(|why| panic!("{line}: {why}"))
+        run_of(&words_of(line)).unwrap_or_else(|why| panic!("{line}: {why}"))
     }
 
     fn error(line: &str) -> String {
-        parse(&words(line)).unwrap_err().to_string()
+        parse(&words_of(line)).unwrap_err().to_string()
     }
 
     #[test]

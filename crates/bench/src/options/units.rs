@@ -56,9 +56,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use crate::options::{Options, run_of};
     use crate::pace::Steps;
+    use crate::words::words_of;
 
     fn read(line: &str) -> Result<Options, String> {
-        run_of(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).map_err(|why| why.to_string())
+        run_of(&words_of(line)).map_err(|why| why.to_string())
     }
 
     #[test]

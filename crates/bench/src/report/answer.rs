@@ -9,7 +9,7 @@ use page::table::{Better, best};
 use page::tile::{Line, Tile, Tone};
 
 use super::charts::hues;
-use crate::record::{Latency, Recorded, Run, Verdict};
+use crate::record::{Latency, Recorded, Run, Unended, Verdict};
 
 /// The tile of what became of the messages.
 pub(super) const FAULTS: &str = "lost / reordered / corrupt";
@@ -69,6 +69,11 @@ pub(super) fn sentence(runs: &[Recorded], are_comparable: bool) -> (Tone, String
 
 /// Whether all of them passed.
 pub(super) fn tone(runs: &[Recorded]) -> Tone {
+    if let [Recorded { run, .. }] = runs
+        && run.verdict() == Verdict::UnderWay
+    {
+        return if run.backlog_grew { Tone::Bad } else { Tone::Plain };
+    }
     let all = runs.iter().all(|recorded| recorded.run.verdict() == Verdict::Passed);
     if all { Tone::Good } else { Tone::Bad }
 }
@@ -82,7 +87,7 @@ pub(super) fn passed_of(runs: &[Recorded]) -> String {
         return format!("All {all} passed");
     }
     // By what was wrong; of many the first are named, and the others in their own sections.
-    let worst_first = [Verdict::Failed, Verdict::BacklogGrew, Verdict::Interrupted];
+    let worst_first = [Verdict::Failed, Verdict::BacklogGrew, Verdict::Interrupted, Verdict::UnderWay];
     let of_it = |verdict: &Verdict| {
         let names: Vec<&str> =
             failed.iter().filter(|run| run.verdict() == *verdict).map(|run| run.label.as_str()).collect();
@@ -107,6 +112,16 @@ fn of_one(run: &Run) -> String {
         return format!("{who} held {held}; {}.", if missed.is_empty() { run.checked() } else { missed });
     }
     match run.verdict() {
+        Verdict::UnderWay => {
+            let now = run.unended.as_ref().map_or("", |unended| match unended {
+                Unended::UnderWay(now) => now.as_str(),
+                Unended::Cut => "",
+            });
+            return format!("{who} is under way: {now}.");
+        }
+        Verdict::Interrupted if run.books().is_none() => {
+            return format!("{who}: {missed}; what became of its messages is not known.");
+        }
         Verdict::BacklogGrew => return format!("{who} fell behind: {missed}."),
         Verdict::Failed => return format!("{who} failed: {missed}."),
         Verdict::Interrupted => return format!("{who}: {missed}, up to where nothing was wrong."),
@@ -281,7 +296,7 @@ fn each(runs: &[Recorded]) -> Vec<Tile> {
             let (value, more, tone) = value(&recorded.run);
             Line { of: of(at), value, more, is_best: best == Some(at), tone }
         };
-        Tile { name: name.to_owned(), lines: runs.iter().enumerate().map(line).collect(), curves: Vec::new() }
+        Tile::of(name, runs.iter().enumerate().map(line).collect())
     };
     let fastest = best(&of_passed(runs, |run| Some(rate(run))), Better::Higher);
     let rates = tile("messages a second", fastest, &|run| {
@@ -303,12 +318,16 @@ fn each(runs: &[Recorded]) -> Vec<Tile> {
     let name = if is_one { format!("p99 {}", whats.first().unwrap_or(&"latency")) } else { "p99".to_owned() };
     let quickest = best(&of_passed(runs, p99), Better::Lower).filter(|_| is_one);
     let mut waits = tile(&name, quickest, &|run| match latency(run) {
+        None if run.books().is_none() => {
+            ("not known".to_owned(), "of the whole; that of each interval is drawn below".to_owned(), Tone::Plain)
+        }
         None => ("not measured".to_owned(), String::new(), Tone::Plain),
         Some((latency, of)) => {
             let f = &latency.figures;
             let of = if is_one { String::new() } else { format!("{of}; ") };
             let (p50, p999, max) = (duration_ms(f.p50_ms), duration_ms(f.p999_ms), duration_ms(f.max_ms));
-            (duration_ms(f.p99_ms), format!("{of}p50 {p50}, p99.9 {p999}, max {max}"), Tone::Plain)
+            let why = run.why_p99.as_ref().map_or(String::new(), |why| format!("; why: {why}"));
+            (duration_ms(f.p99_ms), format!("{of}p50 {p50}, p99.9 {p999}, max {max}{why}"), Tone::Plain)
         }
     });
     let drawn = |(at, recorded): (usize, &Recorded)| {
@@ -317,7 +336,9 @@ fn each(runs: &[Recorded]) -> Vec<Tile> {
     };
     waits.curves = runs.iter().enumerate().filter_map(drawn).collect();
     let correct = tile(FAULTS, None, &|run| {
-        let c = &run.correctness;
+        let Some(c) = run.books() else {
+            return ("not known".to_owned(), "until a run is over".to_owned(), Tone::Plain);
+        };
         let is_bad = !c.faults().is_empty();
         let lost = c.lost.or(c.unpromised_missing).map_or("?".to_owned(), count);
         let again = Some(format!("{} duplicated without a flag", count(c.duplicated_unflagged)));
@@ -352,35 +373,31 @@ fn together(runs: &[Recorded]) -> Vec<Tile> {
     let all = |value: &dyn Fn(&Run) -> Option<f64>| -> Vec<(f64, &str)> {
         runs.iter().filter_map(|recorded| Some((value(&recorded.run)?, recorded.run.label.as_str()))).collect()
     };
-    let line = |value: String, more: String, tone| Line { of: None, value, more, is_best: false, tone };
     let range = |name: &str, values: Vec<(f64, &str)>, text: &dyn Fn(f64) -> String, worst: &str| {
         let low = values.iter().min_by(|a, b| a.0.total_cmp(&b.0));
         let high = values.iter().max_by(|a, b| a.0.total_cmp(&b.0));
         let told = match (low, high) {
             (Some(low), Some(high)) => {
-                line(format!("{} to {}", text(low.0), text(high.0)), format!("{worst}: {}", high.1), Tone::Plain)
+                Line::of(format!("{} to {}", text(low.0), text(high.0)), format!("{worst}: {}", high.1))
             }
-            _ => line("not measured".to_owned(), String::new(), Tone::Plain),
+            _ => Line::of("not measured", ""),
         };
-        Tile { name: name.to_owned(), lines: vec![told], curves: Vec::new() }
+        Tile::of(name, vec![told])
     };
     let most = |value: &dyn Fn(&Run) -> Option<f64>| all(value).into_iter().map(|(value, _)| value).reduce(f64::max);
     let cores = most(&|run| run.cost.broker_cores);
     let rss = most(&|run| run.cost.broker_rss_bytes_max.map(|bytes| bytes as f64));
     let cost = match (cores, rss) {
-        (Some(cores), Some(rss)) => line(
-            format!("{} cores, {}", three(cores), figures::bytes(rss)),
-            "the most of any run".to_owned(),
-            Tone::Plain,
-        ),
-        _ => line("not measured".to_owned(), String::new(), Tone::Plain),
+        (Some(cores), Some(rss)) => {
+            Line::of(format!("{} cores, {}", three(cores), figures::bytes(rss)), "the most of any run")
+        }
+        _ => Line::of("not measured", ""),
     };
-    let tile = |name: &str, line: Line| Tile { name: name.to_owned(), lines: vec![line], curves: Vec::new() };
     vec![
         range("messages a second", all(&|run| Some(rate(run))), &three, "most"),
         range("p99", all(&p99), &duration_ms, "longest"),
-        tile(FAULTS, faults(runs)),
-        tile("CPU and memory of a broker", cost),
+        Tile::of(FAULTS, vec![faults(runs)]),
+        Tile::of("CPU and memory of a broker", vec![cost]),
     ]
 }
 
@@ -397,7 +414,7 @@ pub(super) fn faults(runs: &[Recorded]) -> Line {
         more.push_str(&format!("; what was lost cannot be told in {unknown} of them"));
     }
     let value = format!("{} / {} / {}", count(lost), count(reordered), count(corrupt));
-    Line { of: None, value, more, is_best: false, tone: if is_bad { Tone::Bad } else { Tone::Plain } }
+    Line { tone: if is_bad { Tone::Bad } else { Tone::Plain }, ..Line::of(value, more) }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use page::escape;
 use page::figures::{bytes, duration_ms, three};
 use page::hue::{Hue, of_brokers};
 use page::table::{Better, Row, best, folded};
-use page::tile::{Line, Tile, Tone};
+use page::tile::{Line, Tile};
 
 use super::answer;
 use crate::record::{Curve, Figure, Recorded};
@@ -94,13 +94,9 @@ impl<'a> Figures<'a> {
             let line = |(at, of): (usize, Option<(f64, String, String)>)| {
                 let (value, more) =
                     of.map_or(("not measured".to_owned(), String::new()), |(_, told, more)| (told, more));
-                Line { of: whose(at), value, more, is_best: winner == Some(at), tone: Tone::Plain }
+                Line { of: whose(at), is_best: winner == Some(at), ..Line::of(value, more) }
             };
-            Tile {
-                name: name.to_owned(),
-                lines: values.into_iter().enumerate().map(line).collect(),
-                curves: Vec::new(),
-            }
+            Tile::of(name, values.into_iter().enumerate().map(line).collect())
         };
         let rates = tile("messages a second, synced", Better::Higher, &|curve| {
             (curve.held_per_s, format!("{} msg/s", three(curve.held_per_s)), String::new())
@@ -118,18 +114,17 @@ impl<'a> Figures<'a> {
             let own: Vec<_> = own.collect();
             let cores = own.iter().filter_map(|run| run.cost.broker_cores).reduce(f64::max);
             let rss = own.iter().filter_map(|run| run.cost.broker_rss_bytes_max).max();
-            let (value, more) = match (cores, rss) {
+            let line = match (cores, rss) {
                 (Some(cores), Some(rss)) => {
-                    (format!("{} cores, {}", three(cores), bytes(rss as f64)), "the most of any run".to_owned())
+                    Line::of(format!("{} cores, {}", three(cores), bytes(rss as f64)), "the most of any run")
                 }
-                _ => ("not measured".to_owned(), String::new()),
+                _ => Line::of("not measured", ""),
             };
-            Line { of: whose(at), value, more, is_best: false, tone: Tone::Plain }
+            Line { of: whose(at), ..line }
         };
         let lines = (0..self.brokers.len()).map(cost).collect();
-        let costs = Tile { name: "CPU and memory of a broker".to_owned(), lines, ..Tile::default() };
-        let faults = Tile { name: answer::FAULTS.to_owned(), lines: vec![answer::faults(behind)], ..Tile::default() };
-        vec![rates, waits, faults, costs]
+        let faults = Tile::of(answer::FAULTS, vec![answer::faults(behind)]);
+        vec![rates, waits, faults, Tile::of("CPU and memory of a broker", lines)]
     }
 
     /// All of them, those of one title together.
@@ -184,13 +179,8 @@ impl<'a> Figures<'a> {
         }
         html.push_str(&notes(&all));
         for figure in all.iter().filter(|figure| !figure.curves.is_empty()) {
-            let row = |mut cells: Vec<String>| {
-                let name = cells.remove(0);
-                Row::of(name, cells.into_iter().map(|cell| (cell, false)).collect())
-            };
-            let rows: Vec<Row> = table(figure).into_iter().map(row).collect();
             let title = format!("{} all percentiles, ms", figure.who);
-            let inside = page::table::html(&COLUMNS.map(str::to_owned), &rows);
+            let inside = page::table::html(&COLUMNS.map(str::to_owned), &table(figure));
             html.push_str(&folded(title.trim_start(), &inside, all.len() == 1));
         }
         html
@@ -228,9 +218,9 @@ fn beside(all: &[&Figure], stages: &[&str]) -> String {
         let cell = |figure: &&Figure| {
             let curve = figure.curves.iter().find(|curve| curve.name == *stage);
             let told = |curve: &Curve| format!("{} ({})", three(curve.latency.figures.p99_ms), three(curve.held_per_s));
-            (curve.map_or("–".to_owned(), told), false)
+            curve.map_or("–".to_owned(), told)
         };
-        Row::of(*stage, all.iter().map(cell).collect())
+        Row::plain(*stage, all.iter().map(cell))
     };
     page::table::html(&heads, &stages.iter().map(row).collect::<Vec<_>>())
 }
@@ -256,10 +246,7 @@ fn notes(all: &[&Figure]) -> String {
 pub(super) fn markdown(figure: &Figure) -> String {
     let mut text = format!("## {}\n\n", figure.heading());
     if !figure.curves.is_empty() {
-        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-        text.push_str(&line(&COLUMNS.map(str::to_owned)));
-        text.push_str(&format!("|---|{}\n", "--:|".repeat(COLUMNS.len() - 1)));
-        table(figure).iter().for_each(|cells| text.push_str(&line(cells)));
+        text.push_str(&page::table::markdown(&COLUMNS.map(str::to_owned), &table(figure)));
         text.push('\n');
     }
     if let Some((told, holds)) = &figure.shown {
@@ -272,11 +259,11 @@ pub(super) fn markdown(figure: &Figure) -> String {
     text
 }
 
-fn table(figure: &Figure) -> Vec<Vec<String>> {
+fn table(figure: &Figure) -> Vec<Row> {
     let row = |curve: &Curve| {
         let figures = &curve.latency.figures;
-        let values = figures.told().into_iter().chain([figures.max_ms]).map(three);
-        [curve.name.clone(), three(curve.held_per_s)].into_iter().chain(values).collect()
+        let values = [curve.held_per_s].into_iter().chain(figures.told()).chain([figures.max_ms]).map(three);
+        Row::plain(curve.name.clone(), values)
     };
     figure.curves.iter().map(row).collect()
 }

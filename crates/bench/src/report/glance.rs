@@ -11,7 +11,7 @@ use page::escape;
 use page::figures::{counted, duration_ms, ratio, three};
 use page::hue::{self, Hue};
 use page::table::{Better, Row, best, folded, spanned, to_first};
-use page::tile::{Line, Tile, Tone};
+use page::tile::{Line, Tile};
 
 use super::answer::{self, latency, of_passed, p99, rate};
 use crate::record::{Recorded, Run, Verdict};
@@ -211,7 +211,7 @@ impl<'a> Glance<'a> {
             Line { of, ..answer::faults(&runs.cloned().collect::<Vec<_>>()) }
         };
         let lines = self.brokers.iter().zip(&hues).map(of_broker).collect();
-        vec![rates, tile(paced, 1), Tile { name: answer::FAULTS.to_owned(), lines, ..Tile::default() }, tile(paced, 3)]
+        vec![rates, tile(paced, 1), Tile::of(answer::FAULTS, lines), tile(paced, 3)]
     }
 
     /// The figure of each part that says most, drawn; and a row for each workload, whose name leads to
@@ -375,11 +375,9 @@ fn held_tile(held: &[Held<'_>], hues: &[Hue]) -> Tile {
             (None, None) => String::new(),
         };
         let value = rates[at].map_or("none that was tried".to_owned(), |rate| format!("{} msg/s", three(rate)));
-        let of = Some((of.broker.to_owned(), hues[at]));
-        Line { of, value, more, is_best: winner == Some(at), tone: Tone::Plain }
+        Line { of: Some((of.broker.to_owned(), hues[at])), is_best: winner == Some(at), ..Line::of(value, more) }
     };
-    let lines = held.iter().enumerate().map(line).collect();
-    Tile { name: "messages a second held".to_owned(), lines, ..Tile::default() }
+    Tile::of("messages a second held", held.iter().enumerate().map(line).collect())
 }
 
 /// The middle of rising ratios: between two it lies as many times above the one as below the other.

@@ -3,77 +3,58 @@
 //! Invariant: every format of a report has the same rows.
 
 use page::figures::{count, three};
-use page::table::{self, Better, best, to_first};
+use page::table::{self, Better, Row, best, to_first};
 
-use super::answer::{latency, rate};
+use super::answer::{latency, of_passed, rate};
 use crate::latency::{Figures, TOLD};
-use crate::record::{Recorded, Run, Verdict};
+use crate::record::{Correctness, Recorded, Run};
 
-/// One row.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// What it is, with its unit.
-    pub name: String,
-    /// One for each run; none in a row that heads a group.
-    pub values: Vec<String>,
-    /// The same as numbers, where they can be compared.
-    pub numbers: Vec<Option<f64>>,
-    /// Which way is better, where one is.
-    pub better: Option<Better>,
-}
-
-impl Row {
-    /// Whether it heads a group of rows.
-    pub fn is_group(&self) -> bool {
-        self.values.is_empty()
-    }
-
-    /// The values without those of runs that did not pass: who loses messages, or falls behind, is
-    /// not the best at anything.
-    fn best(&self, runs: &[Recorded]) -> Option<usize> {
-        let passed = |at: usize| runs[at].run.verdict() == Verdict::Passed;
-        let values: Vec<Option<f64>> =
-            self.numbers.iter().enumerate().map(|(at, value)| value.filter(|_| passed(at))).collect();
-        best(&values, self.better?)
-    }
-}
-
-/// Rows under construction.
+/// Rows under construction, with what their figures are to the first run (a column of its own beside a second,
+/// words beside more), and the best of each. Runs of different workloads stand side by side and are
+/// not compared.
 struct Rows<'a> {
     runs: &'a [Recorded],
+    are_comparable: bool,
     rows: Vec<Row>,
 }
 
 impl Rows<'_> {
     fn group(&mut self, name: &str) {
-        self.rows.push(Row { name: name.to_owned(), values: Vec::new(), numbers: Vec::new(), better: None });
+        self.rows.push(Row::group(name));
     }
 
     fn words(&mut self, name: &str, value: impl Fn(&Run) -> Option<String>) {
-        let values = self.runs.iter().map(|recorded| value(&recorded.run).unwrap_or_else(dash)).collect();
-        let numbers = vec![None; self.runs.len()];
-        self.rows.push(Row { name: name.to_owned(), values, numbers, better: None });
+        let values = self.runs.iter().map(|recorded| value(&recorded.run).unwrap_or_else(dash));
+        self.rows.push(Row::plain(name, values.chain(self.has_ratios().then(String::new))));
     }
 
-    /// A row of numbers, written as `text` has it.
-    fn numbers(
-        &mut self,
-        name: &str,
-        better: Option<Better>,
-        text: impl Fn(f64) -> String,
-        value: impl Fn(&Run) -> Option<f64>,
-    ) {
-        let numbers: Vec<Option<f64>> = self.runs.iter().map(|recorded| value(&recorded.run)).collect();
-        let values = numbers.iter().map(|number| number.map_or_else(dash, &text)).collect();
-        self.rows.push(Row { name: name.to_owned(), values, numbers, better });
+    /// Whether there is a column of ratios.
+    fn has_ratios(&self) -> bool {
+        self.are_comparable && self.runs.len() == 2
     }
 
     fn measured(&mut self, name: &str, better: Option<Better>, value: impl Fn(&Run) -> Option<f64>) {
-        self.numbers(name, better, three, value);
+        let numbers: Vec<Option<f64>> = self.runs.iter().map(|recorded| value(&recorded.run)).collect();
+        let compared = better.filter(|_| self.are_comparable);
+        // Who loses messages, or falls behind, is not the best at anything.
+        let winner = compared.and_then(|better| best(&of_passed(self.runs, &value), better));
+        let ratio = |at| to_first(&numbers, at).filter(|_| compared.is_some());
+        let cell = |(at, number): (usize, &Option<f64>)| {
+            let told = number.map_or_else(dash, three);
+            let told = match ratio(at) {
+                Some(ratio) if !self.has_ratios() => format!("{told} ({ratio})"),
+                _ => told,
+            };
+            (told, winner == Some(at))
+        };
+        let mut cells: Vec<(String, bool)> = numbers.iter().enumerate().map(cell).collect();
+        cells.extend(self.has_ratios().then(|| (ratio(1).unwrap_or_default(), false)));
+        self.rows.push(Row::of(name, cells));
     }
 
-    fn counts(&mut self, name: &str, value: impl Fn(&Run) -> Option<u64>) {
-        self.words(name, |run| value(run).map(count));
+    /// A row of the books, which a run without an end has not.
+    fn counts(&mut self, name: &str, value: impl Fn(&Correctness) -> Option<u64>) {
+        self.words(name, |run| value(run.books()?).map(count));
     }
 }
 
@@ -81,10 +62,13 @@ fn dash() -> String {
     "–".to_owned()
 }
 
-/// The rows of these runs.
-pub fn rows(runs: &[Recorded]) -> Vec<Row> {
+/// The heads and the rows of a table of these runs.
+pub(super) fn compared_rows(runs: &[Recorded], are_comparable: bool) -> (Vec<String>, Vec<Row>) {
     let (higher, lower) = (Some(Better::Higher), Some(Better::Lower));
-    let mut rows = Rows { runs, rows: Vec::new() };
+    let mut rows = Rows { runs, are_comparable, rows: Vec::new() };
+    let mut heads = vec![String::new()];
+    heads.extend(runs.iter().map(|recorded| recorded.run.label.clone()));
+    heads.extend(rows.has_ratios().then(|| format!("{} to {}", runs[1].run.label, runs[0].run.label)));
     rows.words("verdict", |run| Some(run.verdict().word().to_lowercase()));
     rows.words("broker", |run| Some(run.broker.clone()).filter(|name| !name.is_empty()));
     rows.measured("seconds", None, |run| Some(run.seconds).filter(|seconds| *seconds > 0.0));
@@ -112,17 +96,20 @@ pub fn rows(runs: &[Recorded]) -> Vec<Row> {
         }
         rows.measured("max", lower, |run| of(run).map(|figures| figures.max_ms));
     }
-    rows.group("every message checked");
-    rows.counts("sent", |run| Some(run.correctness.published));
-    rows.counts("received", |run| Some(run.correctness.received));
-    rows.counts("lost", |run| run.correctness.lost);
-    if runs.iter().any(|recorded| recorded.run.correctness.unpromised_missing.is_some()) {
-        rows.counts("missing, which nobody confirmed", |run| run.correctness.unpromised_missing);
+    if runs.iter().any(|recorded| recorded.run.why_p99.is_some()) {
+        rows.words("why p99", |run| run.why_p99.clone());
     }
-    rows.counts("duplicated, unflagged", |run| Some(run.correctness.duplicated_unflagged));
-    rows.counts("duplicated, flagged", |run| Some(run.correctness.duplicated_flagged));
-    rows.counts("reordered", |run| Some(run.correctness.reordered));
-    rows.counts("corrupt", |run| Some(run.correctness.corrupt));
+    rows.group("every message checked");
+    rows.counts("sent", |c| Some(c.published));
+    rows.counts("received", |c| Some(c.received));
+    rows.counts("lost", |c| c.lost);
+    if runs.iter().any(|recorded| recorded.run.correctness.unpromised_missing.is_some()) {
+        rows.counts("missing, which nobody confirmed", |c| c.unpromised_missing);
+    }
+    rows.counts("duplicated, unflagged", |c| Some(c.duplicated_unflagged));
+    rows.counts("duplicated, flagged", |c| Some(c.duplicated_flagged));
+    rows.counts("reordered", |c| Some(c.reordered));
+    rows.counts("corrupt", |c| Some(c.corrupt));
     rows.group("cost");
     // Runs of one side and of both may stand side by side: then each says what its message is, and
     // they are not compared.
@@ -152,33 +139,7 @@ pub fn rows(runs: &[Recorded]) -> Vec<Row> {
     }
     rows.measured("load's CPU, publishing, us a message sent", None, |run| run.cost.publishing_us_per_message);
     rows.measured("load's CPU, consuming, us a message received", None, |run| run.cost.consuming_us_per_message);
-    rows.rows
-}
-
-/// The rows with what they are to the first run (a column of its own beside a second, words beside
-/// more), and the best of each. Runs of different workloads stand side by side and are not
-/// compared.
-pub(super) fn compared_rows(runs: &[Recorded], are_comparable: bool) -> (Vec<String>, Vec<table::Row>) {
-    let mut heads = vec![String::new()];
-    heads.extend(runs.iter().map(|recorded| recorded.run.label.clone()));
-    let has_column = are_comparable && runs.len() == 2;
-    if has_column {
-        heads.push(format!("{} to {}", runs[1].run.label, runs[0].run.label));
-    }
-    let filled = |row: Row| {
-        let best = row.best(runs).filter(|_| are_comparable);
-        let ratio = |at| to_first(&row.numbers, at).filter(|_| are_comparable && row.better.is_some());
-        let cell = |at: usize, value: &String| match ratio(at) {
-            Some(ratio) if !has_column => (format!("{value} ({ratio})"), best == Some(at)),
-            _ => (value.clone(), best == Some(at)),
-        };
-        let mut cells: Vec<(String, bool)> = row.values.iter().enumerate().map(|(at, value)| cell(at, value)).collect();
-        if has_column && !row.is_group() {
-            cells.push((ratio(1).unwrap_or_default(), false));
-        }
-        table::Row::of(row.name, cells)
-    };
-    (heads, rows(runs).into_iter().map(filled).collect())
+    (heads, rows.rows)
 }
 
 /// Whether these runs differ in who was measured and not in what.
@@ -206,10 +167,10 @@ pub(super) fn compared(runs: &[Recorded]) -> Option<Vec<(String, Vec<Recorded>)>
     (groups.len() > 1 && groups.iter().any(|(_, runs)| runs.len() > 1)).then_some(groups)
 }
 
-/// The figures that everybody looks at first: a row for names, then one for each run. The rate is
+/// The figures that everybody looks at first: the names of the columns, and a row for each run. The rate is
 /// of what the latency is of: where a backlog stands, who takes it tells nothing of how much is
 /// published.
-pub(super) fn overview(runs: &[Recorded]) -> Vec<Vec<String>> {
+pub(super) fn overview(runs: &[Recorded]) -> (Vec<String>, Vec<Row>) {
     // What the latency is of stands in the heading, or in each row where it is not the same in all
     // of them.
     let of_confirms = |run: &Run| run.end_to_end.is_none() && run.confirm.is_some();
@@ -220,46 +181,30 @@ pub(super) fn overview(runs: &[Recorded]) -> Vec<Vec<String>> {
         (false, true) => "confirm ",
         (false, false) => "end to end ",
     };
-    let percentile = |name: &str| format!("{what}{name} ms");
-    let own = |name: &str| name.to_owned();
-    let latencies = ["p50", "p99", "p99.9"].map(percentile);
-    let mut names = vec![own(""), own("msg/s")];
-    names.extend(latencies);
-    names.extend(["broker us/msg in and out", "broker MB"].map(own));
-    let mut table = vec![names];
-    for Recorded { run, .. } in runs {
+    let heads = format!("|msg/s|{what}p50 ms|{what}p99 ms|{what}p99.9 ms|broker us/msg in and out|broker MB");
+    let row = |Recorded { run, .. }: &Recorded| {
         let figures = latency(run).map(|(latency, _)| &latency.figures);
         let percentile = |value: fn(&Figures) -> f64| figures.map_or_else(dash, |figures| three(value(figures)));
-        table.push(vec![
-            match (is_mixed, of_confirms(run)) {
-                (false, _) => run.label.clone(),
-                (true, true) => format!("{} (latency of confirms)", run.label),
-                (true, false) => format!("{} (latency end to end)", run.label),
-            },
-            three(rate(run)),
-            percentile(|f| f.p50_ms),
-            percentile(|f| f.p99_ms),
-            percentile(|f| f.p999_ms),
-            run.cost.broker_us_per_message.map_or_else(dash, |us| match run.cost.broker_per.as_str() {
-                one @ ("sent" | "received") => format!("{} ({one})", three(us)),
-                _ => three(us),
-            }),
-            run.cost.broker_rss_bytes_max.map_or_else(dash, |bytes| three(bytes as f64 / 1e6)),
-        ]);
-    }
-    table
+        let name = match (is_mixed, of_confirms(run)) {
+            (false, _) => run.label.clone(),
+            (true, true) => format!("{} (latency of confirms)", run.label),
+            (true, false) => format!("{} (latency end to end)", run.label),
+        };
+        let cpu = run.cost.broker_us_per_message.map_or_else(dash, |us| match run.cost.broker_per.as_str() {
+            one @ ("sent" | "received") => format!("{} ({one})", three(us)),
+            _ => three(us),
+        });
+        let memory = run.cost.broker_rss_bytes_max.map_or_else(dash, |bytes| three(bytes as f64 / 1e6));
+        let percentiles = [percentile(|f| f.p50_ms), percentile(|f| f.p99_ms), percentile(|f| f.p999_ms)];
+        Row::plain(name, [three(rate(run))].into_iter().chain(percentiles).chain([cpu, memory]))
+    };
+    (heads.split('|').map(str::to_owned).collect(), runs.iter().map(row).collect())
 }
 
 /// The overview in Markdown.
 pub(super) fn overview_markdown(runs: &[Recorded]) -> String {
-    let mut text = String::new();
-    for (at, row) in overview(runs).iter().enumerate() {
-        text.push_str(&format!("| {} |\n", row.join(" | ").replace('\n', " ")));
-        if at == 0 {
-            text.push_str(&format!("|---|{}\n", "--:|".repeat(row.len() - 1)));
-        }
-    }
-    text + "\n"
+    let (heads, rows) = overview(runs);
+    table::markdown(&heads, &rows) + "\n"
 }
 
 /// The tables in Markdown: an overview of more than two runs, and the rows of what is compared.
@@ -267,29 +212,15 @@ pub(super) fn markdown(runs: &[Recorded]) -> String {
     if runs.is_empty() {
         return String::new();
     }
+    let table = |runs: &[Recorded]| {
+        let (heads, rows) = compared_rows(runs, are_comparable(runs));
+        table::markdown(&heads, &rows)
+    };
     let mut text = if runs.len() > 2 { overview_markdown(runs) } else { String::new() };
     match compared(runs) {
         None => text.push_str(&table(runs)),
         Some(groups) => {
             groups.iter().for_each(|(scenario, runs)| text.push_str(&format!("## {scenario}\n\n{}\n", table(runs))));
-        }
-    }
-    text
-}
-
-fn table(runs: &[Recorded]) -> String {
-    let (heads, rows) = compared_rows(runs, are_comparable(runs));
-    let line = |cells: Vec<String>| {
-        format!("|{}\n", cells.iter().map(|cell| format!(" {} |", cell.replace('|', "/"))).collect::<String>())
-    };
-    let columns = heads.len() - 1;
-    let mut text = line(heads);
-    text.push_str(&format!("|---|{}\n", "--:|".repeat(columns)));
-    for row in rows {
-        let cell = |(cell, is_best): &(String, bool)| if *is_best { format!("**{cell}**") } else { cell.clone() };
-        match row.cells.is_empty() {
-            true => text.push_str(&format!("| **{}** |{}\n", row.name, " |".repeat(columns))),
-            false => text.push_str(&line(std::iter::once(row.name).chain(row.cells.iter().map(cell)).collect())),
         }
     }
     text

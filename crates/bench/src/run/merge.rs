@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use page::figures::count;
-use testbed::used::{Ledger, Usage};
+use testbed::written::Reading;
+use testbed::{Look, Watch};
 
-use super::{COST_SPAN_NS, Going, Observer};
+use super::{COST_SPAN_S, Going, Observer};
 use crate::clock::SECOND;
-use crate::disk::{Disk, Reading, own_count};
+use crate::disk::own_count;
 use crate::latency::{Figures, curve, histogram};
-use crate::load::{Sample, Side, rates_told_apart, sizes_told_apart};
+use crate::load::{Counts, Sample, Side, rates_told_apart, sizes_told_apart};
 use crate::options::Options;
-use crate::process::{Load, Machine};
-use crate::record::{AtRate, Cost, HeldBack, Interval, Latency, Run, add_reason};
+use crate::process::Load;
+use crate::record::{AtRate, Begun, Cost, HeldBack, Interval, Latency, Run, add_reason, mean};
 use crate::setup::Found;
-use crate::uri::without_passwords;
 use crate::verdict;
 
 /// From this part of its cores on the publishing side is what holds a rate back.
@@ -47,16 +47,12 @@ pub(super) struct Merge {
     /// Counts at the end of the warm-up and of the load.
     before_warm: Counts,
     at_end: Counts,
-    pub(super) nacked: u64,
-    blocked_ns: u64,
+    /// All that was counted, also before and behind the load.
+    pub(super) all: Counts,
     /// What each thread was held back: nanoseconds and how often. A broker holds all threads back
     /// at once, so the longest counts.
     held_back: BTreeMap<usize, (u64, u64)>,
     held_back_why: Vec<String>,
-    lost_connections: u64,
-    /// All messages of each side, and the CPU time of it.
-    all_published: u64,
-    all_received: u64,
     /// Queues that each message reaches; `None` where one side is missing or that cannot be told.
     copies: Option<u64>,
     /// Copies that were sent and not received in the intervals so far; below zero where older ones
@@ -64,21 +60,18 @@ pub(super) struct Merge {
     waiting: i64,
     /// Messages that were sent in the intervals so far, where it is known how many were due.
     sent: Option<u64>,
+    /// The CPU time of each thread.
     cpu_ns: BTreeMap<usize, (Side, u64)>,
-    /// The broker's processes, those too that were killed meanwhile.
-    ledger: Ledger,
-    usage: Option<Usage>,
-    usage_at: u64,
-    usage_first: Option<(Usage, u64)>,
-    usage_last: Option<(Usage, u64)>,
+    /// The broker's processes, those too that were killed meanwhile; looked at last, where the cost begins,
+    /// and at the end of the load.
+    watch: Watch,
+    seen: Option<Look>,
+    first: Option<Look>,
+    last: Option<Look>,
     rss_max: u64,
-    /// The broker's devices, and its counters of what was written: at the first look, where the
-    /// cost begins, at the end of the load.
-    disk: Disk,
-    disk_first: Option<Reading>,
-    disk_load: Reading,
-    disk_last: Reading,
-    /// What was written between the first look and the last one.
+    /// The counters of what was written at the first look that knew a device, and what they have counted
+    /// since: the lower one of two that only grow does not go back.
+    written_first: Option<Reading>,
     written: Option<u64>,
     /// What the broker counts itself, where the cost begins and at the end of the load; and its
     /// AMQP ports, where nobody asks for it.
@@ -91,26 +84,11 @@ pub(super) struct Merge {
     running_end_ns: u64,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Counts {
-    published: u64,
-    confirmed: u64,
-    received: u64,
-}
-
 #[derive(Default)]
 struct Part {
-    published: u64,
-    confirmed: u64,
-    nacked: u64,
-    returned: u64,
-    received: u64,
-    bytes_out: u64,
-    bytes_in: u64,
-    blocked_ns: u64,
+    counts: Counts,
     held_back_ns: u64,
     held_back_why: Vec<String>,
-    connections_lost: u64,
     cpu_ns: u64,
     confirm: Option<Histogram<u64>>,
     end_to_end: Option<Histogram<u64>>,
@@ -118,10 +96,9 @@ struct Part {
 
 impl Merge {
     pub(super) fn new(options: &Options, start_ns: u64, threads: usize, pids: Vec<u32>, copies: Option<u64>) -> Merge {
-        let mut ledger = Ledger::default();
-        let usage = ledger.look(&pids);
-        let disk = Disk::of(&pids);
-        let disk_first = usage.filter(|_| disk.is_known()).map(|usage| disk.read(usage.write_bytes));
+        let mut watch = Watch::default();
+        let seen = watch.look(&pids);
+        let written_first = seen.as_ref().map(|look| look.written).filter(|reading| reading.device.is_some());
         let publishers = f64::from(options.producing.count) * f64::from(options.producing.channels);
         Merge {
             interval_secs: options.interval_secs,
@@ -140,28 +117,20 @@ impl Merge {
             intervals: Vec::new(),
             before_warm: Counts::default(),
             at_end: Counts::default(),
-            nacked: 0,
-            blocked_ns: 0,
+            all: Counts::default(),
             held_back: BTreeMap::new(),
             held_back_why: Vec::new(),
-            lost_connections: 0,
-            all_published: 0,
-            all_received: 0,
             copies,
             waiting: 0,
             sent: owes(options).then_some(0),
             cpu_ns: BTreeMap::new(),
-            ledger,
-            usage,
-            usage_at: start_ns,
-            usage_first: None,
-            usage_last: None,
+            watch,
+            seen,
+            first: None,
+            last: None,
             rss_max: 0,
-            written: disk_first.and_then(|first| first.since(&first).bytes),
-            disk,
-            disk_first,
-            disk_load: Reading::default(),
-            disk_last: Reading::default(),
+            written: written_first.and_then(|first| first.since(&first).bytes),
+            written_first,
             own_first: None,
             own_last: None,
             ports: options.uris.iter().map(|uri| uri.port).collect(),
@@ -173,17 +142,15 @@ impl Merge {
     }
 
     /// The time of load is over: what was done by now is what the rates are made of.
-    pub(super) fn running_ended(&mut self, going: &Going, now: u64) {
+    pub(super) fn running_ended(&mut self, going: &Going) {
         self.running_end_ns = going.running_end_ns;
         self.at_end = Counts {
             published: going.sum(|g| &g.published),
             confirmed: going.sum(|g| &g.confirmed),
             received: going.sum(|g| &g.received),
+            ..Counts::default()
         };
-        if let Some(usage) = self.ledger.look(&self.pids) {
-            self.usage_last = Some((usage, now));
-            self.disk_last = self.disk.read(usage.write_bytes);
-        }
+        self.last = self.watch.look(&self.pids);
     }
 
     /// The consumers' own pace, where it is what most of the load waits for at its end.
@@ -199,14 +166,8 @@ impl Merge {
         self.next[thread] = index + 1;
         let before = self.cpu_ns.insert(thread, (sample.side, sample.cpu_ns)).map_or(0, |(_, cpu)| cpu);
         let part = self.parts.entry(index).or_default();
-        part.published += sample.published;
-        part.confirmed += sample.confirmed;
-        part.nacked += sample.nacked;
-        part.returned += sample.returned;
-        part.received += sample.received;
-        part.bytes_out += sample.bytes_out;
-        part.bytes_in += sample.bytes_in;
-        part.blocked_ns += sample.blocked_ns;
+        part.counts += sample.counts;
+        self.all += sample.counts;
         part.held_back_ns = part.held_back_ns.max(sample.held_back_ns);
         let held_back = self.held_back.entry(thread).or_default();
         held_back.0 += sample.held_back_ns;
@@ -215,10 +176,7 @@ impl Merge {
             add_reason(&mut part.held_back_why, why.clone());
             add_reason(&mut self.held_back_why, why);
         }
-        part.connections_lost += sample.connections_lost;
         part.cpu_ns += sample.cpu_ns.saturating_sub(before);
-        self.all_published += sample.published;
-        self.all_received += sample.received;
         let is_warm = index * self.interval_secs >= self.warmup_secs;
         if let (Some(all), Some(handed)) = (&mut self.handed, sample.handed.filter(|_| is_warm)) {
             add(all, &handed);
@@ -240,13 +198,14 @@ impl Merge {
         let index = self.emitted;
         self.emitted += 1;
         let part = self.parts.remove(&index).unwrap_or_default();
+        let counts = part.counts;
         let interval_ns = self.interval_secs * SECOND;
         let (begin, end) = (index * interval_ns, (index + 1) * interval_ns);
         let running_end = self.running_end_ns.saturating_sub(self.start_ns);
         // The last interval is as long as it was.
         let length = (end.min(going.clock.now().saturating_sub(self.start_ns)) - begin.min(end)).max(1_000_000);
         let per_second = |count: u64| count as f64 * SECOND as f64 / length as f64;
-        let broker = self.look_at_broker(going.clock.now());
+        let broker = self.look_at_broker();
         let body_bytes = (self.size.at(begin + interval_ns / 2).0 as u64).max(crate::message::BODY_BYTES_MIN as u64);
         let (confirm, end_to_end) = (part.confirm.unwrap_or_else(histogram), part.end_to_end.unwrap_or_else(histogram));
         let is_warm = begin >= self.warmup_secs * SECOND;
@@ -254,23 +213,18 @@ impl Merge {
             add(&mut self.confirm, &confirm);
             add(&mut self.end_to_end, &end_to_end);
         } else {
-            self.before_warm.published += part.published;
-            self.before_warm.confirmed += part.confirmed;
-            self.before_warm.received += part.received;
+            self.before_warm += counts;
         }
         if let Some(copies) = self.copies {
-            let taken = part.published.saturating_sub(part.nacked + part.returned) * copies;
-            self.waiting += taken as i64 - part.received as i64;
+            let taken = counts.published.saturating_sub(counts.nacked + counts.returned) * copies;
+            self.waiting += taken as i64 - counts.received as i64;
         }
-        self.sent = self.sent.map(|sent| sent + part.published);
+        self.sent = self.sent.map(|sent| sent + counts.published);
         let unsent = self.sent.zip(self.rate.as_ref()).filter(|_| begin < running_end).map(|(sent, rate)| {
             let until = (begin + length).min(running_end);
             let due = rate.mean(until) * self.publishers * until as f64 / SECOND as f64;
             (due - sent as f64).max(0.0) as u64
         });
-        self.nacked += part.nacked;
-        self.blocked_ns += part.blocked_ns;
-        self.lost_connections += part.connections_lost;
         let figures = |h: &Histogram<u64>| (!h.is_empty()).then(|| Figures::of(h));
         let interval = Interval {
             at_s: (begin + length) as f64 / SECOND as f64,
@@ -285,13 +239,13 @@ impl Merge {
                 .as_ref()
                 .filter(|_| begin < running_end)
                 .map(|rate| rate.at(begin + interval_ns / 2).0 * self.publishers),
-            published_per_s: per_second(part.published),
-            confirmed_per_s: per_second(part.confirmed),
-            received_per_s: per_second(part.received),
-            nacked: part.nacked,
-            returned: part.returned,
-            connections_lost: part.connections_lost,
-            blocked_s: part.blocked_ns as f64 / SECOND as f64,
+            published_per_s: per_second(counts.published),
+            confirmed_per_s: per_second(counts.confirmed),
+            received_per_s: per_second(counts.received),
+            nacked: counts.nacked,
+            returned: counts.returned,
+            connections_lost: counts.connections_lost,
+            blocked_s: counts.blocked_ns as f64 / SECOND as f64,
             held_back_s: part.held_back_ns as f64 / SECOND as f64,
             held_back_why: part.held_back_why,
             backlog: self.copies.map(|_| self.waiting.max(0) as u64),
@@ -300,8 +254,8 @@ impl Merge {
             end_to_end: figures(&end_to_end),
             broker,
             generator_cores: part.cpu_ns as f64 / length as f64,
-            to_broker_bytes_s: per_second(part.bytes_out),
-            from_broker_bytes_s: per_second(part.bytes_in),
+            to_broker_bytes_s: per_second(counts.bytes_out),
+            from_broker_bytes_s: per_second(counts.bytes_in),
         };
         // The moment in which the threads end is no interval: a few messages in a millisecond are
         // no rate.
@@ -312,32 +266,21 @@ impl Merge {
         self.intervals.push(interval);
     }
 
-    fn look_at_broker(&mut self, now: u64) -> Option<Load> {
-        let usage = self.ledger.look(&self.pids)?;
-        let elapsed_ns = now.saturating_sub(self.usage_at).max(1);
-        let mut load = self.usage.map(|before| Load::between(&before, &usage, elapsed_ns));
-        if self.usage_first.is_none() && !self.disk.is_known() {
-            self.disk = Disk::of(&self.pids);
-        }
-        let reading = self.disk.read(usage.write_bytes);
-        // Counted from the first look on: the lower one of two counters that only grow does not go
-        // back.
-        let first = *self.disk_first.get_or_insert(reading);
-        let written = reading.since(&first).bytes;
-        if let Some(load) = &mut load {
-            load.write_bytes_s = written
-                .zip(self.written)
-                .map(|(now, then)| now.saturating_sub(then) as f64 * SECOND as f64 / elapsed_ns as f64);
-        }
+    fn look_at_broker(&mut self) -> Option<Load> {
+        let look = self.watch.look(&self.pids)?;
+        let used = self.seen.as_ref().map(|seen| look.since(seen));
+        let written = look.written.since(self.written_first.get_or_insert(look.written)).bytes;
+        let load = used.map(|used| Load {
+            write_bytes_s: written.zip(self.written).map(|(now, then)| now.saturating_sub(then) as f64 / used.seconds),
+            ..Load::from(&used)
+        });
         self.written = written;
-        self.usage = Some(usage);
-        self.usage_at = now;
-        self.rss_max = self.rss_max.max(usage.rss_bytes);
-        if self.usage_first.is_none() {
-            self.usage_first = Some((usage, now));
-            self.disk_load = reading;
+        self.rss_max = self.rss_max.max(look.used.rss_bytes);
+        if self.first.is_none() {
+            self.first = Some(look.clone());
             self.own_first = own_count(&self.pids, &self.ports);
         }
+        self.seen = Some(look);
         load
     }
 
@@ -361,23 +304,17 @@ impl Merge {
         figures
     }
 
-    /// Latency end to end by rate, from the slowest on.
     /// What went through in the intervals that asked for this rate.
     fn at_rate(&self, asked: f64, consumes: bool) -> Option<AtRate> {
-        let (mut before, mut seconds, mut sent, mut received) = (0.0, 0.0, 0.0, 0.0);
-        for interval in &self.intervals {
-            let length = interval.at_s - before;
-            before = interval.at_s;
-            if interval.phase == "load" && interval.target_per_s == Some(asked) {
-                seconds += length;
-                sent += interval.published_per_s * length;
-                received += interval.received_per_s * length;
-            }
-        }
-        let each = |count: f64| count / seconds;
-        (seconds > 0.0).then(|| AtRate { asked, sent: each(sent), received: consumes.then(|| each(received)) })
+        let of = |rate: fn(&Interval) -> f64| {
+            let is_it = |i: &Interval| i.phase == "load" && i.target_per_s == Some(asked);
+            mean(&self.intervals, |i| is_it(i).then(|| rate(i)))
+        };
+        let received = of(|i| i.received_per_s).filter(|_| consumes);
+        Some(AtRate { asked, sent: of(|i| i.published_per_s)?, received })
     }
 
+    /// Latency end to end by rate, from the slowest on.
     fn by_rate(&self) -> Vec<(f64, Figures)> {
         let measured = self.by_rate.iter().filter(|(_, histogram)| !histogram.is_empty());
         let mut figures: Vec<(f64, Figures)> = measured.map(|(rate, h)| (*rate, Figures::of(h))).collect();
@@ -391,39 +328,25 @@ impl Merge {
         Some(HeldBack { seconds: ns as f64 / SECOND as f64, times, reasons: self.held_back_why.clone() })
     }
 
-    pub(super) fn summary(
-        &self,
-        options: &Options,
-        going: &Going,
-        found: &Found,
-        (machine, version): (Machine, String),
-    ) -> Run {
+    pub(super) fn summary(&self, options: &Options, going: &Going, found: &Found, begun: &Begun) -> Run {
         let run_ns = going.running_end_ns.saturating_sub(going.start_ns);
         let warm_ns = run_ns.saturating_sub(self.warmup_secs * SECOND).max(1);
         let seconds = warm_ns as f64 / SECOND as f64;
         let per_second = |count: u64| count as f64 / seconds;
         let latency =
             |h: &Histogram<u64>| (!h.is_empty()).then(|| Latency { figures: Figures::of(h), curve: curve(h) });
-        let (produces, consumes) = (options.producing.count > 0, options.consuming.count > 0);
-        let identity = &found.identity;
+        let (produces, consumes) = (options.producing.count > 0, begun.receives);
         let cpu = |side| self.cpu_ns.values().filter(|(s, _)| *s == side).map(|(_, cpu)| *cpu).sum::<u64>() as f64;
         let each = |cpu_ns: f64, count: u64| (count > 0).then(|| cpu_ns / 1000.0 / count as f64);
+        let received = self.at_end.received.saturating_sub(self.before_warm.received);
         let mut run = Run {
-            label: if options.label.is_empty() { identity.product.clone() } else { options.label.clone() },
-            scenario: options.scenario.clone(),
-            command: format!("leveret bench {}", without_passwords(&options.words)),
-            version,
-            started_s: going.start_ns / SECOND,
-            broker: format!("{} {}{}", identity.product, identity.version, process_name(&self.pids)).trim().to_owned(),
-            machine,
-            open_loop: !options.closed_loop && self.rate.is_some(),
             seconds,
             target_per_s: self.rate.as_ref().map(|rate| rate.mean(run_ns) * self.publishers),
             published_per_s: per_second(self.at_end.published.saturating_sub(self.before_warm.published)),
-            confirmed_per_s: (produces && options.producing.confirm.is_some())
+            confirmed_per_s: begun
+                .confirms
                 .then(|| per_second(self.at_end.confirmed.saturating_sub(self.before_warm.confirmed))),
-            received_per_s: consumes
-                .then(|| per_second(self.at_end.received.saturating_sub(self.before_warm.received))),
+            received_per_s: consumes.then(|| per_second(received)),
             confirm: latency(&self.confirm),
             end_to_end: latency(&self.end_to_end),
             handed: self.handed.as_ref().and_then(latency),
@@ -431,31 +354,33 @@ impl Merge {
             by_size: self.by_size(),
             by_rate: self.by_rate(),
             at_rates: self.by_rate.iter().filter_map(|(asked, _)| self.at_rate(*asked, consumes)).collect(),
-            blocked_s: self.blocked_ns as f64 / SECOND as f64,
+            blocked_s: self.all.blocked_ns as f64 / SECOND as f64,
             held_back: self.held_back(),
-            connections_lost: self.lost_connections,
+            connections_lost: self.all.connections_lost,
             cost: Cost {
-                publishing_us_per_message: each(cpu(Side::Producing), self.all_published),
-                consuming_us_per_message: each(cpu(Side::Consuming), self.all_received),
+                publishing_us_per_message: each(cpu(Side::Producing), self.all.published),
+                consuming_us_per_message: each(cpu(Side::Consuming), self.all.received),
+                consumers_busy: consumers_busy(options, per_second(received)),
                 ..Cost::default()
             },
-            ..Run::default()
+            ..begun.run()
         };
-        if let (Some((first, from)), Some((last, until))) = (self.usage_first, self.usage_last) {
-            let load = Load::between(&first, &last, until.saturating_sub(from));
-            let mut written = self.disk_last.since(&self.disk_load);
-            written.own_bytes = self.own_last.zip(self.own_first).map(|(now, then)| now.saturating_sub(then));
-            let span_s = until.saturating_sub(from) as f64 / SECOND as f64;
+        if let (Some(first), Some(last)) = (&self.first, &self.last) {
+            let mut used = last.since(first);
+            used.written.own_bytes = self.own_last.zip(self.own_first).map(|(now, then)| now.saturating_sub(then));
             let sent = produces.then_some(run.published_per_s);
             let written_for = sent.or(run.received_per_s).filter(|rate| *rate > 0.0);
             run.cost.broker_rss_bytes_max = Some(self.rss_max);
-            if until.saturating_sub(from) >= COST_SPAN_NS {
-                run.cost.enter_broker(load.cpu_cores, sent, run.received_per_s);
-                let messages = written_for.map(|rate| rate * span_s);
+            if used.seconds >= COST_SPAN_S {
+                run.cost.enter_broker(used.cpu_cores, sent, run.received_per_s);
+                let messages = written_for.map(|rate| rate * used.seconds);
                 run.cost.broker_write_bytes_per_message =
-                    written.bytes.zip(messages).map(|(bytes, messages)| bytes as f64 / messages);
+                    used.written.bytes.zip(messages).map(|(bytes, messages)| bytes as f64 / messages);
                 run.cost.written_messages = messages.unwrap_or(0.0);
-                run.cost.written = Some(written);
+                (run.cost.machine, run.cost.disk_busy) = (used.machine, used.disk_busy);
+                (run.cost.throttled, run.cost.cores_limit) = (used.throttled, used.cores_limit);
+                run.cost.disk_operations_s = used.operations_s;
+                run.cost.written = Some(used.written);
             }
         } else if self.pids.is_empty() {
             run.notes.push(
@@ -473,6 +398,14 @@ impl Merge {
         run.notes.extend(held_back(options, &run, seconds));
         run
     }
+}
+
+/// The part of the time in which consumers did what `--consumer-latency` has them do, where that is the same
+/// all the time.
+fn consumers_busy(options: &Options, received_per_s: f64) -> Option<f64> {
+    let (work, count) = (&options.consuming.work_us, options.consuming.count * u32::from(options.consuming.channels));
+    let is_steady = !work.is_stepped() && work.max() > 0.0 && count > 0;
+    is_steady.then(|| received_per_s * work.max() / 1e6 / f64::from(count))
 }
 
 /// Whether messages that were due are sent later, and how many are due is known: a closed loop owes
@@ -504,13 +437,6 @@ fn held_back(options: &Options, run: &Run, seconds: f64) -> Option<String> {
         .then(|| format!("{} messages were due in the time of load and not sent: {why}", count(behind as u64)))
 }
 
-/// What runs there, beside what it says of itself: a broker may call itself by another's name, so
-/// that clients take it for that.
-fn process_name(pids: &[u32]) -> String {
-    let name = pids.first().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
-    name.map_or(String::new(), |name| format!(" (process {})", name.trim()))
-}
-
 fn add(all: &mut Histogram<u64>, part: &Histogram<u64>) {
     all.add(part).expect("all histograms of a run have the same bounds");
 }
@@ -526,14 +452,12 @@ fn join(all: &mut Option<Histogram<u64>>, part: Histogram<u64>) {
 mod tests {
     use super::*;
     use crate::options::run_of;
+    use crate::words::words_of;
 
     #[test]
     fn who_asked_for_a_number_of_messages_is_not_told_of_more_that_were_due() {
         let mut run = Run { target_per_s: Some(1000.0), published_per_s: 2.0, ..Run::default() };
-        let told = |run: &Run, line: &str| {
-            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            held_back(&run_of(&words).expect("a run"), run, 1.5)
-        };
+        let told = |run: &Run, line: &str| held_back(&run_of(&words_of(line)).expect("a run"), run, 1.5);
         assert_eq!(told(&run, "--rate 1k -C 3"), None);
         let note = told(&run, "--rate 1k --time 2").expect("a note");
         assert_eq!(note, "1,497 messages were due in the time of load and not sent: the broker held the rest back");

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::OWN;
+use super::own;
 use crate::Error;
 use crate::fill::{Values, filled, number, text_of};
 use crate::options::{self, Options};
-use crate::words::{ABOUT_BROKER, Words};
+use crate::words::Given;
 
 /// What a file says.
 #[derive(Debug, Deserialize)]
@@ -139,8 +139,7 @@ impl File {
     }
 
     /// The values of all its names.
-    pub(super) fn values(&self, name: &str, words: &Words) -> Result<Values, Error> {
-        let own = || OWN.iter().map(|(option, ..)| *option);
+    pub(super) fn values(&self, name: &str, words: &Given) -> Result<Values, Error> {
         if let Some(other) = own().find(|option| words.is_set(option) && !self.reads(option)) {
             let reads: Vec<String> =
                 own().filter(|option| self.reads(option)).map(|option| format!("--{option}")).collect();
@@ -175,18 +174,18 @@ impl File {
             values.extend(of_kind.clone());
         }
         for (name, text) in &self.when {
-            let given = words.text(name).map_or(String::new(), |given| text.replace("{given}", given));
+            let given = words.knows(name).then(|| words.text(name)).flatten();
+            let given = given.map_or(String::new(), |given| text.replace("{given}", given));
             values.insert(name.clone(), given);
         }
         Ok(values)
     }
 
     /// All its runs.
-    pub(super) fn planned(&self, words: &Words, values: &Values) -> Result<Vec<Planned>, String> {
+    pub(super) fn planned(&self, words: &Given, values: &Values) -> Result<Vec<Planned>, String> {
         let mut planned = Vec::new();
-        let mut about = ABOUT_BROKER.iter().map(|(name, ..)| *name).filter(|name| *name != "broker");
         if self.runs.iter().any(Run::has_own_broker)
-            && let Some(name) = about.find(|name| words.is_set(name))
+            && let Some(name) = words.about_broker().find(|name| *name != "broker")
         {
             return Err(format!("--{name} means nothing here: the runs make their boxes and start a broker in each"));
         }
@@ -200,15 +199,15 @@ impl File {
 }
 
 impl Number {
-    fn given(&self, name: &str, words: &Words) -> Result<Option<u64>, Error> {
+    fn given(&self, name: &str, words: &Given) -> Result<Option<u64>, Error> {
         let full = self.full.filter(|_| words.is_set("full"));
         if full.is_some() && name == "seconds" && words.is_set(name) {
             let told = "--full and --seconds contradict each other: --full is the article's lengths";
             return Err(Error::usage(told));
         }
         let default = full.or(self.short);
-        if default.is_none() && !words.is_set(name) {
-            return Ok(None);
+        if !words.knows(name) || (default.is_none() && !words.is_set(name)) {
+            return Ok(default);
         }
         let most = self.most.unwrap_or(10_000_000_000);
         let value = words.whole(name, default.unwrap_or(0), self.least.unwrap_or(1), most)?;
@@ -256,7 +255,7 @@ impl Run {
         Ok(kept)
     }
 
-    fn planned(&self, words: &Words, values: &Values) -> Result<Planned, String> {
+    fn planned(&self, words: &Given, values: &Values) -> Result<Planned, String> {
         let bench = filled(&self.bench, values)?.split_whitespace().collect::<Vec<_>>().join(" ");
         let options = run_of(words, &bench.replace("{held}", &HELD_DEFAULT.to_string()))?;
         let before = self.before.clone().map(|mut before| {
@@ -286,7 +285,6 @@ impl Run {
 }
 
 /// The options of a line, with those about the broker.
-pub(super) fn run_of(words: &Words, line: &str) -> Result<Options, String> {
-    let all: Vec<String> = words.handed_on().into_iter().chain(line.split_whitespace().map(str::to_owned)).collect();
-    options::run_of(&all).map_err(|why| format!("{why} in: {line}"))
+pub(super) fn run_of(words: &Given, line: &str) -> Result<Options, String> {
+    options::run_of(&words.handed_on(line)).map_err(|why| format!("{why} in: {line}"))
 }

@@ -14,10 +14,10 @@ use crate::options::BrokerStart;
 use crate::record::Recorded;
 use crate::screen::say;
 use crate::series::{Series, broker_of};
-use crate::words::Words;
+use crate::words::Given;
 
 /// Makes them.
-pub(super) fn run(planned: &[Planned], words: &Words, series: &mut Series<'_>) -> Result<(), Error> {
+pub(super) fn run(planned: &[Planned], words: &Given, series: &mut Series<'_>) -> Result<(), Error> {
     let cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
     let shared = if planned.iter().any(|run| run.has_own_broker) { None } else { broker_of(words, false)? };
     let shared = shared.map(|broker| Arc::new(Mutex::new(broker)));
@@ -67,7 +67,7 @@ pub(super) fn run(planned: &[Planned], words: &Words, series: &mut Series<'_>) -
 
 fn once<'s>(
     series: &'s mut Series<'_>,
-    words: &Words,
+    words: &Given,
     (label, line): (&str, &str),
     broker: Option<&Arc<Mutex<Broker>>>,
     is_killed: bool,
@@ -85,7 +85,7 @@ fn once<'s>(
 }
 
 /// What the scenario requires beside what the line does.
-fn judge(run: &Planned, recorded: &mut Recorded, words: &Words, confirmed_before: u64) {
+fn judge(run: &Planned, recorded: &mut Recorded, words: &Given, confirmed_before: u64) {
     let done = &mut recorded.run;
     if let (true, Some(cpu), Some(memory)) =
         (run.has_own_broker, run.options.broker.cpu, run.options.broker.memory_bytes)

@@ -20,7 +20,7 @@ use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 use super::{opening, summary};
 use crate::latency::Figures;
 use crate::options::Options;
-use crate::record::{Interval, Recorded};
+use crate::record::{Begun, Interval, Recorded};
 use crate::run::Observer;
 use crate::setup::Found;
 use crate::verdict::{BACKLOG_SECONDS, GROWTH_SHARE};
@@ -64,6 +64,33 @@ pub struct View {
 }
 
 impl View {
+    /// Of a run that begins.
+    pub fn of(options: &Options, found: &Found) -> View {
+        let (p, c) = (&options.producing, &options.consuming);
+        let each = |count: u32, channels: u16, messages: u64| {
+            let all = messages.saturating_mul(u64::from(count) * u64::from(channels));
+            (all > 0).then_some((all, 0.0))
+        };
+        let messages = each(p.count, p.channels, p.messages).or_else(|| each(c.count, c.channels, c.messages));
+        View { title: opening(options, found), time_secs: options.time_secs, messages, ..View::default() }
+    }
+
+    /// How it stands, in words.
+    pub fn told(&self) -> String {
+        let i = &self.last;
+        let of_target = i.target_per_s.map_or(String::new(), |target| format!(" of {}", three(target)));
+        let sent = format!("{}{of_target} msg/s sent, {} received", three(i.published_per_s), three(i.received_per_s));
+        let backlog = self.backlog().into_iter().map(|(_, part)| part).collect::<Vec<_>>().join(", ");
+        let held = i.held_back_text().map_or(String::new(), |held| format!("; {held}"));
+        let backlog = if backlog.is_empty() { backlog } else { format!("; backlog {backlog}") };
+        format!("{}; {sent}{backlog}{held}", self.clock())
+    }
+
+    /// Whether anybody falls behind.
+    pub fn is_behind(&self) -> bool {
+        self.are_consumers_behind() || self.are_publishers_behind()
+    }
+
     /// Takes an interval in.
     pub fn push(&mut self, interval: &Interval) {
         let taken = if self.is_of_confirms(interval) { interval.confirmed_per_s } else { interval.received_per_s };
@@ -109,10 +136,9 @@ impl View {
         self.last.target_per_s.is_some_and(|target| is_behind(&self.unsents, target))
     }
 
-    fn backlog_line(&self, width: usize) -> Line<'static> {
-        let Some(backlog) = self.last.backlog.or(self.last.unsent.map(|_| 0)) else {
-            return Line::from("backlog    -");
-        };
+    /// What waits, with the importance of each part; empty where that is not known.
+    fn backlog(&self) -> Vec<(u8, String)> {
+        let Some(backlog) = self.last.backlog.or(self.last.unsent.map(|_| 0)) else { return Vec::new() };
         let grows = |ring| match trend(ring)? {
             trend if trend.abs() < 1.0 => Some("steady".to_owned()),
             trend if trend > 0.0 => Some(format!("grows by {} a second", three(trend))),
@@ -132,8 +158,13 @@ impl View {
         if consumers {
             parts.push((2, "consumers fall behind".to_owned()));
         }
-        let line = line_of("backlog    ", parts, width);
-        if consumers || publishers { line.red() } else { line }
+        parts
+    }
+
+    fn backlog_line(&self, width: usize) -> Line<'static> {
+        let parts = self.backlog();
+        let line = if parts.is_empty() { Line::from("backlog    -") } else { line_of("backlog    ", parts, width) };
+        if self.is_behind() { line.red() } else { line }
     }
 
     /// What the load still takes, as far as it ends by itself.
@@ -147,20 +178,25 @@ impl View {
         }
     }
 
+    /// How far the load is.
+    fn clock(&self) -> String {
+        let at_s = self.last.at_s;
+        let left = self.left().map_or(String::new(), |left| format!(", {left:.0} s left"));
+        match (self.time_secs, self.messages) {
+            (Some(secs), _) => format!("{at_s:.0} of {secs} s{left}"),
+            (None, Some((all, went))) => {
+                format!("{at_s:.0} s, {} of {} messages{left}", count(went.min(all as f64) as u64), count(all))
+            }
+            (None, None) => format!("{at_s:.0} s"),
+        }
+    }
+
     fn draw(&self, frame: &mut Frame<'_>) {
         let rows = rows(frame.area());
         let i = &self.last;
         let title = parts_that_fit(&self.title, usize::from(frame.area().width));
         frame.render_widget(Paragraph::new(title.bold()), rows[0]);
-        let left = self.left().map_or(String::new(), |left| format!(", {left:.0} s left"));
-        let clock = match (self.time_secs, self.messages) {
-            (Some(secs), _) => format!("{:.0} of {secs} s{left}, {}", i.at_s, i.phase),
-            (None, Some((all, went))) => {
-                let went = went.min(all as f64) as u64;
-                format!("{:.0} s, {} of {} messages{left}, {}", i.at_s, count(went), count(all), i.phase)
-            }
-            (None, None) => format!("{:.0} s, {}", i.at_s, i.phase),
-        };
+        let clock = format!("{}, {}", self.clock(), i.phase);
         frame.render_widget(
             Gauge::default().ratio(self.share()).label(clock).gauge_style(Style::new().fg(Color::Blue)),
             rows[1],
@@ -343,17 +379,8 @@ impl Live {
 }
 
 impl Observer for Live {
-    fn started(&mut self, options: &Options, found: &Found) {
-        let each = |count: u32, channels: u16, messages: u64| match messages
-            .saturating_mul(u64::from(count) * u64::from(channels))
-        {
-            0 => None,
-            all => Some((all, 0.0)),
-        };
-        let (p, c) = (&options.producing, &options.consuming);
-        let messages = each(p.count, p.channels, p.messages).or_else(|| each(c.count, c.channels, c.messages));
-        let time_secs = options.time_secs;
-        self.view = View { title: opening(options, found), time_secs, messages, ..View::default() };
+    fn started(&mut self, options: &Options, found: &Found, _begun: &Begun) {
+        self.view = View::of(options, found);
         let view = &self.view;
         // A terminal that went away does not end a run.
         let _ = self.terminal.draw(|frame| view.draw(frame));

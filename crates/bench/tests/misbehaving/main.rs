@@ -9,6 +9,7 @@ use std::time::Duration;
 use bench::options::run_of;
 use bench::record::{Recorded, Run, Verdict};
 use bench::run::{Context, run};
+use bench::words::words_of;
 use broker::{Mischief, start};
 
 fn recorded(mischief: Mischief, line: &str) -> Recorded {
@@ -18,8 +19,7 @@ fn recorded(mischief: Mischief, line: &str) -> Recorded {
 }
 
 fn recorded_by(text: &str) -> Recorded {
-    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    run(&run_of(&words).unwrap(), &Context::default(), &mut []).unwrap()
+    run(&run_of(&words_of(text)).unwrap(), &Context::default(), &mut []).unwrap()
 }
 
 fn run_against(mischief: Mischief, line: &str) -> Run {
@@ -165,8 +165,7 @@ fn a_broker_that_stops_reading_is_told_apart_from_one_that_says_so() {
 fn a_run_that_was_interrupted_before_its_end_says_so_and_one_without_an_end_is_judged() {
     let interrupted = |line: &str| {
         let text = format!("--uri amqp://127.0.0.1:{} -u q --confirm 100 --rate 100 {line}", start(Mischief::None));
-        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        let options = run_of(&words).unwrap();
+        let options = run_of(&words_of(&text)).unwrap();
         let context = Context::default();
         context.interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
         run(&options, &context, &mut []).unwrap().run.missed

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use page::chart::Chart;
 use page::escape;
 use page::figures::{counted, exact, three};
+use page::table::Table;
 use page::tile::Tone;
 
 use super::{Form, Known, Limit, Predicted, Prediction};
@@ -15,7 +16,6 @@ use crate::model::Validation;
 use crate::outcome::Shown;
 use crate::report::{money, section};
 use crate::requirement::Requirement;
-use crate::table::{Align, Table};
 
 /// Something that could be taken or measured.
 struct Choice {
@@ -131,7 +131,7 @@ impl Prediction {
     }
 
     fn parameter_table(&self) -> Table {
-        let mut table = Table::new(&[("term", Align::Left), ("us a message", Align::Right)]);
+        let mut table = Table::new("term | >us a message");
         for parameter in &self.parameters {
             table.row(vec![parameter.name.clone(), format!("{:.2}", parameter.micros)]);
         }
@@ -152,19 +152,10 @@ impl Prediction {
     }
 
     fn predicted_table(&self) -> Table {
-        let mut table = Table::new(&[
-            ("configuration", Align::Left),
-            ("machine", Align::Left),
-            ("top rate", Align::Right),
-            ("90 % band", Align::Right),
-            ("one lost", Align::Right),
-            ("likely held", Align::Right),
-            ("p99 ms", Align::Right),
-            ("limit", Align::Left),
-            ("month", Align::Right),
-            ("verdict", Align::Left),
-            ("measured", Align::Right),
-        ]);
+        let mut table = Table::new(
+            "configuration | machine | >top rate | >90 % band | >one lost | >likely held | >p99 ms | limit | >month | verdict | \
+             >measured",
+        );
         for one in &self.predicted {
             table.row(vec![
                 one.configuration.name(),
@@ -284,14 +275,7 @@ impl Prediction {
 }
 
 fn validation_table(validation: &Validation) -> Table {
-    let mut table = Table::new(&[
-        ("configuration", Align::Left),
-        ("measured", Align::Right),
-        ("predicted", Align::Right),
-        ("90 % band", Align::Right),
-        ("error", Align::Right),
-        ("", Align::Left),
-    ]);
+    let mut table = Table::new("configuration | >measured | >predicted | >90 % band | >error | ");
     for (name, measured, of) in &validation.points {
         let is_inside = (of.low..=of.high).contains(measured);
         table.row(vec![

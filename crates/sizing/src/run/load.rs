@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::plan::Workload;
 use super::schedule::{Trial, words};
+use crate::results::Step;
 
 /// How often a running generator is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -22,33 +23,9 @@ const GRACE: Duration = Duration::from_secs(180);
 /// Lines of its complaints that are kept.
 const COMPLAINT_LINES: usize = 3;
 
-/// What was measured of one trial. Rates are messages a second, latencies end to end in
-/// milliseconds.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
-    /// How long.
-    pub seconds: f64,
-    /// Sent.
-    pub published: f64,
-    /// Received.
-    pub consumed: f64,
-    /// Percentiles 50, 75, 95, 99 and 99.9; `None` where nothing was received.
-    pub percentiles: Option<[f64; 5]>,
-    /// Percentile 99 from publish to confirm, where there are confirms.
-    pub confirm_p99_ms: Option<f64>,
-    /// Messages in queues at the end of the measured time.
-    pub backlog_end: Option<u64>,
-    /// Most messages in queues at the end of an interval.
-    pub backlog_max: Option<u64>,
-    /// Confirmed and never seen.
-    pub lost: Option<u64>,
-    /// Seen twice, unflagged.
-    pub duplicated: Option<u64>,
-}
-
 /// Something that drives load.
 pub trait LoadGenerator {
-    /// Drives `trial` and measures it. `watch` is called now and then with the seconds since the
+    /// Drives `trial` and measures it: what a load generator sees of a step. `watch` is called now and then with the seconds since the
     /// start; it may do things to the cluster.
     fn drive(
         &mut self,
@@ -56,7 +33,7 @@ pub trait LoadGenerator {
         workload: &Workload,
         uris: &[String],
         watch: &mut dyn FnMut(f64) -> Result<(), String>,
-    ) -> Result<Measured, String>;
+    ) -> Result<Step, String>;
 }
 
 /// `leveret bench`, or a program that takes its words.
@@ -102,7 +79,7 @@ impl LoadGenerator for BenchProcess {
         workload: &Workload,
         uris: &[String],
         watch: &mut dyn FnMut(f64) -> Result<(), String>,
-    ) -> Result<Measured, String> {
+    ) -> Result<Step, String> {
         std::fs::create_dir_all(&self.folder).map_err(|why| format!("{}: {why}", self.folder.display()))?;
         let (json, said) = (self.folder.join("load.jsonl"), self.folder.join("load.log"));
         // A file of the trial before must not be taken for this one's.
@@ -139,7 +116,7 @@ impl LoadGenerator for BenchProcess {
 }
 
 /// Reads the generator's JSON lines.
-pub fn measured(text: &str) -> Result<Measured, String> {
+pub fn measured(text: &str) -> Result<Step, String> {
     let mut backlog_max: Option<u64> = None;
     let (mut sent, mut received) = (0.0_f64, 0.0_f64);
     let mut last_at = 0.0_f64;
@@ -159,28 +136,37 @@ pub fn measured(text: &str) -> Result<Measured, String> {
                 let waiting = (sent - received).max(0.0) as u64;
                 backlog_max = Some(backlog_max.unwrap_or(0).max(waiting));
             }
+            Some("begun") => {}
             Some("run") => run = Some(value),
             _ => return Err(format!("wrote a line {} of an unknown type", at + 1)),
         }
     }
     let run = run.ok_or("wrote no summary of the run")?;
     let number = |field: &str| run[field].as_f64().ok_or_else(|| format!("wrote a summary without {field}"));
-    let figures = &run["end_to_end"]["figures"];
-    let percentile = |field: &str| figures[field].as_f64();
-    let percentiles = match ["p50_ms", "p75_ms", "p95_ms", "p99_ms", "p999_ms"].map(percentile) {
-        [Some(a), Some(b), Some(c), Some(d), Some(e)] if figures["count"].as_u64() != Some(0) => Some([a, b, c, d, e]),
-        _ => None,
+    let percentile = |of: &str, field: &str| {
+        let figures = &run[of]["figures"];
+        figures[field].as_f64().map(tidy).filter(|_| figures["count"].as_u64() != Some(0))
     };
     let correctness = &run["correctness"];
-    Ok(Measured {
-        seconds: number("seconds")?,
-        published: number("published_per_s")?,
-        consumed: run["received_per_s"].as_f64().unwrap_or(0.0),
-        percentiles,
-        confirm_p99_ms: run["confirm"]["figures"]["p99_ms"].as_f64(),
+    Ok(Step {
+        seconds: tidy(number("seconds")?),
+        published: tidy(number("published_per_s")?),
+        consumed: tidy(run["received_per_s"].as_f64().unwrap_or(0.0)),
+        p50_ms: percentile("end_to_end", "p50_ms"),
+        p75_ms: percentile("end_to_end", "p75_ms"),
+        p95_ms: percentile("end_to_end", "p95_ms"),
+        p99_ms: percentile("end_to_end", "p99_ms"),
+        p999_ms: percentile("end_to_end", "p999_ms"),
+        confirm_p99_ms: percentile("confirm", "p99_ms"),
         backlog_end: correctness["left_in_queues"].as_u64(),
         backlog_max,
         lost: correctness["lost"].as_u64(),
         duplicated: correctness["duplicated_unflagged"].as_u64(),
+        ..Step::default()
     })
+}
+
+/// Three decimals are finer than any clock here, and keep the file readable.
+pub(crate) fn tidy(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
 }

@@ -2,7 +2,7 @@
 //! measured is written as it comes.
 //!
 //! Reading order: `plan` (what a person wrote), `schedule` (trials and words), `load` (who drives
-//! them), `cluster` with `usage` (what is driven), `journal` (what is kept). Invariant: a trial is
+//! them), `cluster` (what is driven), `journal` (what is kept). Invariant: a trial is
 //! either measured, or skipped with its reason, or still to do; a run can be stopped at any moment
 //! and loses the trial under way and no other.
 
@@ -11,18 +11,18 @@ pub mod journal;
 pub mod load;
 pub mod plan;
 pub mod schedule;
-pub mod usage;
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Instant;
+
+use testbed::Used;
 
 use self::cluster::Cluster;
 use self::journal::Journal;
-use self::load::{LoadGenerator, Measured};
+use self::load::{LoadGenerator, tidy};
 use self::plan::{Candidate, Place, Plan};
-use self::schedule::{Trial, left, seconds_left};
-use self::usage::Used;
+use self::schedule::{Trial, is_possible, left, seconds_left};
 use crate::outcome::is_matched;
 use crate::results::{Configuration, Record, Skipped, Step, Test};
 
@@ -54,9 +54,9 @@ pub enum Event {
         test: Test,
         /// Its rate.
         target: f64,
-        /// Trials done, of the whole plan.
+        /// Trials of the plan before this one, but for those that cannot be made.
         done: usize,
-        /// Trials of the whole plan.
+        /// Trials of the whole plan, but for those.
         all: usize,
         /// Seconds since it began.
         elapsed: f64,
@@ -84,34 +84,24 @@ pub enum Event {
     },
 }
 
-/// Where a run does its work.
-#[derive(Clone, Debug)]
-pub struct Workshop {
-    /// This program, which starts the brokers that a plan gives no command for.
-    pub program: String,
-    /// A folder for data of local nodes; emptied.
-    pub folder: PathBuf,
-}
-
 /// What a person who stops a run reads.
 const STOPPED: &str = "stopped; the same command with the same results file goes on from here";
 
 /// Whoever watches a run; a break stops it, and everything that it has started.
 pub type Watch<'a> = &'a mut dyn FnMut(Event) -> ControlFlow<()>;
 
-/// Measures what is left of `plan`. Returns how many trials failed; zero means that the file is
+/// Measures what is left of `plan`; data of local nodes go into `folder`, which is emptied. Returns how many trials failed; zero means that the file is
 /// complete.
 pub fn run(
     plan: &Plan,
     journal: &mut Journal,
     generator: &mut dyn LoadGenerator,
-    workshop: &Workshop,
+    folder: &Path,
     watch: Watch<'_>,
 ) -> Result<usize, String> {
     if journal.results.is_complete {
         return Ok(0);
     }
-    let all = schedule::trials(plan).len();
     let mut overheads: Vec<f64> = Vec::new();
     let mut failed = 0;
     for at in 0..plan.candidates.len() {
@@ -122,9 +112,9 @@ pub fn run(
         let candidate = &plan.candidates[at];
         let name = candidate.configuration.name();
         tell(watch, Event::Starting { name: name.clone() })?;
-        let folder = workshop.folder.join(name.replace(['/', ' '], "-"));
+        let folder = folder.join(name.replace(['/', ' '], "-"));
         let began = Instant::now();
-        let mut cluster = match Cluster::up(candidate, &workshop.program, folder) {
+        let mut cluster = match Cluster::up(candidate, folder) {
             Ok(cluster) => cluster,
             Err(why) => {
                 tell(watch, Event::Failed { name, why })?;
@@ -139,7 +129,7 @@ pub fn run(
             tell(watch, Event::Note { text: text.clone() })?;
         }
         describe(candidate, &cluster, journal)?;
-        let mut course = Course { plan, all, overheads: &mut overheads, failed: 0 };
+        let mut course = Course { plan, overheads: &mut overheads, failed: 0 };
         for trial in waiting.iter().filter(|trial| trial.candidate == at) {
             course.one(trial, &mut cluster, journal, generator, watch)?;
         }
@@ -175,7 +165,6 @@ fn describe(candidate: &Candidate, cluster: &Cluster, journal: &mut Journal) -> 
 /// The trials of one candidate.
 struct Course<'a> {
     plan: &'a Plan,
-    all: usize,
     overheads: &'a mut Vec<f64>,
     failed: usize,
 }
@@ -198,7 +187,7 @@ impl Course<'_> {
         }
         match self.drive(trial, cluster, journal, generator, watch) {
             Ok((measured, used)) => {
-                let step = step(known, trial, &measured, used);
+                let step = step(known, trial, measured, &used);
                 journal.write(&Record::Step(step.clone()))?;
                 tell(watch, Event::Measured { step: Box::new(step) })
             }
@@ -222,6 +211,18 @@ impl Course<'_> {
         (missed as u64 >= limit).then(|| format!("it fell short of {missed} targets in a row before"))
     }
 
+    /// How many trials come before this one, how many there are, and how long those behind it take. What
+    /// cannot be made, or is known to be skipped, takes no time, nor does what failed before: that is for the
+    /// next run.
+    fn place(&self, trial: &Trial, journal: &Journal) -> (usize, usize, f64) {
+        let mut all = schedule::trials(self.plan);
+        all.retain(|other| is_possible(self.plan, other));
+        let done = all.iter().position(|other| other == trial).unwrap_or(0);
+        let waiting = left(self.plan, &journal.results).into_iter().skip_while(|other| other != trial).skip(1);
+        let later: Vec<Trial> = waiting.filter(|other| self.reason_to_skip(other, journal).is_none()).collect();
+        (done, all.len(), seconds_left(self.plan, &later, self.overheads))
+    }
+
     fn drive(
         &mut self,
         trial: &Trial,
@@ -229,12 +230,10 @@ impl Course<'_> {
         journal: &Journal,
         generator: &mut dyn LoadGenerator,
         watch: Watch<'_>,
-    ) -> Result<(Measured, Option<Used>), String> {
-        let waiting = left(self.plan, &journal.results);
-        let (done, after) = (self.all - waiting.len(), &waiting[1.min(waiting.len())..]);
-        let later = seconds_left(self.plan, after, self.overheads);
+    ) -> Result<(Step, Vec<Used>), String> {
+        let (done, all, later) = self.place(trial, journal);
         let name = self.plan.candidates[trial.candidate].configuration.name();
-        let (test, target, seconds, all) = (trial.test, trial.target, trial.seconds(), self.all);
+        let (test, target, seconds) = (trial.test, trial.target, trial.seconds());
         let uris = cluster.uris.clone();
         let mut is_lost = false;
         cluster.look();
@@ -259,41 +258,30 @@ impl Course<'_> {
     }
 }
 
-/// A measurement as a line of the results.
-fn step(known: &Configuration, trial: &Trial, measured: &Measured, used: Option<Used>) -> Step {
-    let percentile = |at: usize| measured.percentiles.map(|all| all[at]);
-    // Three decimals are finer than any clock here, and keep the file readable.
-    let tidy = |value: f64| (value * 1000.0).round() / 1000.0;
+/// A measurement as a line of the results: what the load saw, and what the nodes used.
+fn step(known: &Configuration, trial: &Trial, measured: Step, used: &[Used]) -> Step {
+    // The mean of the nodes, of what was measured of all of them.
+    let mean = |of: &dyn Fn(&Used) -> Option<f64>| {
+        let sum = used.iter().map(of).sum::<Option<f64>>().filter(|_| !used.is_empty());
+        sum.map(|sum| tidy(sum / used.len() as f64))
+    };
+    let mib = |bytes: f64| bytes / 1_048_576.0;
+    let worked = trial.work().map(|work| 100.0 * measured.consumed * work / 1e6 / trial.consumers as f64);
     Step {
         cluster: known.cluster.clone(),
         volume: known.volume.clone(),
         test: trial.test,
         target: trial.target,
         intended: tidy(trial.intended()),
-        seconds: tidy(measured.seconds),
         consumers: trial.consumers,
-        published: tidy(measured.published),
-        consumed: tidy(measured.consumed),
-        p50_ms: percentile(0).map(tidy),
-        p75_ms: percentile(1).map(tidy),
-        p95_ms: percentile(2).map(tidy),
-        p99_ms: percentile(3).map(tidy),
-        p999_ms: percentile(4).map(tidy),
-        confirm_p99_ms: measured.confirm_p99_ms.map(tidy),
-        backlog_end: measured.backlog_end,
-        backlog_max: measured.backlog_max,
-        lost: measured.lost,
-        duplicated: measured.duplicated,
-        cpu_percent: used.map(|used| tidy(used.cpu_percent)),
-        memory_mib: used.map(|used| tidy(used.memory_mib)),
-        network_mbit: None,
-        disk_mib_s: used.and_then(|used| used.disk_mib_s).map(tidy),
-        disk_iops: used.and_then(|used| used.disk_iops).map(tidy),
-        machine_cpu_percent: used.and_then(|used| used.machine_cpu_percent).map(tidy),
-        disk_busy_percent: used.and_then(|used| used.disk_busy_percent).map(tidy),
-        throttled_percent: used.and_then(|used| used.throttled_percent).map(tidy),
-        consumers_busy_percent: trial
-            .work()
-            .map(|work| tidy(100.0 * measured.consumed * work / 1e6 / trial.consumers as f64)),
+        cpu_percent: mean(&|used| Some(100.0 * used.cpu_cores)),
+        memory_mib: mean(&|used| Some(mib(used.rss_bytes as f64))),
+        disk_mib_s: mean(&|used| Some(mib(used.written.bytes? as f64) / used.seconds)),
+        disk_iops: mean(&|used| used.operations_s),
+        machine_cpu_percent: mean(&|used| Some(100.0 * used.machine?)),
+        disk_busy_percent: mean(&|used| Some(100.0 * used.disk_busy?)),
+        throttled_percent: mean(&|used| Some(100.0 * used.throttled?)),
+        consumers_busy_percent: worked.map(tidy),
+        ..measured
     }
 }

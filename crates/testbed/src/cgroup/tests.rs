@@ -152,12 +152,33 @@ fn more_cores_than_the_machine_has_are_refused() {
 }
 
 #[test]
-fn time_that_a_box_had_to_wait_is_read_in_both_versions() {
-    let of = |text| super::throttled(text);
-    let ms = |ms| Some(std::time::Duration::from_millis(ms));
-    assert_eq!(of("nr_periods 9\nnr_throttled 3\nthrottled_time 7000000\n"), ms(7));
-    assert_eq!(of("usage_usec 5\nnr_throttled 3\nthrottled_usec 7000\n"), ms(7));
-    assert_eq!(of("nr_periods 9\n"), None);
+fn what_a_box_leaves_its_processes_and_has_counted_is_read_in_both_versions() {
+    let root = tempfile::tempdir().unwrap();
+    let put = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let of = |groups: &[&str]| {
+        let groups: Vec<String> = groups.iter().map(|told| (*told).to_owned()).collect();
+        Share::of_groups(root.path(), &groups)
+    };
+    let ms = |ms| Some(Duration::from_millis(ms));
+    put("cpu/a/cpu.cfs_quota_us", "90000\n");
+    put("cpu/a/cpu.cfs_period_us", "100000\n");
+    put("cpu/a/cpu.stat", "nr_periods 9\nnr_throttled 3\nthrottled_time 7000000\n");
+    put("blkio/a/blkio.throttle.io_serviced", "254:0 Read 3\n254:0 Write 12\n254:0 Sync 9\nTotal 15\n");
+    let one = "4:memory:/a\n7:blkio:/a\n1:cpu,cpuacct:/a\n0::/\n";
+    assert_eq!(of(&[one, one]), Share { cores: Some(0.9), throttled: ms(7), operations: Some(15) }, "each group once");
+    put("b/cpu.max", "180000 100000\n");
+    put("b/cpu.stat", "usage_usec 5\nnr_throttled 3\nthrottled_usec 5000\n");
+    put("b/io.stat", "8:0 rbytes=4096 wbytes=0 rios=1 wios=7 dbytes=0 dios=0\n");
+    assert_eq!(of(&[one, "0::/b\n"]), Share { cores: Some(2.7), throttled: ms(12), operations: Some(23) });
+    // Nobody is limited, or everybody is in it.
+    put("free/cpu.max", "max 100000\n");
+    put("free/cpu.stat", "throttled_usec 5000\n");
+    put("cpu/cpu.stat", "throttled_time 9\n");
+    assert_eq!(of(&["0::/free\n", "1:cpu:/\n", "1:cpu:/gone\n"]), Share::default());
 }
 
 #[test]
@@ -175,7 +196,7 @@ fn a_disk_is_limited_in_both_versions() {
     assert_eq!((read(two.path().join("box/io.max")), &cgroup.refused[..]), (line, &[][..]));
     assert!(cgroup.caveats.is_empty());
     fs::write(two.path().join("box/io.stat"), format!("{device} rbytes=1 wbytes=2 rios=3 wios=4")).unwrap();
-    assert_eq!(cgroup.disk_operations(), Some(7));
+    assert_eq!(Share::of_groups(two.path(), &["0::/box".to_owned()]).operations, Some(7));
     remove(&cgroup);
 
     let one = tempfile::tempdir().unwrap();

@@ -113,7 +113,7 @@ impl Worker {
             }
             Method::ConnectionUnblocked {} => {
                 if let Some(since) = link.blocked_since.take() {
-                    self.sample.blocked_ns += now.saturating_sub(since);
+                    self.sample.counts.blocked_ns += now.saturating_sub(since);
                 }
                 self.look_who_is_held_back(now);
             }
