@@ -174,6 +174,8 @@ fn what_a_box_leaves_its_processes_and_has_counted_is_read_in_both_versions() {
     put("b/cpu.stat", "usage_usec 5\nnr_throttled 3\nthrottled_usec 5000\n");
     put("b/io.stat", "8:0 rbytes=4096 wbytes=0 rios=1 wios=7 dbytes=0 dios=0\n");
     assert_eq!(of(&[one, "0::/b\n"]), Share { cores: Some(2.7), throttled: ms(12), operations: Some(23) });
+    put("unified/c/cpu.max", "100000 100000\n");
+    assert_eq!(of(&["0::/c\n"]).cores, Some(1.0), "where both versions are mounted");
     // Nobody is limited, or everybody is in it.
     put("free/cpu.max", "max 100000\n");
     put("free/cpu.stat", "throttled_usec 5000\n");
