@@ -101,6 +101,7 @@ test("a queue is declared, published to, looked into, moved from, purged and del
   await press(page, "Publish", "dialog[open]");
   await gone(page, "dialog[open]");
   await until("four messages", async () => (await api("GET", "queues/%2F/parcels")).messages_ready === 4);
+  await says(page, "Written for each byte published", "main");
   await press(page, "Peek");
   await says(page, "\"parcel\": 7", ".message pre");
   assert.equal((await page.$$(".message")).length, 4);

@@ -52,7 +52,7 @@ export function Queue({ parts: [vhost, name] }) {
       ${stats && html`<${Chart} title="Rates" times=${rates.times} words=${rate} series=${series(rates, [["publish", "Published", "--publish"], ["deliver_get", "Delivered", "--deliver"], ["ack", "Acknowledged", "--ack"], ...(stats.redeliver > 0 ? [["redeliver", "Redelivered", "--redeliver"]] : [])])} />`}
     </div>
     <div class="halves">
-      <${Card} title="Where its messages are"><${Backlog} queue=${queue} /></${Card}>
+      <${Card} title="Where its messages are"><${Backlog} queue=${queue} told=${told} /></${Card}>
       <${Card} title="How it is declared"><${Facts} of=${[["Arguments", html`<${Arguments} of=${queue.arguments} />`], ["Policy", queue.policy && html`<a href="#/policies?name=${part(queue.policy)}">${queue.policy}</a>`], ["Operator policy", queue.operator_policy], ["In force by policies", Object.keys(queue.effective_policy_definition ?? {}).length > 0 && html`<${Arguments} of=${queue.effective_policy_definition} />`], ["Durable", queue.durable ? "yes" : "no: it goes at a restart"], ["Virtual host", queue.vhost], ["Owner", queue.owner_pid_details?.name], ["Repeats dropped", queue.leveret_repeats_dropped !== undefined && count(queue.leveret_repeats_dropped)]]} /></${Card}>
     </div>
     ${(queue.incoming?.length > 0 || queue.deliveries?.length > 0) && html`<${Flow} queue=${queue} />`}
@@ -110,7 +110,7 @@ function Guarantee({ queue, told, members: rows }) {
 }
 
 /** How the backlog lies in memory and on disk, as far as the broker says. */
-function Backlog({ queue }) {
+function Backlog({ queue, told }) {
   const memory = queue.message_bytes_ram, disk = queue.message_bytes_persistent ?? queue.leveret_disk_bytes;
   const facts = [
     ["Messages", html`<b>${count(queue.messages)}</b>`],
@@ -118,6 +118,8 @@ function Backlog({ queue }) {
     ["Their bodies", queue.message_bytes !== undefined && bytes(queue.message_bytes)],
     ["In memory", queue.messages_ram !== undefined ? `${count(queue.messages_ram)}${memory !== undefined ? ` (${bytes(memory)})` : ""}` : memory !== undefined && bytes(memory)],
     ["On disk", queue.messages_persistent !== undefined ? `${count(queue.messages_persistent)}${disk !== undefined ? ` (${bytes(disk)})` : ""}` : disk !== undefined && bytes(disk)],
+    ["Taken on this disk", typeof told?.disk?.live_bytes === "number" && told.disk.live_bytes > 0 && bytes(told.disk.live_bytes)],
+    ["Written for each byte published", typeof told?.disk?.amplification === "number" && html`${told.disk.amplification.toFixed(2)} <span class="faint">(${bytes(told.disk.written_bytes)})</span>`],
     ["Memory of the queue", queue.memory !== undefined && bytes(queue.memory)],
     ["Oldest message", queue.head_message_timestamp && new Date(queue.head_message_timestamp * 1000).toLocaleString()],
     ["Idle since", queue.idle_since],
