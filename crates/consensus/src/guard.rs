@@ -34,7 +34,8 @@ pub enum Contradiction {
     #[error(
         "{leader} leads in term {term} and knows this member to have the log up to {commit}, but it ends at {last} here: \
          the data folder was put back from a copy, or its disk lost what was synced. Nothing was changed. \
-         Remove this member from its group and let it join with an empty folder and a new id"
+         Stop this node, have the others forget it (leveret ctl forget_cluster_node), and start it with an empty folder: \
+         it joins again as a new one and is sent all that the others have"
     )]
     LogBehind {
         /// Who leads.
@@ -50,7 +51,8 @@ pub enum Contradiction {
     #[error(
         "{leader} leads in term {term} with an entry of term {theirs} at {index}, where one of term {ours} is committed here: \
          one of the two data folders was put back from a copy, or its disk lost what was synced. Nothing was changed. \
-         Find the member that lost entries, remove it from its group and let it join with an empty folder and a new id"
+         Find the node that lost entries, stop it, have the others forget it (leveret ctl forget_cluster_node), and start it with \
+         an empty folder"
     )]
     CommittedDiffers {
         /// Who leads.

@@ -358,7 +358,7 @@ impl Nodes {
         let _ = write!(
             text,
             "\nload with a check that nothing is lost, in another terminal:\n  \
-             leveret bench --quorum-queue --queue demo -x 1 -y 1 -c 100 -r 1000 --uris {}\n\
+             leveret bench --quorum-queue --queue demo -x 1 -y 1 -c 100 -r 1000 -cri 0.2 --uris {}\n\
              then here: `kill 2` kills a node, `start 2` starts it again, `stop 2` and `cont 2` have it hang and go on,\n\
              `status` tells what is where. Who leads what: leveret cluster status --data-dir {}\n\
              Logs and data: {}. Ctrl-C ends all.\n",

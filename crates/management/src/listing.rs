@@ -152,6 +152,9 @@ pub(crate) async fn written<T>(all: &[T], write: impl Fn(&[T], &mut Text)) -> Re
     Ok(Answer::text(text.bytes.into(), JSON))
 }
 
+/// The fields in which `name` is looked for.
+const NAMES: [&str; 2] = ["name", "user_provided_name"];
+
 /// The list as the query of `call` wants it.
 pub(crate) fn list(call: &Call<'_>, items: Vec<Value>) -> Result<Value, Refused> {
     let columns = call.query("columns").filter(|columns| !columns.is_empty());
@@ -175,8 +178,9 @@ fn arranged(call: &Call<'_>, mut items: Vec<Value>, columns: Option<&str>) -> Re
         let meter = Meter::of_filter();
         let mut is_in_time = true;
         items.retain(|item| {
-            let own = item.get("name").and_then(Value::as_str).unwrap_or_default();
-            match &pattern {
+            // A connection has the name that its client chose too: people look for that one.
+            let mut names = NAMES.iter().filter_map(|field| item.get(*field)?.as_str());
+            names.any(|own| match &pattern {
                 Some(pattern) if is_in_time => match pattern.find(own.as_bytes()) {
                     Ok(found) => {
                         is_in_time = meter.goes_on();
@@ -189,7 +193,7 @@ fn arranged(call: &Call<'_>, mut items: Vec<Value>, columns: Option<&str>) -> Re
                 },
                 Some(_) => false,
                 None => own.to_lowercase().contains(&lower),
-            }
+            })
         });
         if !is_in_time {
             return Err(Refused::BadRequest("regex takes too long".to_owned()));

@@ -200,7 +200,42 @@ fn what_federation_declared_is_left_out_with_its_bindings() {
     // What somebody made is not lost without a word.
     export["bindings"] = serde_json::json!([binding("internal", "fx", "exchange")]);
     let refused = node().import_definitions(&export.to_string()).unwrap_err().to_string();
-    assert!(refused.contains("bindings[0]: there is no exchange 'internal'"), "{refused}");
+    assert!(refused.contains("bindings[0]: there is no exchange 'internal' in virtual host '/'"), "{refused}");
+    // All of them at once.
+    export["bindings"] = serde_json::json!([binding("internal", "fx", "exchange"), binding("fx", "hidden", "exchange")]);
+    let refused = node().import_definitions(&export.to_string()).unwrap_err().to_string();
+    assert!(refused.contains("'internal'") && refused.contains("bindings[1]: there is no exchange 'hidden'"), "{refused}");
+}
+
+/// `rabbitmqctl export_definitions` of 3.10.8 writes what Erlang has as a list of properties as such a list.
+#[test]
+fn lists_of_properties_are_read_where_the_tool_of_3_10_writes_them() {
+    let export = serde_json::json!({
+        "rabbitmq_version": "3.10.8",
+        "vhosts": [
+            { "name": "orders", "limits": [["max-connections", 20], ["max-queues", 50]], "metadata": { "description": "", "tags": [] } },
+            { "name": "plain", "limits": [] },
+        ],
+        "users": [{ "name": "u", "hashing_algorithm": "rabbit_password_hashing_sha256", "limits": [["max-channels", 7]], "tags": [],
+            "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR" }],
+        "parameters": [{ "vhost": "orders", "component": "operator_policy", "name": "op",
+            "value": { "apply-to": "all", "definition": [["max-length", 500]], "pattern": ".*", "priority": 0 } }],
+        "policies": [{ "vhost": "orders", "name": "p", "pattern": ".*", "apply-to": "queues", "priority": 0,
+            "definition": [["message-ttl", 60000]] }],
+    });
+    let node = node();
+    let imported = node.import_definitions(&export.to_string()).unwrap();
+    assert_eq!(imported.left_out, Vec::<String>::new());
+    let again = node.import_definitions(&export.to_string()).unwrap();
+    assert_eq!(again.changes, 0, "all of it is in force");
+    let mut wrong = export.clone();
+    wrong["vhosts"][0]["limits"] = serde_json::json!([["max-connections", 20], ["max-connections", 30]]);
+    let refused = node.import_definitions(&wrong.to_string()).unwrap_err().to_string();
+    assert!(refused.contains("vhosts[0].limits.max-connections: the field comes twice"), "{refused}");
+    wrong["vhosts"][0]["limits"] = serde_json::json!([["max-connections"]]);
+    let refused = node.import_definitions(&wrong.to_string()).unwrap_err().to_string();
+    assert!(refused.contains("vhosts[0].limits[0]: a name and a value are expected"), "{refused}");
+    node.drain();
 }
 
 #[test]

@@ -151,9 +151,10 @@ impl<H: Borrow<History>> Figure<'_, H> {
         }
     }
 
-    /// The whole of it: the rate, and the samples that are asked for.
+    /// The whole of it: the rate, and the samples that are asked for where there are any.
     pub(crate) fn details(&self, store: &Store, range: Option<Range>) -> Details {
-        let Some(range) = range else {
+        let has_no_samples = !self.of.is_empty() && !self.of.iter().any(|history| history.borrow().keeps_samples());
+        let Some(range) = range.filter(|_| !has_no_samples) else {
             return Details { avg: None, avg_rate: None, rate: rounded(self.rate(store)), samples: None };
         };
         let times: Vec<u64> = range.times(store.now_ms()).collect();

@@ -63,6 +63,11 @@ impl History {
         }
     }
 
+    /// Whether more than the newest sample is kept.
+    pub(super) fn keeps_samples(&self) -> bool {
+        matches!(self.past, Past::Kept(_))
+    }
+
     /// The counts now.
     pub(crate) fn now(&self) -> &[u64] {
         &self.now

@@ -124,6 +124,26 @@ impl<'a> Node<'a> {
         Ok(Fields { owner: self.clone(), fields })
     }
 
+    /// The fields of an object that RabbitMQ keeps as a list of properties. `rabbitmqctl export_definitions` of 3.10 writes
+    /// such ones as they are, `[["max-queues",50]]`, and none as `[]`. Errors: it is neither, or a field comes twice.
+    pub(super) fn properties(&self) -> Result<Fields<'a>, WrongDefinitions> {
+        if !self.raw.get().starts_with('[') {
+            return self.fields();
+        }
+        let mut fields = BTreeMap::new();
+        for pair in self.items()? {
+            let Ok([name, value]) = <[Node<'a>; 2]>::try_from(pair.items()?) else {
+                return Err(pair.wrong("a name and a value are expected"));
+            };
+            let name = name.text()?;
+            let value = self.child(value.raw, &name);
+            if let Some(twice) = fields.insert(name, value) {
+                return Err(twice.wrong("the field comes twice"));
+            }
+        }
+        Ok(Fields { owner: self.clone(), fields })
+    }
+
     /// Its items. Errors: it is no list.
     pub(super) fn items(&self) -> Result<Vec<Node<'a>>, WrongDefinitions> {
         if !self.raw.get().starts_with('[') {

@@ -146,9 +146,9 @@ impl Planner<'_> {
         // All that are of a kind that is not there, or not yet, are told at once.
         let wrong: Vec<_> = items(&mut top, "queues")?.iter().filter_map(|queue| self.queue(queue).err()).collect();
         WrongDefinitions::all(wrong)?;
-        for binding in items(&mut top, "bindings")? {
-            self.binding(&binding)?;
-        }
+        // So are all whose exchange an export left out.
+        let wrong: Vec<_> = items(&mut top, "bindings")?.iter().filter_map(|binding| self.binding(binding).err()).collect();
+        WrongDefinitions::all(wrong)?;
         // Versions, names and explanations of the exporting broker are texts; a list that is not
         // known would be lost.
         match top.rest().find(|(_, node)| node.is_composed()) {
@@ -249,7 +249,7 @@ impl Planner<'_> {
         {
             self.run(node, Command::DescribeVhost { vhost, description })?;
         }
-        // An empty list is how Erlang exports that there are none.
+        // RabbitMQ says of each that there are none.
         match limits {
             Some(limits) if limits.value().as_array().is_none_or(|list| !list.is_empty()) => {
                 self.vhost_limits(node, vhost, &limits)
@@ -259,7 +259,7 @@ impl Planner<'_> {
     }
 
     fn vhost_limits(&mut self, at: &Node<'_>, vhost: VhostId, node: &Node<'_>) -> Done {
-        let mut fields = node.fields()?;
+        let mut fields = node.properties()?;
         let limits = VhostLimits {
             connections_max: limit(&mut fields, "max-connections")?,
             queues_max: limit(&mut fields, "max-queues")?,
@@ -277,14 +277,14 @@ impl Planner<'_> {
         let password = self.password(&name, node, &mut fields)?;
         let tags = tags(fields.take("tags"))?;
         let limits = match fields.take("limits") {
-            Some(node) if node.value().as_array().is_none_or(|list| !list.is_empty()) => {
-                let mut fields = node.fields()?;
+            Some(node) => {
+                let mut fields = node.properties()?;
                 let connections_max = limit(&mut fields, "max-connections")?;
                 let limits = UserLimits { connections_max, channels_max: limit(&mut fields, "max-channels")? };
                 fields.end()?;
                 limits
             }
-            _ => UserLimits::default(),
+            None => UserLimits::default(),
         };
         fields.end()?;
         let known = self.copy.user(&name);
@@ -369,7 +369,7 @@ impl Planner<'_> {
         fields.end()?;
         match component.text()?.as_str() {
             "vhost-limits" => self.vhost_limits(node, vhost, &value),
-            "operator_policy" => self.policy(&value, value.fields()?, vhost, true, parameter),
+            "operator_policy" => self.policy(&value, value.properties()?, vhost, true, parameter),
             other if PLUGINS.contains(&other) => {
                 self.leave_out(node, format!("the {other} \"{parameter}\" needs a plugin that this version has not"));
                 Ok(())
@@ -393,7 +393,7 @@ impl Planner<'_> {
         let definition_node = fields.need("definition")?;
         fields.end()?;
         let mut definition = amqp::Table::new();
-        for (key, value) in definition_node.fields()?.rest() {
+        for (key, value) in definition_node.properties()?.rest() {
             if is_unsupported_key(key.as_bytes()) {
                 // The policy itself stays, and so its place before those of lower priority.
                 let why = match key.starts_with("ha-") {
@@ -544,9 +544,11 @@ impl Planner<'_> {
                 return Ok(());
             }
             Some((name, Kind::Exchange)) => {
+                let in_vhost = self.copy.vhost_of(vhost).map(|vhost| vhost.name.clone()).unwrap_or_default();
                 let text = format!(
-                    "there is no exchange '{name}': if it is an internal one, which RabbitMQ 4 leaves out of what it \
-                     exports, add it to the file"
+                    "there is no exchange '{name}' in virtual host '{in_vhost}': if it is an internal one, export by HTTP \
+                     (GET /api/definitions of RabbitMQ 3.x has them, rabbitmqctl export_definitions and RabbitMQ 4 have \
+                     not), or add it to the file"
                 );
                 return Err(node.wrong(text));
             }
