@@ -338,7 +338,7 @@ impl Translation<'_> {
                 self.said.retain(|(key, ..)| *key != Key::log);
                 self.say(line, Key::log, Given::Plain(LEVELS[own].1.to_owned()));
             }
-            Some(_) => {}
+            Some(_) => self.leave_out(line, "there is one log here, of the level that lets the most through"),
         }
     }
 
