@@ -25,6 +25,8 @@ pub(crate) struct Quorum {
     pub(crate) unspared: u64,
     /// Names of nodes that this one is not linked with.
     pub(crate) unreached: Vec<String>,
+    /// It is linked with so many others that they are a majority with it.
+    pub(crate) reaches_majority: bool,
 }
 
 impl Quorum {
@@ -51,7 +53,9 @@ impl Quorum {
         let is_unspared = |standing: &&MemberStanding| standing.is_unspared && standing.partition != TOPOLOGY;
         let unspared = standings.iter().filter(is_unspared).count() as u64;
         let unreached = map.nodes().filter(|member| !member.is_reached).map(|member| member.name.clone());
-        Quorum { leaderless, behind: behind.sum(), unspared, unreached: unreached.collect() }
+        let unreached: Vec<String> = unreached.collect();
+        let reaches_majority = 2 * unreached.len() < map.nodes().count();
+        Quorum { leaderless, behind: behind.sum(), unspared, unreached, reaches_majority }
     }
 
     /// Why some queues take nothing in and give nothing out, if that is so.
@@ -69,6 +73,10 @@ impl Quorum {
     pub(crate) fn without_majority(&self) -> Option<String> {
         self.leaderless.contains(&TOPOLOGY).then(|| match self.unreached[..] {
             [] => "its cluster has no leader now".to_owned(),
+            // Others may go on with a leader that is not linked with this node alone.
+            ref names if self.reaches_majority => {
+                format!("it reaches no leader of its cluster: it has no link to {}", names.join(", "))
+            }
             ref names => format!("it reaches no majority of its cluster and waits for {}", names.join(", ")),
         })
     }
@@ -104,7 +112,12 @@ mod tests {
         let elects = Quorum::of(&Map::of_three([true; 3]), |_| None, &[standing(0, None, Vec::new())]);
         assert_eq!(elects.without_majority().as_deref(), Some("its cluster has no leader now"));
         let well = Quorum::of(&Map::of_three([true; 3]), |_| Some(NodeNumber(3)), &[standing(0, Some(2), Vec::new())]);
-        assert_eq!((well.without_majority(), well), (None, Quorum::default()));
+        assert_eq!((well.without_majority(), well), (None, Quorum { reaches_majority: true, ..Quorum::default() }));
+        // One link of three is cut, and the leader is behind it.
+        let map = Map::of_three([true, true, false]);
+        let cut = Quorum::of(&map, |_| Some(NodeNumber(3)), &[standing(0, Some(3), Vec::new())]);
+        let why = cut.without_majority().expect("it hears nothing of the leader");
+        assert_eq!(why, "it reaches no leader of its cluster: it has no link to n3");
     }
 
     #[test]

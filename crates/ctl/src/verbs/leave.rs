@@ -6,7 +6,7 @@
 use super::upgrade::hand_over;
 use crate::api::{Answer, path};
 use crate::context::Cx;
-use crate::failure::{Failure, SOFTWARE};
+use crate::failure::{Failure, SOFTWARE, UNAVAILABLE};
 use crate::form::Shown;
 use crate::process::Process;
 use crate::tool::LEVERET;
@@ -49,8 +49,17 @@ fn leave(cx: &Cx<'_>) -> Result<Shown, Failure> {
     };
     let refused = match asked {
         Ok(answer) => answer.good().err(),
-        // It may have ended before its answer was there.
-        Err(_) if has_ended(cx, process.as_ref(), LOOK_EVERY) => None,
+        // Somebody ended it, or it was forgotten and its answer was lost: whoever takes the one for the other throws a
+        // folder away that counts.
+        Err(_) if has_ended(cx, process.as_ref(), LOOK_EVERY) => {
+            return Err(Failure::error(
+                UNAVAILABLE,
+                format!(
+                    "Node {node} ended before it said whether its cluster has forgotten it. Ask another node (`leveret cluster status`): \
+                     where it is still a member, start it on its folder, and let it leave again"
+                ),
+            ));
+        }
         Err(failure) => Some(failure),
     };
     if let Some(failure) = refused {

@@ -12,6 +12,7 @@ use broker::topology::{Pattern, Queue, QueueType};
 use serde_json::{Value, json};
 use server::handle::{Member, ShownCertificate, ShownTo};
 use server::patterns::Meter;
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 /// GET: no alarm is on, on any node.
@@ -48,17 +49,26 @@ fn own_alarms(cx: Cx<'_>) -> Vec<Value> {
 }
 
 /// GET: every virtual host is served, all queues of it.
-pub(super) fn virtual_hosts(cx: Cx<'_>) -> Result<Answer, Refused> {
+pub(super) async fn virtual_hosts(cx: Cx<'_>) -> Result<Answer, Refused> {
+    let quorum = cx.quorum().await;
     let topology = cx.handle().topology();
-    let down = topology.declared_queues().filter(|queue| cx.handle().is_quarantined(queue.partition));
-    let down: std::collections::BTreeSet<_> =
-        down.filter_map(|queue| topology.vhost_of(queue.vhost)).map(|v| v.name.clone()).collect();
-    if down.is_empty() {
-        return well();
-    }
-    let down: Vec<Value> = down.iter().map(|name| json::text(name)).collect();
-    let reason =
-        "Some queues of these virtual hosts are unavailable: their partitions are damaged and have to be repaired";
+    let of = |is_so: &dyn Fn(&Queue) -> bool| -> BTreeSet<_> {
+        let queues = topology.declared_queues().filter(|queue| is_so(queue));
+        queues.filter_map(|queue| topology.vhost_of(queue.vhost)).map(|vhost| vhost.name.clone()).collect()
+    };
+    let damaged = of(&|queue| cx.handle().is_quarantined(queue.partition));
+    let leaderless = of(&|queue| quorum.leaderless.contains(&queue.partition));
+    let reason = match (damaged.is_empty(), quorum.without_leaders()) {
+        (false, _) => {
+            "Some queues of these virtual hosts are unavailable: their partitions are damaged and have to be repaired"
+                .to_owned()
+        }
+        (true, Some(why)) if !leaderless.is_empty() => {
+            format!("Some queues of these virtual hosts are unavailable over this node: {why}")
+        }
+        (true, _) => return well(),
+    };
+    let down: Vec<Value> = damaged.union(&leaderless).map(|name| json::text(name)).collect();
     Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": reason, "virtual-hosts": down })))
 }
 

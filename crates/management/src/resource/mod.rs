@@ -505,7 +505,7 @@ async fn checked(cx: Cx<'_>, check: &[u8], rest: &[&[u8]]) -> Result<Answer, Ref
         (b"local-alarms", []) => health::local_alarms(cx),
         (b"port-listener", [port]) => health::port(cx, port),
         (b"protocol-listener", [protocol]) => health::protocol(cx, protocol),
-        (b"virtual-hosts", []) => health::virtual_hosts(cx),
+        (b"virtual-hosts", []) => health::virtual_hosts(cx).await,
         (b"certificate-expiration", [within, unit]) => health::certificates(cx, within, unit),
         (b"below-node-connection-limit", []) => health::connection_limit(cx),
         (b"node-is-quorum-critical", []) => health::quorum_critical(cx),

@@ -544,7 +544,7 @@ impl Planner<'_> {
                 return Ok(());
             }
             Some((name, Kind::Exchange)) => {
-                let in_vhost = self.copy.vhost_of(vhost).map(|vhost| vhost.name.clone()).unwrap_or_default();
+                let in_vhost = &self.copy.vhost_of(vhost).expect("it was found by name").name;
                 let text = format!(
                     "there is no exchange '{name}' in virtual host '{in_vhost}': if it is an internal one, export by HTTP \
                      (GET /api/definitions of RabbitMQ 3.x has them, rabbitmqctl export_definitions and RabbitMQ 4 have \
