@@ -157,6 +157,31 @@ test("messages are rejected into the dead-letter exchange of their queue after a
   await close(page);
 });
 
+test("a dead letter's headers read well: tables within them are shown as such, and no word is squeezed", async () => {
+  await api("PUT", "queues/%2F/dead", { durable: true });
+  await api("PUT", "queues/%2F/brief", { durable: true, arguments: { "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 1 } });
+  const headers = { "a-header-whose-name-is-as-long-as-a-phone-is-wide-and-goes-on": 7, deep: { list: [1, "two"], table: { yes: true } } };
+  await api("POST", "exchanges/%2F/amq.default/publish", { routing_key: "brief", payload: "late", payload_encoding: "string", properties: { headers } });
+  await until("it is dead", async () => (await api("GET", "queues/%2F/dead")).messages_ready === 1);
+  for (const width of WIDTHS) {
+    const page = await open({ width });
+    await watchAccess(page);
+    await go(page, "#/queues/%2F/dead");
+    await press(page, "Peek", "main");
+    await says(page, "a-header-whose-name", ".message .headers");
+    await look(page, `dead-letter-${width}`);
+    const death = await page.$$eval(".message .headers > .arguments > li", (all) => all.find((one) => one.firstChild.textContent === "x-death").querySelector("ol.values > li").textContent);
+    assert.match(death, /count 1.*queue brief.*reason expired/);
+    // What fits a line is on one.
+    const broken = await page.$$eval(".message .headers .faint", (all) => all.filter((one) => one.textContent.length < 24 && one.getClientRects().length > 1).map((one) => one.textContent));
+    assert.deepEqual(broken, [], `at ${width}`);
+    assert.ok(await page.$eval(".message .headers > .faint", (one) => one.getBoundingClientRect().height < 30), `at ${width}`);
+    await close(page);
+  }
+  await api("DELETE", "queues/%2F/brief");
+  await api("DELETE", "queues/%2F/dead");
+});
+
 test("lists are searched, sorted, paged and chosen from by the broker", async () => {
   const page = await open();
   await go(page, "#/queues");

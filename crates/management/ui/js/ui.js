@@ -220,10 +220,20 @@ export function Meter({ label, used, of, words, limitWords }) {
 /** Names and what they are, in two columns. */
 export const Facts = ({ of }) => html`<dl class="facts">${of.filter((fact) => fact && ![undefined, null, false, ""].includes(fact[1])).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 
+const isTable = (value) => typeof value === "object" && value !== null && !Array.isArray(value) && Object.keys(value).length > 0;
+const holdsTables = (value) => isTable(value) || (Array.isArray(value) && value.some(holdsTables));
+
+/** A value of AMQP: tables within it are tables again, as x-death is a list of them. */
+function Value({ of }) {
+  if (isTable(of)) return html`<${Arguments} of=${of} />`;
+  if (holdsTables(of)) return html`<ol class="values">${of.map((one, at) => html`<li key=${at}><${Value} of=${one} /></li>`)}</ol>`;
+  return of === "" ? html`<span class="faint">(empty)</span>` : html`<b>${plain(of)}</b>`;
+}
+
 /** A table of AMQP arguments. */
 export const Arguments = ({ of }) => {
   const entries = Object.entries(of ?? {});
-  return entries.length === 0 ? html`<span class="faint">none</span>` : html`<ul class="arguments">${entries.map(([name, value]) => html`<li><span class="faint">${name}</span> <b>${plain(value)}</b></li>`)}</ul>`;
+  return entries.length === 0 ? html`<span class="faint">none</span>` : html`<ul class="arguments">${entries.map(([name, value]) => html`<li key=${name} class=${holdsTables(value) ? "is-nested" : ""}><span class="faint">${name}</span> <${Value} of=${value} /></li>`)}</ul>`;
 };
 
 /** A number, faint where it is nothing. */
