@@ -13,7 +13,7 @@ function set(kind, vhosts, one) {
   const isOperator = kind === "operator-policies";
   ask_for({
     title: one ? `Change ${one.name}` : isOperator ? "Add an operator policy" : "Add a policy", verb: one ? "Save" : "Add", wide: true,
-    note: isOperator ? "It limits what policies and arguments say: the smaller number counts." : "Of several that match, the one of the highest priority counts. Arguments of a queue go before a policy.",
+    note: isOperator ? "It limits what policies and arguments say: the smaller number counts." : "Of several that match, the one of the highest priority counts. Where a queue's own argument sets the same, of two numbers the smaller one counts (of target-group-size the larger), and of anything else the argument.",
     fields: [
       ...(one ? [] : [{ name: "name", label: "Name", isNeeded: true }, { name: "vhost", label: "Virtual host", kind: "choice", options: vhosts.map((name) => [name]) }]),
       { name: "pattern", label: "Names that match", value: one?.pattern ?? "", isNeeded: true, placeholder: "^orders\\.", help: "A regular expression" },
