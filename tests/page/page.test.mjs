@@ -573,6 +573,19 @@ test("a node's page tells its settings, and has logins counted anew and samples 
   await close(page);
 });
 
+test("a node's page tells Leveret's own version, and the one that clients are told as what it is", async () => {
+  const { leveret_version: own, rabbitmq_version: told, node } = await api("GET", "overview");
+  assert.notEqual(own, told);
+  const page = await open();
+  await go(page, `#/nodes/${encodeURIComponent(node)}`);
+  await says(page, "Data folder", "main");
+  await says(page, "Leveret", "main .facts");
+  const facts = Object.fromEntries(await page.$$eval("main .facts > div", (all) => all.map((one) => [one.querySelector("dt").textContent, one.querySelector("dd").textContent])));
+  assert.equal(facts.Version, `Leveret ${own}`);
+  assert.equal(facts["Speaks as"], `RabbitMQ ${told}`);
+  await close(page);
+});
+
 test("the topology shows what is fed by what, and queues that are alike as one box that opens", async () => {
   const page = await open();
   await go(page, "#/topology");
