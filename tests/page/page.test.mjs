@@ -586,6 +586,44 @@ test("a node's page tells Leveret's own version, and the one that clients are to
   await close(page);
 });
 
+test("a window goes with the page that it is of: by Back, by another address and by a link within it", async () => {
+  const page = await open();
+  await go(page, "#/exchanges");
+  await go(page, "#/queues");
+  await press(page, "Declare a queue", "main");
+  await fill(page, "Name", "never");
+  await page.goBack();
+  await says(page, "Exchanges", "main h1");
+  await gone(page, "dialog");
+  await press(page, "Declare an exchange", "main");
+  await page.waitForSelector("dialog[open]");
+  await page.evaluate(() => { location.hash = "#/policies"; });
+  await says(page, "Policies", "main h1");
+  await gone(page, "dialog");
+  await go(page, "#/vhosts/second");
+  await press(page, "More", "main");
+  await press(page, "Delete …", "main");
+  await press(page, "Export its definitions", "dialog[open]");
+  await says(page, "Definitions", "main h1");
+  await gone(page, "dialog");
+  // What an address asks for is there all the same, with the palette still open.
+  await page.keyboard.down("Control");
+  await page.keyboard.press("k");
+  await page.keyboard.up("Control");
+  await page.waitForSelector("dialog[open] [role=combobox]");
+  await page.evaluate(() => { location.hash = "#/queues?do=declare"; });
+  await says(page, "Declare a queue", "dialog[open] h2");
+  assert.equal((await page.$$("dialog")).length, 1);
+  await page.keyboard.press("Escape");
+  await gone(page, "dialog");
+  // The palette opens again after an address closed it.
+  await page.keyboard.down("Control");
+  await page.keyboard.press("k");
+  await page.keyboard.up("Control");
+  await page.waitForSelector("dialog[open] [role=combobox]");
+  await close(page);
+});
+
 test("the topology shows what is fed by what, and queues that are alike as one box that opens", async () => {
   const page = await open();
   await go(page, "#/topology");

@@ -35,16 +35,21 @@ export async function attempt(doing, done) {
   }
 }
 
-/** A window in front of the page. Escape and a click beside it close it. */
+/** A window in front of the page. Escape, a click beside it and another address close it. */
 export function Dialog({ title, onClose, children, wide }) {
   const ref = useRef();
   const id = useId();
+  const leave = useRef();
+  leave.current = onClose;
   useEffect(() => {
     const box = ref.current;
     const before = document.activeElement;
+    const gone = () => leave.current();
+    addEventListener("hashchange", gone);
     box.showModal();
     (box.querySelector("[autofocus]") ?? box.querySelector("input:not([type=hidden]),textarea,select"))?.focus();
     return () => {
+      removeEventListener("hashchange", gone);
       if (box.open) box.close();
       if (before?.isConnected) before.focus?.();
     };
