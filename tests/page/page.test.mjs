@@ -624,6 +624,69 @@ test("a window goes with the page that it is of: by Back, by another address and
   await close(page);
 });
 
+test("one thing is told as one, and marks of axes differ", async () => {
+  await api("PUT", "vhosts/single", {});
+  await api("PUT", "queues/single/only", { durable: true });
+  await api("PUT", "exchanges/single/amq.topic", { type: "topic", durable: true });
+  await api("PUT", "permissions/single/watcher", { configure: "", write: "", read: ".*" });
+  const publish = () => api("POST", "exchanges/single/amq.default/publish", { routing_key: "only", payload: "one", payload_encoding: "string", properties: {} });
+  await publish();
+  const page = await open();
+  await go(page, "#/vhosts/single");
+  await page.waitForFunction(() => [...document.querySelectorAll(".chip")].some((chip) => chip.textContent === "1 queue"));
+  await press(page, "1 queue", "main");
+  await page.waitForFunction(() => document.querySelector(".pager span")?.textContent === "1–1 of 1 queue");
+  await go(page, "#/policies");
+  await page.waitForFunction(() => document.querySelector(".pager span")?.textContent === "1–1 of 1 policy");
+  await page.keyboard.down("Control");
+  await page.keyboard.press("k");
+  await page.keyboard.up("Control");
+  await page.waitForSelector("dialog[open] [role=combobox]");
+  await page.keyboard.type("only");
+  await page.waitForFunction(() => [...document.querySelectorAll("[role=option]")].some((one) => one.textContent.endsWith("single · queue · 1 message")));
+  await page.keyboard.press("Escape");
+  await go(page, "#/definitions");
+  await page.$eval("input[type=file]", (input) => { const data = new DataTransfer(); data.items.add(new File([JSON.stringify({ queues: [{}], policies: [{}], topic_permissions: [{}], permissions: [{}, {}] })], "one.json")); input.files = data.files; input.dispatchEvent(new Event("change", { bubbles: true })); });
+  await says(page, "1 right by routing key", "main .arguments");
+  assert.deepEqual(await page.$$eval("main .arguments li", (all) => all.map((one) => one.textContent)), ["2 rights", "1 right by routing key", "1 queue", "1 policy"]);
+  // An axis is drawn on a canvas; what is drawn there is heard.
+  await page.evaluateOnNewDocument(() => {
+    globalThis.drawn = new Map();
+    const own = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+      const title = this.canvas.closest("figure")?.querySelector("h2").textContent;
+      // The marks of each drawing begin with the lowest one.
+      if (/^0(\/s)?$/.test(text)) drawn.set(title, []);
+      if (!text.includes(":")) drawn.get(title)?.push(text);
+      return own.call(this, text, ...rest);
+    };
+  });
+  await page.goto(`${broker.base}#/queues/single/only`);
+  await page.reload();
+  await page.waitForFunction(() => globalThis.drawn?.get("Messages")?.length > 0, { timeout: 40_000 });
+  await publish();
+  await until("a rate of one message in some seconds", () => page.evaluate(() => parseFloat(drawn.get("Rates")?.at(-1)) < 0.5), 40_000);
+  const [messages, rates] = await page.evaluate(() => [drawn.get("Messages"), drawn.get("Rates")]);
+  for (const marks of [messages, rates]) assert.equal(new Set(marks).size, marks.length, marks.join());
+  assert.ok(messages.every((text) => /^\d+$/.test(text)), messages.join());
+  await page.waitForFunction(() => [...document.querySelectorAll(".tile-more")].every((one) => one.scrollWidth <= one.clientWidth));
+  await api("DELETE", "vhosts/single");
+  await close(page);
+});
+
+test("a delivery that was not a message's first is told as such", async () => {
+  await api("PUT", "queues/%2F/again", { durable: true });
+  await api("POST", "exchanges/%2F/amq.default/publish", { routing_key: "again", payload: "one", payload_encoding: "string", properties: {} });
+  for (let at = 0; at < 3; at += 1) await api("POST", "queues/%2F/again/get", { count: 1, ackmode: "ack_requeue_true", encoding: "auto" });
+  const page = await open();
+  await go(page, "#/queues/%2F/again");
+  await says(page, "3 in all, 2 of them again", ".tile");
+  await go(page, "#/");
+  await says(page, "of them again", ".tile");
+  await api("DELETE", "queues/%2F/again");
+  await close(page);
+});
+
 test("the topology shows what is fed by what, and queues that are alike as one box that opens", async () => {
   const page = await open();
   await go(page, "#/topology");

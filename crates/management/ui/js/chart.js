@@ -4,10 +4,12 @@
 // page saw itself since it was opened.
 import { html, store, useEffect, useLayoutEffect, useMemo, useRef, useState, useStore } from "./lib.js";
 import { cluster } from "./cluster.js";
-import { byteRate, bytes, clock, NONE } from "./format.js";
+import { byteRate, bytes, clock, rate, rateOnAxis, short, NONE } from "./format.js";
 
-/** Steps of an axis of bytes. */
+/** Steps between the marks of an axis: those of bytes are powers of two; what is counted has none below one. */
 const POWERS = Array.from({ length: 50 }, (_, at) => 2 ** at);
+const steps = (first, last) => Array.from({ length: last - first }, (_, at) => [1, 2, 5].map((digit) => Number(`${digit}e${first + at}`))).flat();
+const STEPS = new Map([[bytes, POWERS], [byteRate, POWERS], [short, steps(0, 16)], [rate, steps(-4, 16)]]);
 
 /** Light or dark, whenever it changes: canvases have to be drawn anew. */
 export const theme = store(0);
@@ -36,12 +38,12 @@ export function Chart({ title, times, series, words, height = 190, isStacked, as
     const font = "11px system-ui, sans-serif";
     const shared = { stroke: faint, font, grid: { stroke: line, width: 1 }, ticks: { show: false } };
     const options = {
-      width: Math.max(100, box.clientWidth), height, legend: { show: false }, padding: [8, 4, 0, 0],
+      width: Math.max(100, box.clientWidth), height, legend: { show: false }, padding: [8, 24, 0, 0],
       cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [
         { ...shared, grid: { show: false }, size: 26, space: 70, values: (_, ticks, __, ___, step) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString("en-GB", step < 60 ? { hour: "2-digit", minute: "2-digit", second: "2-digit" } : { hour: "2-digit", minute: "2-digit" })) },
-        { ...shared, size: 56, space: 34, incrs: words === bytes || words === byteRate ? POWERS : undefined, values: (_, ticks) => ticks.map((tick) => latest.current.words(tick)) },
+        { ...shared, size: 56, space: 34, incrs: STEPS.get(words), values: (_, ticks, __, ___, step) => ticks.map((tick) => (words === rate ? rateOnAxis(tick, step) : latest.current.words(tick))) },
       ],
       series: [{}, ...series.map((one, index) => {
         const stroke = cssOf(one.hue);

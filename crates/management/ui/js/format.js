@@ -26,6 +26,13 @@ export function short(n) {
 /** 1,234/s */
 export const rate = (n) => (isNumber(n) ? `${Math.abs(n) < 10 && !Number.isInteger(n) ? tenth.format(n) : whole.format(n)}/s` : NONE);
 
+/** 0.05/s: a rate with as many digits as keep marks apart that are `step` from each other. */
+export function rateOnAxis(n, step) {
+  if (Math.abs(n) >= 1e5) return `${short(n)}/s`;
+  const digits = step < 1 ? Math.ceil(-Math.log10(step) - 1e-9) : 0;
+  return `${n === 0 ? 0 : n.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}/s`;
+}
+
 /** 1.2 GiB */
 export function bytes(n) {
   if (!isNumber(n)) return NONE;
@@ -82,6 +89,9 @@ export const percent = (part, of) => (isNumber(part) && isNumber(of) && of > 0 ?
 
 /** "1 queue", "2 queues" */
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+
+/** The word for one of what is named as many: "rights", "policies", "virtual hosts". */
+export const singular = (many) => many.replace(/ies$/, "y").replace(/s$/, "");
 
 /** Words in a row: "a, b and c". */
 export const list = (words) => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);

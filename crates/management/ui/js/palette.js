@@ -4,7 +4,7 @@ import { html, useEffect, useId, useMemo, useRef, useState } from "./lib.js";
 import { get, me, part, rights } from "./api.js";
 import { go } from "./router.js";
 import { cluster } from "./cluster.js";
-import { count } from "./format.js";
+import { plural } from "./format.js";
 import { Icon } from "./icons.js";
 import { Dialog, open } from "./ui.js";
 
@@ -53,7 +53,7 @@ function Palette({ commands, close }) {
       const administrates = rights(me.get()).administrates;
       const nodes = (cluster.get().nodes ?? []).filter((one) => one.name.toLowerCase().includes(typed.trim().toLowerCase()));
       const all = await Promise.all([
-        look(`queues?${query}&columns=name,vhost,messages`, (one) => ({ label: one.name, hint: `${one.vhost === "/" ? "" : `${one.vhost} · `}queue · ${count(one.messages ?? 0)} messages`, icon: "queues", run: () => go("queues", one.vhost, one.name) })),
+        look(`queues?${query}&columns=name,vhost,messages`, (one) => ({ label: one.name, hint: `${one.vhost === "/" ? "" : `${one.vhost} · `}queue · ${plural(one.messages ?? 0, "message")}`, icon: "queues", run: () => go("queues", one.vhost, one.name) })),
         look(`exchanges?${query}&columns=name,vhost,type`, (one) => ({ label: one.name || "(AMQP default)", hint: `${one.vhost === "/" ? "" : `${one.vhost} · `}${one.type} exchange`, icon: "exchanges", run: () => go("exchanges", one.vhost, one.name || "amq.default") })),
         look(`vhosts?${query}&columns=name`, (one) => ({ label: one.name, hint: "virtual host", icon: "vhosts", run: () => go("vhosts", one.name) })),
         administrates ? look(`users?${query}&columns=name`, (one) => ({ label: one.name, hint: "user", icon: "users", run: () => go("users", one.name) })) : [],

@@ -6,7 +6,7 @@
 import { html, useEffect, useRef, useState, useStore, remember, remembered } from "./lib.js";
 import { usePoll } from "./api.js";
 import { place, setQuery } from "./router.js";
-import { count } from "./format.js";
+import { count, singular } from "./format.js";
 import { Icon } from "./icons.js";
 import { Empty, Menu, Wrong } from "./ui.js";
 
@@ -137,7 +137,7 @@ function Pager({ data, size, noun, isFiltered, onPage, onSize }) {
   const { page, page_count: pages, filtered_count: all, total_count: total } = data;
   const first = all === 0 ? 0 : (page - 1) * size + 1;
   return html`<nav class="pager" aria-label="Pages">
-    <span>${count(first)}–${count(Math.min(page * size, all))} of <b>${count(all)}</b> ${noun}${isFiltered ? html` <span class="faint">(of ${count(total)})</span>` : ""}</span>
+    <span>${count(first)}–${count(Math.min(page * size, all))} of <b>${count(all)}</b> ${all === 1 ? singular(noun) : noun}${isFiltered ? html` <span class="faint">(of ${count(total)})</span>` : ""}</span>
     <span class="pager-end">
       ${all > SIZES[0] && html`<label class="faint">Rows <select value=${size} onChange=${(event) => onSize(Number(event.target.value))}>${SIZES.map((n) => html`<option value=${n} selected=${n === size}>${n}</option>`)}</select></label>`}
       ${pages > 1 && html`<button type="button" aria-label="Previous page" disabled=${page <= 1} onClick=${() => onPage(page - 1)}><${Icon} name="left" /></button>

@@ -1,14 +1,14 @@
 // Definitions: everything that is declared as one JSON file, out and in; RabbitMQ's own files too.
 import { html, useState } from "../lib.js";
 import { ask, get, part, refresh, useRights } from "../api.js";
-import { bytes, count } from "../format.js";
+import { bytes, count, singular } from "../format.js";
 import { Icon } from "../icons.js";
 import { Card, Empty, Wrong, confirm, tell } from "../ui.js";
 import { useVhosts } from "./queues.js";
 
-const PARTS = [["vhosts", "virtual hosts"], ["users", "users"], ["permissions", "rights"], ["topic_permissions", "rights by routing key"], ["queues", "queues"], ["exchanges", "exchanges"], ["bindings", "bindings"], ["policies", "policies"], ["parameters", "parameters"], ["global_parameters", "global parameters"]];
+const PARTS = [["vhosts", "virtual hosts"], ["users", "users"], ["permissions", "rights"], ["topic_permissions", "rights by routing key", "right by routing key"], ["queues", "queues"], ["exchanges", "exchanges"], ["bindings", "bindings"], ["policies", "policies"], ["parameters", "parameters"], ["global_parameters", "global parameters"]];
 
-const Counts = ({ of }) => html`<ul class="arguments">${PARTS.filter(([key]) => of[key]?.length).map(([key, label]) => html`<li key=${key}><b>${count(of[key].length)}</b> <span class="faint">${label}</span></li>`)}</ul>`;
+const Counts = ({ of }) => html`<ul class="arguments">${PARTS.filter(([key]) => of[key]?.length).map(([key, many, one]) => html`<li key=${key}><b>${count(of[key].length)}</b> <span class="faint">${of[key].length === 1 ? one ?? singular(many) : many}</span></li>`)}</ul>`;
 
 export function Definitions() {
   const can = useRights();

@@ -2,7 +2,7 @@
 import { html, useStore } from "../lib.js";
 import { ask, part, refresh, usePoll, useRights } from "../api.js";
 import { href } from "../router.js";
-import { count, duration, plural, rate, short, NONE } from "../format.js";
+import { count, duration, plural, rate, short, singular, NONE } from "../format.js";
 import { Chart, Spark, rateNow, samplesQuery, useTimeline } from "../chart.js";
 import { Icon } from "../icons.js";
 import { Card, Empty, Facts, Figure, Wrong, attempt } from "../ui.js";
@@ -36,12 +36,12 @@ export function Overview() {
     ${data && wrong.length === 0 && html`<${AllWell} data=${data} nodes=${nodes} />`}
     <div class="tiles">
       <${Tile} label="Published" value=${rate(now("publish"))} points=${rates.of.publish} hue="--publish" more=${stats && `${short(stats.publish)} ${inAll}`} />
-      <${Tile} label="Delivered" value=${rate(now("deliver_get"))} points=${rates.of.deliver_get} hue="--deliver" more=${stats && `${short(stats.deliver_get)} ${inAll}`} />
+      <${Tile} label="Delivered" value=${rate(now("deliver_get"))} points=${rates.of.deliver_get} hue="--deliver" more=${stats && `${short(stats.deliver_get)} ${inAll}${again(stats)}`} />
       <${Tile} label="Acknowledged" value=${rate(now("ack"))} points=${rates.of.ack} hue="--ack" more=${stats && `${short(stats.ack)} ${inAll}`} />
       <${Tile} label="Ready" value=${count(totals?.messages_ready)} points=${lengths.of.messages_ready} hue="--ready" more="wait for a consumer" />
       <${Tile} label="Unacknowledged" value=${count(totals?.messages_unacknowledged)} points=${lengths.of.messages_unacknowledged} hue="--unacked" more="are with a consumer" />
     </div>
-    ${data && html`<div class="counts">${[["connections", "connections"], ["channels", "channels"], ["exchanges", "exchanges"], ["queues", "queues"], ["consumers", "consumers"]].map(([name, icon]) => html`<a class="count" href=${href(name)} key=${name}><${Icon} name=${icon} size=${20} /><b>${count(data.object_totals?.[name])}</b><span>${name}</span></a>`)}</div>`}
+    ${data && html`<div class="counts">${[["connections", "connections"], ["channels", "channels"], ["exchanges", "exchanges"], ["queues", "queues"], ["consumers", "consumers"]].map(([name, icon]) => html`<a class="count" href=${href(name)} key=${name}><${Icon} name=${icon} size=${20} /><b>${count(data.object_totals?.[name])}</b><span>${data.object_totals?.[name] === 1 ? singular(name) : name}</span></a>`)}</div>`}
     ${data && !stats && html`<p class="faint">Rates of the whole broker are shown to users with the tag <code>monitoring</code>.</p>`}
     <div class="charts">
       ${stats && html`<${Chart} title="Message rates" times=${rates.times} words=${rate} series=${series(rates, [["publish", "Published", "--publish"], ["confirm", "Confirmed", "--confirm"], ["deliver_get", "Delivered", "--deliver"], ["ack", "Acknowledged", "--ack"], ["redeliver", "Redelivered", "--redeliver"], ["return_unroutable", "Returned", "--unroutable"], ["drop_unroutable", "Dropped: no route", "--bad"]].filter(([field]) => !["redeliver", "return_unroutable", "drop_unroutable"].includes(field) || stats[field] > 0))} />`}
@@ -54,6 +54,9 @@ export function Overview() {
     <div class="halves">${data?.churn_rates && html`<${Churn} of=${data.churn_rates} at=${at} age=${span[0]} inAll=${inAll} />`}
     ${data && html`<${Card} title="Ports">${data.listeners?.length ? html`<div class="chips">${data.listeners.map((one) => html`<span class="chip" key=${`${one.node}${one.protocol}${one.port}${one.ip_address}`}><b>${one.protocol}</b> ${one.ip_address?.includes(":") ? `[${one.ip_address}]` : one.ip_address}:${one.port}${nodes?.length > 1 ? html` <span class="faint">${one.node}</span>` : ""}</span>`)}</div>` : html`<p class="faint">Which ports are open is shown to users with the tag <code>monitoring</code>.</p>`}</${Card}>`}</div>`;
 }
+
+/** How many of the deliveries were not the first one of their message. */
+export const again = (stats) => (stats?.redeliver > 0 ? `, ${short(stats.redeliver)} of them again` : "");
 
 /** What comes and goes: many in a second is an application that does not keep its connections. */
 function Churn({ of, at, age, inAll }) {

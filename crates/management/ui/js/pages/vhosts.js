@@ -49,7 +49,7 @@ export function Vhost({ parts: [name] }) {
     ${one && can.administrates && html`<div class="actions"><button type="button" onClick=${edit}>Change</button><${Menu} label="More" className="to-left"><button type="button" onClick=${trace}>${one.tracing ? "End tracing …" : "Trace messages …"}</button><button type="button" class="danger-text" onClick=${remove}><${Icon} name="trash" />Delete …</button></${Menu}></div>`}</div>
     <${Wrong} failure=${failure} />
     ${one && html`<div class="halves"><${Card} title="What it is"><${Facts} of=${[["Description", one.description], ["Tags", (one.tags ?? []).join(", ")], ["Queues without a type are", one.default_queue_type], ["Tracing", one.tracing ? html`<${Badge} kind="warn">on</${Badge}>` : "off"], ["Ready", count(one.messages_ready)], ["Unacknowledged", count(one.messages_unacknowledged)]]} />
-      <div class="chips"><a class="chip" href="${href("queues")}?vhost=${part(name)}"><b>${count(counts.data?.filtered_count)}</b> queues</a><a class="chip" href="${href("exchanges")}?vhost=${part(name)}">exchanges</a><a class="chip" href="${href("topology")}?vhost=${part(name)}">topology</a></div></${Card}>
+      <div class="chips"><a class="chip" href="${href("queues")}?vhost=${part(name)}"><b>${count(counts.data?.filtered_count)}</b> ${counts.data?.filtered_count === 1 ? "queue" : "queues"}</a><a class="chip" href="${href("exchanges")}?vhost=${part(name)}">exchanges</a><a class="chip" href="${href("topology")}?vhost=${part(name)}">topology</a></div></${Card}>
       <${LimitsOf} kind="vhost" name=${name} /></div>
     ${can.administrates && html`<${Permissions} vhost=${name} /><${TopicPermissions} vhost=${name} />`}`}`;
 }
