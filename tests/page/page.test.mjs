@@ -271,7 +271,16 @@ test("a user is added, given rights and limits, and deleted", async () => {
   await fill(page, "Tags", "policymaker");
   await press(page, "Add", "dialog[open]");
   await says(page, "carol", "h1");
-  assert.equal((await api("GET", "permissions/%2F/carol")).configure, ".*");
+  // Nobody gets rights that were not asked for.
+  await says(page, "User carol is there, without rights in any virtual host yet.", ".toasts");
+  assert.deepEqual(await api("GET", "users/carol/permissions"), []);
+  await says(page, "This user may use no virtual host.", "main");
+  await press(page, "Give rights", "main");
+  await fill(page, "Virtual host", "second");
+  await fill(page, "Configure: declare and delete", "^carol");
+  await press(page, "Give", "dialog[open]");
+  await gone(page, "dialog[open]");
+  assert.deepEqual(await api("GET", "users/carol/permissions"), [{ user: "carol", vhost: "second", configure: "^carol", write: ".*", read: ".*" }]);
   await press(page, "Change", ".halves section.card:last-child");
   await fill(page, "Connections", "5");
   await press(page, "Save", "dialog[open]");
@@ -289,6 +298,15 @@ test("a user is added, given rights and limits, and deleted", async () => {
   await confirmBy(page, "carol");
   await press(page, "Delete", "dialog[open]");
   await page.waitForFunction(() => location.hash === "#/users");
+  // All rights in one virtual host are there for the asking.
+  await press(page, "Add a user", "main");
+  await fill(page, "Name", "dave");
+  await fill(page, "Password", "secret");
+  await fill(page, "May do everything in", "second");
+  await press(page, "Add", "dialog[open]");
+  await says(page, "User dave is there and may do everything in second.", ".toasts");
+  assert.deepEqual(await api("GET", "users/dave/permissions"), [{ user: "dave", vhost: "second", configure: ".*", write: ".*", read: ".*" }]);
+  await api("DELETE", "users/dave");
   await close(page);
 });
 
@@ -517,7 +535,6 @@ test("a user without a password and without rights is added, and the list says b
   await press(page, "Add a user", "main");
   await fill(page, "Name", "robot");
   await press(page, "No password: logs in by certificate or token alone", "dialog[open]");
-  await fill(page, "May do everything in", "");
   await press(page, "Add", "dialog[open]");
   await says(page, "no password: by certificate or token", "main");
   assert.equal((await api("GET", "users/robot")).password_hash, "");

@@ -33,11 +33,11 @@ const bodyOf = ({ password, has_none: hasNone, tags }, user) => ({ tags, ...(has
 function add(vhosts) {
   ask_for({
     title: "Add a user", verb: "Add",
-    fields: [{ name: "name", label: "Name", isNeeded: true }, ...fields(), { name: "vhost", label: "May do everything in", kind: "choice", value: vhosts[0] ?? "", options: [["", "no virtual host yet"], ...vhosts.map((name) => [name])] }],
+    fields: [{ name: "name", label: "Name", isNeeded: true }, ...fields(), { name: "vhost", label: "May do everything in", kind: "choice", value: "", options: [["", "no virtual host yet"], ...vhosts.map((name) => [name])], help: "Applications need rights in a virtual host. Narrower ones are given on the user's page." }],
     submit: async ({ name, vhost, ...values }) => {
       await ask("PUT", `users/${part(name)}`, bodyOf(values));
       if (vhost) await ask("PUT", `permissions/${path(vhost, name)}`, { configure: ".*", write: ".*", read: ".*" });
-      tell(`User ${name} is there.`);
+      tell(vhost ? `User ${name} is there and may do everything in ${vhost}.` : `User ${name} is there, without rights in any virtual host yet.`);
       go("users", name);
     },
   });
