@@ -653,6 +653,8 @@ test("one thing is told as one, and marks of axes differ", async () => {
   await page.waitForFunction(() => [...document.querySelectorAll(".chip")].some((chip) => chip.textContent === "1 queue"));
   await press(page, "1 queue", "main");
   await page.waitForFunction(() => document.querySelector(".pager span")?.textContent === "1–1 of 1 queue");
+  await go(page, "#/queues/single/only");
+  await says(page, "1waits for a consumer", ".tile");
   await go(page, "#/policies");
   await page.waitForFunction(() => document.querySelector(".pager span")?.textContent === "1–1 of 1 policy");
   await page.keyboard.down("Control");
@@ -666,6 +668,12 @@ test("one thing is told as one, and marks of axes differ", async () => {
   await page.$eval("input[type=file]", (input) => { const data = new DataTransfer(); data.items.add(new File([JSON.stringify({ queues: [{}], policies: [{}], topic_permissions: [{}], permissions: [{}, {}] })], "one.json")); input.files = data.files; input.dispatchEvent(new Event("change", { bubbles: true })); });
   await says(page, "1 right by routing key", "main .arguments");
   assert.deepEqual(await page.$$eval("main .arguments li", (all) => all.map((one) => one.textContent)), ["2 rights", "1 right by routing key", "1 queue", "1 policy"]);
+  // One queue that lacks a copy, as a cluster of which a node is away tells of it.
+  const [{ name: node }] = await api("GET", "nodes?columns=name");
+  await page.setRequestInterception(true);
+  page.on("request", (request) => (request.url().includes("leader,node,members,online,messages") ? request.respond({ contentType: "application/json", body: JSON.stringify([{ name: "only", vhost: "/", type: "quorum", leader: node, members: [node, "b", "c"], online: [node, "b"] }, { name: "whole", vhost: "/", type: "quorum", leader: node, members: [node], online: [node] }]) }) : request.continue()));
+  await go(page, "#/nodes");
+  await says(page, "1 queue lacks a copy. It goes on, and another node must not fail now. 1 has all its copies.", "main");
   // An axis is drawn on a canvas; what is drawn there is heard.
   await page.evaluateOnNewDocument(() => {
     globalThis.drawn = new Map();

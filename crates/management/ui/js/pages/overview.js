@@ -38,8 +38,8 @@ export function Overview() {
       <${Tile} label="Published" value=${rate(now("publish"))} points=${rates.of.publish} hue="--publish" more=${stats && `${short(stats.publish)} ${inAll}`} />
       <${Tile} label="Delivered" value=${rate(now("deliver_get"))} points=${rates.of.deliver_get} hue="--deliver" more=${stats && `${short(stats.deliver_get)} ${inAll}${again(stats)}`} />
       <${Tile} label="Acknowledged" value=${rate(now("ack"))} points=${rates.of.ack} hue="--ack" more=${stats && `${short(stats.ack)} ${inAll}`} />
-      <${Tile} label="Ready" value=${count(totals?.messages_ready)} points=${lengths.of.messages_ready} hue="--ready" more="wait for a consumer" />
-      <${Tile} label="Unacknowledged" value=${count(totals?.messages_unacknowledged)} points=${lengths.of.messages_unacknowledged} hue="--unacked" more="are with a consumer" />
+      <${Tile} label="Ready" value=${count(totals?.messages_ready)} points=${lengths.of.messages_ready} hue="--ready" more=${waits(totals?.messages_ready)} />
+      <${Tile} label="Unacknowledged" value=${count(totals?.messages_unacknowledged)} points=${lengths.of.messages_unacknowledged} hue="--unacked" more=${isWith(totals?.messages_unacknowledged)} />
     </div>
     ${data && html`<div class="counts">${[["connections", "connections"], ["channels", "channels"], ["exchanges", "exchanges"], ["queues", "queues"], ["consumers", "consumers"]].map(([name, icon]) => html`<a class="count" href=${href(name)} key=${name}><${Icon} name=${icon} size=${20} /><b>${count(data.object_totals?.[name])}</b><span>${data.object_totals?.[name] === 1 ? singular(name) : name}</span></a>`)}</div>`}
     ${data && !stats && html`<p class="faint">Rates of the whole broker are shown to users with the tag <code>monitoring</code>.</p>`}
@@ -54,6 +54,10 @@ export function Overview() {
     <div class="halves">${data?.churn_rates && html`<${Churn} of=${data.churn_rates} at=${at} age=${span[0]} inAll=${inAll} />`}
     ${data && html`<${Card} title="Ports">${data.listeners?.length ? html`<div class="chips">${data.listeners.map((one) => html`<span class="chip" key=${`${one.node}${one.protocol}${one.port}${one.ip_address}`}><b>${one.protocol}</b> ${one.ip_address?.includes(":") ? `[${one.ip_address}]` : one.ip_address}:${one.port}${nodes?.length > 1 ? html` <span class="faint">${one.node}</span>` : ""}</span>`)}</div>` : html`<p class="faint">Which ports are open is shown to users with the tag <code>monitoring</code>.</p>`}</${Card}>`}</div>`;
 }
+
+/** What so many messages do in a queue. */
+export const waits = (n) => `${n === 1 ? "waits" : "wait"} for a consumer`;
+export const isWith = (n) => `${n === 1 ? "is" : "are"} with a consumer`;
 
 /** How many of the deliveries were not the first one of their message. */
 export const again = (stats) => (stats?.redeliver > 0 ? `, ${short(stats.redeliver)} of them again` : "");

@@ -8,7 +8,7 @@ import { DataTable } from "../table.js";
 import { Icon } from "../icons.js";
 import { Arguments, Badge, Card, Empty, Facts, Figure, Menu, Wrong, ask_for, confirm, table_of, tell } from "../ui.js";
 import { cluster } from "../cluster.js";
-import { Tile, again } from "./overview.js";
+import { Tile, again, isWith, waits } from "./overview.js";
 import { useSpan } from "./span.js";
 import { ConsumerColumns } from "./clients.js";
 import { Marks } from "./queues.js";
@@ -39,12 +39,12 @@ export function Queue({ parts: [vhost, name] }) {
     <${Wrong} failure=${failure} />
     ${queue && html`<${Guarantee} queue=${queue} told=${told} members=${members} />
     <div class="tiles">
-      <${Tile} label="Ready" value=${count(queue.messages_ready)} hue="--ready" points=${lengths.of.messages_ready} more="wait for a consumer" />
-      <${Tile} label="Unacknowledged" value=${count(queue.messages_unacknowledged)} hue="--unacked" points=${lengths.of.messages_unacknowledged} more="are with a consumer" />
+      <${Tile} label="Ready" value=${count(queue.messages_ready)} hue="--ready" points=${lengths.of.messages_ready} more=${waits(queue.messages_ready)} />
+      <${Tile} label="Unacknowledged" value=${count(queue.messages_unacknowledged)} hue="--unacked" points=${lengths.of.messages_unacknowledged} more=${isWith(queue.messages_unacknowledged)} />
       ${stats && html`<${Tile} label="Published" value=${rate(now("publish"))} hue="--publish" points=${rates.of.publish} more=${stats?.publish !== undefined && `${short(stats.publish)} in all`} />
       <${Tile} label="Delivered" value=${rate(now("deliver_get"))} hue="--deliver" points=${rates.of.deliver_get} more=${stats?.deliver_get !== undefined && `${short(stats.deliver_get)} in all${again(stats)}`} />
       <${Tile} label="Acknowledged" value=${rate(now("ack"))} hue="--ack" points=${rates.of.ack} more=${drains(queue, now)} />`}
-      <${Tile} label="Consumers" value=${count(queue.consumers)} more=${queue.consumer_utilisation ? `busy to ${Math.round(queue.consumer_utilisation * 100)} %` : queue.consumers ? "" : "nobody takes any out"} kind=${queue.messages_ready > 0 && !queue.consumers ? "warn" : ""} />
+      <${Tile} label="Consumers" value=${count(queue.consumers)} more=${queue.consumer_utilisation ? `busy to ${Math.round(queue.consumer_utilisation * 100)} %` : queue.consumers ? "" : "nobody takes messages out"} kind=${queue.messages_ready > 0 && !queue.consumers ? "warn" : ""} />
     </div>
     <div class="page-head minor"><h2>Over time</h2>${spanChoice}</div>
     <div class="charts">
