@@ -13,10 +13,13 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::sync;
+use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 
 /// What they may take together.
 const UNSENT_BYTES_MAX: usize = 64 << 20;
+/// So long it is waited at most until connections that were ended are gone.
+const ROOM_WITHIN: Duration = Duration::from_secs(5);
 /// Shorter ones are not counted: each connection has at most a few.
 const LONG_BYTES: usize = 32 << 10;
 
@@ -31,6 +34,8 @@ pub(crate) enum Owner {
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     unsent: RefCell<Vec<Unsent>>,
+    /// Those that were ended, until their connections have let go of them.
+    ended: RefCell<Vec<sync::Weak<()>>>,
     making: RefCell<HashMap<Owner, sync::Weak<Mutex<()>>>>,
 }
 
@@ -70,6 +75,22 @@ impl Answers {
         turn.lock_owned().await
     }
 
+    /// Waits until the answers that made room for others are gone: their connections are told so, and end when it is
+    /// their turn. Whoever made the next answer before would have it in memory beside them, and so would all that ask
+    /// at once.
+    pub(crate) async fn room(&self) {
+        let begin = Instant::now();
+        while self.is_room_awaited() && begin.elapsed() < ROOM_WITHIN {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn is_room_awaited(&self) -> bool {
+        let mut ended = self.ended.borrow_mut();
+        ended.retain(|memory| memory.strong_count() > 0);
+        !ended.is_empty()
+    }
+
     /// Counts an answer until it is sent. Several connections may be sent the same one, which is
     /// counted once.
     pub(crate) fn count(&self, bytes: Bytes, owner: Owner, end: &Rc<Notify>) -> Bytes {
@@ -85,7 +106,7 @@ impl Answers {
             same.ends.push(Rc::downgrade(end));
             return Bytes::from_owner(Counted { bytes, _memory: memory });
         }
-        make_room(&mut all, &owner, bytes.len());
+        self.ended.borrow_mut().extend(make_room(&mut all, &owner, bytes.len()));
         let memory = sync::Arc::new(());
         let ends = vec![Rc::downgrade(end)];
         let (start, memory_of) = (bytes.as_ptr(), sync::Arc::downgrade(&memory));
@@ -95,21 +116,25 @@ impl Answers {
 }
 
 /// Ends what has waited longest of those who have the most, until there is room for so much more of
-/// this owner's.
-fn make_room(all: &mut Vec<Unsent>, owner: &Owner, bytes: usize) {
+/// this owner's. Those are told.
+fn make_room(all: &mut Vec<Unsent>, owner: &Owner, bytes: usize) -> Vec<sync::Weak<()>> {
+    let mut ended = Vec::new();
     while !all.is_empty() && all.iter().map(|unsent| unsent.bytes).sum::<usize>() + bytes > UNSENT_BYTES_MAX {
         let mut sums: HashMap<&Owner, usize> = HashMap::new();
         all.iter().for_each(|unsent| *sums.entry(&unsent.owner).or_default() += unsent.bytes);
         sums.entry(owner).and_modify(|sum| *sum += bytes);
         let most = sums.into_iter().max_by_key(|(_, sum)| *sum).map(|(owner, _)| owner.clone());
         let oldest = all.iter().position(|unsent| Some(&unsent.owner) == most.as_ref()).unwrap_or(0);
-        for end in all.remove(oldest).ends {
+        let gone = all.remove(oldest);
+        for end in gone.ends {
             if let Some(end) = end.upgrade() {
                 tracing::debug!("an answer that was not read made room for another");
                 end.notify_one();
             }
         }
+        ended.push(gone.memory);
     }
+    ended
 }
 
 #[cfg(test)]
@@ -123,6 +148,23 @@ mod tests {
 
     fn owner(name: &str) -> Owner {
         Owner::User(Name::from(name))
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn who_asks_next_waits_until_what_made_room_is_gone() {
+        let answers = Answers::default();
+        let large = || Bytes::from(vec![0; UNSENT_BYTES_MAX - 1]);
+        let ends: Vec<Rc<Notify>> = (0..2).map(|_| Rc::default()).collect();
+        answers.room().await;
+        let first = answers.count(large(), owner("ann"), &ends[0]);
+        answers.room().await;
+        let second = answers.count(large(), owner("ann"), &ends[1]);
+        let mut waits = Box::pin(answers.room());
+        let mut poll = || waits.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(is_asked_to_end(&ends[0]) && poll().is_pending() && poll().is_pending(), "its connection has it still");
+        drop(first);
+        assert!(poll().is_ready());
+        drop(second);
     }
 
     #[test]

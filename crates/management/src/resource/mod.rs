@@ -165,6 +165,7 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
         true => Some(call.answers.turn(Owner::User(caller.name.clone())).await),
         false => None,
     };
+    call.answers.room().await;
     // What is made has a name that every answer and every export can tell.
     if method == "PUT" && parts.iter().any(|part| std::str::from_utf8(part).is_err()) {
         return Err(Refused::BadRequest("what is made over HTTP has a name in UTF-8".to_owned()));
@@ -330,6 +331,8 @@ fn is_long(parts: &[&[u8]]) -> bool {
             true
         }
         [b"vhosts"] | [b"vhosts", _, _] | [b"users"] => true,
+        [b"global-parameters"] | [b"parameters" | b"policies" | b"operator-policies", ..] => true,
+        [b"topic-permissions" | b"user-limits" | b"vhost-limits", ..] => true,
         [b"leveret", b"queues"] | [b"leveret", b"queues", _] => true,
         _ => false,
     }
