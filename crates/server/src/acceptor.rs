@@ -64,7 +64,9 @@ pub(crate) async fn let_in(
             // Health checks open a socket and close it again, every few seconds.
             match error.kind() {
                 io::ErrorKind::UnexpectedEof => tracing::debug!(%peer, %error, "gone at the door"),
-                _ => tracing::warn!(%peer, %error, tls = door.tls, proxy = door.proxy, "connection refused at the door"),
+                _ => {
+                    tracing::warn!(%peer, %error, tls = door.tls, proxy = door.proxy, "connection refused at the door")
+                }
             }
             shared.gauges[shard].connections.fetch_sub(1, Ordering::Relaxed);
         }

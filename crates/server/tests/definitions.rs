@@ -202,9 +202,13 @@ fn what_federation_declared_is_left_out_with_its_bindings() {
     let refused = node().import_definitions(&export.to_string()).unwrap_err().to_string();
     assert!(refused.contains("bindings[0]: there is no exchange 'internal' in virtual host '/'"), "{refused}");
     // All of them at once.
-    export["bindings"] = serde_json::json!([binding("internal", "fx", "exchange"), binding("fx", "hidden", "exchange")]);
+    export["bindings"] =
+        serde_json::json!([binding("internal", "fx", "exchange"), binding("fx", "hidden", "exchange")]);
     let refused = node().import_definitions(&export.to_string()).unwrap_err().to_string();
-    assert!(refused.contains("'internal'") && refused.contains("bindings[1]: there is no exchange 'hidden'"), "{refused}");
+    assert!(
+        refused.contains("'internal'") && refused.contains("bindings[1]: there is no exchange 'hidden'"),
+        "{refused}"
+    );
 }
 
 /// `rabbitmqctl export_definitions` of 3.10.8 writes what Erlang has as a list of properties as such a list.

@@ -147,7 +147,8 @@ impl Planner<'_> {
         let wrong: Vec<_> = items(&mut top, "queues")?.iter().filter_map(|queue| self.queue(queue).err()).collect();
         WrongDefinitions::all(wrong)?;
         // So are all whose exchange an export left out.
-        let wrong: Vec<_> = items(&mut top, "bindings")?.iter().filter_map(|binding| self.binding(binding).err()).collect();
+        let wrong: Vec<_> =
+            items(&mut top, "bindings")?.iter().filter_map(|binding| self.binding(binding).err()).collect();
         WrongDefinitions::all(wrong)?;
         // Versions, names and explanations of the exporting broker are texts; a list that is not
         // known would be lost.
