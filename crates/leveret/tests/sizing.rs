@@ -91,7 +91,7 @@ fn a_run_starts_a_broker_measures_it_and_leaves_nothing_behind() {
     let progress = String::from_utf8(output.stderr.clone()).unwrap();
     let log = std::fs::read_to_string(folder.path().join("r.jsonl.work/1x1-v/node-0/broker.log")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{progress}{log}");
-    assert!(progress.contains("[2/3] 1x1/v rising at 100 msg/s, "), "{progress}");
+    assert!(progress.contains("[2/2] 1x1/v rising at 100 msg/s, "), "{progress}");
     assert!(progress.contains("lose-broker at 50: skipped: a cluster of one node has none to lose"), "{progress}");
     assert!(TcpListener::bind(("127.0.0.1", port)).is_ok(), "the broker is gone");
     assert!(!folder.path().join("r.jsonl.work").exists(), "and so are its files");
@@ -105,7 +105,7 @@ fn a_run_starts_a_broker_measures_it_and_leaves_nothing_behind() {
     assert!(refused(&sizing(&["report", "r.jsonl"], folder.path())).contains("half-written"));
     let output = run();
     let progress = String::from_utf8(output.stderr).unwrap();
-    assert!(progress.contains("[2/3] 1x1/v rising at 100") && !progress.contains("[1/3]"), "{progress}");
+    assert!(progress.contains("[2/2] 1x1/v rising at 100") && !progress.contains("[1/2]"), "{progress}");
 
     let report = printed(&sizing(&["report", "r.jsonl", "--json"], folder.path()));
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
