@@ -135,6 +135,8 @@ pub struct Login {
     pub heartbeat: u16,
     /// The client's capabilities.
     pub capabilities: Vec<(&'static str, bool)>,
+    /// What the client calls its connection; "" says nothing.
+    pub connection_name: &'static str,
 }
 
 impl Default for Login {
@@ -154,6 +156,7 @@ impl Default for Login {
                 ("connection.blocked", true),
                 ("authentication_failure_close", true),
             ],
+            connection_name: "",
         }
     }
 }
@@ -263,7 +266,9 @@ impl Client {
         self.server = reader.table();
         self.mechanisms = String::from_utf8_lossy(reader.longstr()).into_owned();
         let capabilities = login.capabilities.iter().map(|(k, v)| ((*k).to_owned(), Value::Bool(*v))).collect();
-        let properties = [("product", "leveret tests".into()), ("capabilities", Value::Table(capabilities))];
+        let name = (!login.connection_name.is_empty()).then(|| ("connection_name", login.connection_name.into()));
+        let own = [("product", "leveret tests".into()), ("capabilities", Value::Table(capabilities))];
+        let properties: Vec<_> = own.into_iter().chain(name).collect();
         let args = Args::new().table(&properties).shortstr(&login.mechanism).longstr(&login.response).shortstr("en_US");
         self.send(0, CONNECTION_START_OK, &args);
         if let Some(answer) = &login.challenge_response {

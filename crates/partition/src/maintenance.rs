@@ -366,7 +366,9 @@ impl QueuePartition {
         let of_log = ready.copied.iter().filter(|(_, place, _)| matches!(place, Place::Wal { .. }));
         self.maintenance.moved_runs += of_log.count() as u64;
         take_over(&mut self.queues, ready);
-        self.traffic.copied(&ready.runs);
+        // A queue may have ended while its messages were copied.
+        let there = ready.runs.iter().filter(|run| self.queues.queue(run.queue).is_some());
+        self.traffic.copied(there);
         self.note_used_up();
     }
 

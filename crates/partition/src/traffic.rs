@@ -56,7 +56,7 @@ impl Traffic {
     }
 
     /// Messages were copied to an extent.
-    pub(crate) fn copied(&mut self, runs: &[ExtentRun]) {
+    pub(crate) fn copied<'a>(&mut self, runs: impl Iterator<Item = &'a ExtentRun>) {
         for run in runs {
             self.entry(run.queue).extents += u64::from(run.bytes);
         }

@@ -258,6 +258,10 @@ fn what_a_node_does_not_answer_is_told_and_nobody_hangs() {
         let reason = failed["reason"].as_str().unwrap();
         assert!(reason.contains("reaches no majority of its cluster and waits for leveret@n2, leveret@n3"), "{reason}");
     }
+    let unserved = alone.get("/api/health/checks/virtual-hosts").with(503);
+    assert_eq!(unserved["virtual-hosts"], json!(["/"]), "{unserved}");
+    let reason = unserved["reason"].as_str().unwrap();
+    assert!(reason.contains("unavailable over this node") && reason.contains("leveret@n2, leveret@n3"), "{reason}");
     let dead = alone.get("/api/aliveness-test/%2f").with(503);
     assert!(dead["reason"].as_str().unwrap().contains("waits for leveret@n2, leveret@n3"), "{dead}");
     let begin = Instant::now();
