@@ -76,6 +76,8 @@ pub(crate) const VHOST: Fields = Fields {
     taken: &["description", "tags", "default_queue_type", "defaultqueuetype", "tracing", "protected_from_deletion"],
     shown: &[
         "name",
+        // rabbitmqadmin names one in every body.
+        "vhost",
         "metadata",
         "cluster_state",
         "messages",
@@ -231,7 +233,7 @@ pub(crate) const GROW: Fields =
 
 pub(crate) const USER: Fields = Fields {
     taken: &["password", "password_hash", "hashing_algorithm", "tags", "administrator", "limits", "permissions"],
-    shown: &["name", "username"],
+    shown: &["name", "username", "vhost"],
 };
 
 pub(crate) const USERS: Fields = Fields { taken: &["users"], shown: &[] };
@@ -343,6 +345,30 @@ mod tests {
         }
         for body in ["5", "[1]", "{", r#""{}""#] {
             assert_eq!(told(&QUEUE, body), "not_json", "{body}");
+        }
+    }
+
+    #[test]
+    fn all_that_rabbitmqadmin_sends_is_taken() {
+        // Of 3.10, with its optional fields. It puts a virtual host into each body, whatever the body is for.
+        let sent: [(&Fields, &[&str]); 13] = [
+            (&EXCHANGE, &["name", "type", "auto_delete", "durable", "internal", "arguments"]),
+            (&QUEUE, &["name", "auto_delete", "durable", "arguments", "node", "queue_type"]),
+            (&BINDING, &["source", "destination", "destination_type", "routing_key", "arguments"]),
+            (&VHOST, &["name", "tracing"]),
+            (&USER, &["name", "password", "tags"]),
+            (&USER, &["name", "password_hash", "hashing_algorithm", "tags"]),
+            (&PERMISSION, &["user", "configure", "write", "read"]),
+            (&PARAMETER, &["component", "name", "value"]),
+            (&POLICY, &["name", "pattern", "definition", "priority", "apply-to"]),
+            (&LIMIT, &["name", "value"]),
+            (&PUBLISH, &["routing_key", "payload", "properties", "exchange", "payload_encoding"]),
+            (&GET_MESSAGES, &["queue", "count", "ackmode", "encoding", "payload_file"]),
+            (&NOTHING, &["name"]),
+        ];
+        for (fields, names) in sent {
+            let body = names.iter().chain(&["vhost"]).map(|name| ((*name).to_owned(), Value::Null)).collect();
+            fields.check(&body).unwrap_or_else(|why| panic!("{names:?}: {why:?}"));
         }
     }
 
