@@ -18,6 +18,9 @@ use serde_json::{Map as Fields, Value, json};
 use server::handle::{ChangeError, Member};
 use std::collections::BTreeSet;
 
+/// What RabbitMQ says of the members of a classic queue.
+const CLASSIC: &str = "classic_queue_not_supported";
+
 /// GET of the members of a quorum queue.
 pub(super) async fn quorum_status(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     let partition = {
@@ -25,7 +28,7 @@ pub(super) async fn quorum_status(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Resu
         let vhost = cx.visible_vhost(&topology, vhost)?;
         let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
         if queue.shape.queue_type != QueueType::Quorum {
-            return Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": "classic_queue_not_supported" })));
+            return Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": CLASSIC })));
         }
         queue.partition
     };
@@ -109,7 +112,8 @@ pub(super) async fn change_member(
         let topology = cx.handle().topology();
         let (is_quorum, partition) = found(&topology)?;
         if !is_quorum {
-            return wrong("classic_queue_not_supported");
+            // The status is RabbitMQ's, which has it of all that it does not do with members.
+            return Err(Refused::Unavailable(CLASSIC.to_owned()));
         }
         (Look::at(&topology, partition), others_in(&topology, partition))
     };
