@@ -114,7 +114,10 @@ fn whichever_node_is_asked_it_answers_for_all() {
         assert_eq!(http.get("/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts").status, 200);
         // What is about one node is asked of it.
         for name in &nodes.names {
-            assert_eq!(http.get(&format!("/api/nodes/{name}")).with(200)["name"], name.as_str());
+            let node = http.get(&format!("/api/nodes/{name}")).with(200);
+            assert_eq!(node["name"], name.as_str());
+            let own = http.get("/api/overview").with(200)["leveret_version"].clone();
+            assert!(own.is_string() && node["leveret_version"] == own, "{node}");
             assert!(
                 http.get(&format!("/api/nodes/{name}/memory")).with(200)["memory"]["total"]["rss"].as_u64() > Some(0)
             );

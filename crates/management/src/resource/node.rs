@@ -427,6 +427,7 @@ fn describe(cx: Cx<'_>, rates: Option<&Ranges>) -> Value {
         "proc_total": process.max_threads,
         "run_queue": process.runnable,
         "rabbitmq_version": facts.config.product_version,
+        "leveret_version": env!("CARGO_PKG_VERSION"),
         "cluster_links": [],
         "sockets_used": figures.connections,
         "sockets_total": facts.config.connections_max,
