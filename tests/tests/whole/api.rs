@@ -144,7 +144,13 @@ fn sums_stay_what_they_are_while_a_leader_is_chosen() {
         let totals = nodes.http[0].get("/api/overview").with(200)["queue_totals"].clone();
         ["messages", "messages_ready"].map(|name| totals[name].as_u64().unwrap())
     };
+    let of_vhost = |nodes: &Nodes| {
+        let all = nodes.http[0].get("/api/vhosts").with(200);
+        let one = nodes.http[0].get("/api/vhosts/%2f").with(200);
+        [&all[0], &one].map(|vhost| ["messages", "messages_ready"].map(|name| vhost[name].as_u64().unwrap()))
+    };
     nodes.until("all of them", || (total(&nodes) == [40, 40]).then_some(()));
+    nodes.until("of the virtual host too", || (of_vhost(&nodes) == [[40, 40]; 2]).then_some(()));
     // Their leader is where they were declared, and is not who is asked.
     let leaders = |nodes: &Nodes| -> Vec<Value> {
         fields(&json!(queues(nodes, 0, "?columns=name,leader")), "leader").into_iter().cloned().collect()
@@ -155,12 +161,14 @@ fn sums_stay_what_they_are_while_a_leader_is_chosen() {
     let mut has_next = false;
     while !has_next {
         assert_eq!(total(&nodes), [40, 40], "{:?} after its death", begun.elapsed());
+        assert_eq!(of_vhost(&nodes), [[40, 40]; 2], "{:?} after its death", begun.elapsed());
         let now = leaders(&nodes);
         has_next =
             now.iter().all(|leader| *leader != gone && *leader != "") && begun.elapsed() > Duration::from_secs(1);
         assert!(begun.elapsed() < Duration::from_secs(9), "no leader: {now:?}");
     }
     assert_eq!(total(&nodes), [40, 40]);
+    assert_eq!(of_vhost(&nodes), [[40, 40]; 2]);
 }
 
 #[test]
