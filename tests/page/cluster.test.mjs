@@ -150,6 +150,17 @@ test("leaders are spread over the nodes after a question", async () => {
   await close(page);
 });
 
+test("the page of another node tells which Leveret it runs, and what it speaks as", async () => {
+  const { leveret_version: own, rabbitmq_version: told } = await all("overview");
+  const page = await open();
+  await go(page, `#/nodes/${encodeURIComponent(NAMES[1])}`);
+  await says(page, "Leveret", "main .facts");
+  const facts = Object.fromEntries(await page.$$eval("main .facts > div", (all) => all.map((one) => [one.querySelector("dt").textContent, one.querySelector("dd").textContent])));
+  assert.equal(facts.Version, `Leveret ${own}`);
+  assert.equal(facts["Speaks as"], `RabbitMQ ${told}`);
+  await close(page);
+});
+
 test("a node is put into maintenance mode after a question, every page says so, and it is ended", async () => {
   const page = await open();
   const rests = async () => (await all("nodes"))[2].being_drained;

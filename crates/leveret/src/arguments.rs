@@ -56,9 +56,10 @@ pub(crate) enum Invocation {
 
 /// Reads the command line, its first word included. The error is one line.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Invocation, String> {
-    let mut matches = match command().try_get_matches_from(words) {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let mut matches = match command().try_get_matches_from(&words) {
         Ok(matches) => matches,
-        Err(error) => return shown_or_error(&error),
+        Err(error) => return shown_or_error(&error, &commands(&words)),
     };
     match matches.remove_subcommand() {
         Some((name, matches)) if name == "server" => Ok(Invocation::Server(sources(matches))),
@@ -319,8 +320,34 @@ fn inspection(mut matches: ArgMatches) -> Inspection {
     }
 }
 
-/// Help and version are what was asked for; everything else becomes a line that says what to do.
-fn shown_or_error(error: &clap::Error) -> Result<Invocation, String> {
+/// The words that stand before the first flag, which name the command.
+fn commands(words: &[OsString]) -> Vec<&str> {
+    words.iter().skip(1).map_while(|word| word.to_str()).take_while(|word| !word.starts_with('-')).collect()
+}
+
+/// What is to be done about a flag that the command has not. `near`: what clap takes it for.
+fn unknown_flag(flag: &str, commands: &[&str], near: Option<&str>) -> String {
+    let name = flag.trim_start_matches("--");
+    let of_server = match name {
+        "config" | "rabbitmq-config" => Some(name.to_owned()),
+        _ => nearest_setting(&name.replace('-', "_")).map(|setting| setting.replace('_', "-")),
+    };
+    let near = match (commands, of_server) {
+        ([], Some(name)) => {
+            return format!("a command goes before its flags: `leveret server --{name} ...` runs a broker");
+        }
+        (["server", ..] | ["cluster", "join", ..], Some(name)) => Some(format!("--{name}")),
+        _ => near.map(str::to_owned),
+    };
+    match near {
+        Some(near) => format!("unknown flag {}; did you mean {near}?", shown(flag)),
+        None => format!("unknown flag {}; --help lists all", shown(flag)),
+    }
+}
+
+/// Help and version are what was asked for; everything else becomes a line that says what to do. `commands`: the
+/// words of the command that was given.
+fn shown_or_error(error: &clap::Error, commands: &[&str]) -> Result<Invocation, String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         Some(ContextValue::Strings(texts)) => texts.first().map(String::as_str),
@@ -341,15 +368,9 @@ fn shown_or_error(error: &clap::Error) -> Result<Invocation, String> {
                 None => format!("unknown command {}; leveret --help lists all", shown(name)),
             })
         }
-        ErrorKind::UnknownArgument => Err(match argument.strip_prefix("--") {
-            Some(name) => match nearest_setting(&name.replace('-', "_")) {
-                Some(near) => format!("unknown flag {}; did you mean --{}?", shown(argument), near.replace('_', "-")),
-                None => match text(ContextKind::SuggestedArg) {
-                    Some(near) => format!("unknown flag {}; did you mean {near}?", shown(argument)),
-                    None => format!("unknown flag {}; --help lists all", shown(argument)),
-                },
-            },
-            None => format!("{} is not expected here; --help tells more", shown(argument)),
+        ErrorKind::UnknownArgument => Err(match argument.starts_with("--") {
+            true => unknown_flag(argument, commands, text(ContextKind::SuggestedArg)),
+            false => format!("{} is not expected here; --help tells more", shown(argument)),
         }),
         ErrorKind::InvalidValue | ErrorKind::TooFewValues | ErrorKind::NoEquals
             if text(ContextKind::InvalidValue).is_none_or(str::is_empty) =>

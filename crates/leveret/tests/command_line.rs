@@ -71,6 +71,13 @@ fn a_wrong_command_line_is_one_line_that_says_what_to_do() {
         (&[][..], "say what to do: `leveret server` runs a broker, `leveret --help` tells more"),
         (&["srever"], "unknown command srever; did you mean server?"),
         (&["dance"], "unknown command dance; leveret --help lists all"),
+        (&["--data-dir", "x"], "a command goes before its flags: `leveret server --data-dir ...` runs a broker"),
+        (&["--config=x", "server"], "a command goes before its flags: `leveret server --config ...` runs a broker"),
+        (&["--datadir", "x"], "a command goes before its flags: `leveret server --data-dir ...` runs a broker"),
+        (&["--colour"], "unknown flag --colour; --help lists all"),
+        // What is a flag of another command is none that was meant here.
+        (&["inspect", "--data-dir", "x"], "unknown flag --data-dir; --help lists all"),
+        (&["cluster", "join", "--datadir", "x"], "unknown flag --datadir; did you mean --data-dir?"),
         (&["server", "--datadir", "x"], "unknown flag --datadir; did you mean --data-dir?"),
         (&["server", "--wal-file-byte=1"], "unknown flag --wal-file-byte; did you mean --wal-file-bytes?"),
         (&["server", "--port", "5672"], "unknown flag --port; did you mean --amqp?"),

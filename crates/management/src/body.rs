@@ -7,7 +7,7 @@
 
 use crate::access::Caller;
 use crate::answer::Refused;
-use crate::waiting::Request;
+use crate::waiting::{Lacking, Request};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
@@ -62,13 +62,14 @@ impl Body {
             return Err(Refused::TooLarge);
         }
         let turns = if caller.is_administrator() { &turns.administrators } else { &turns.others };
-        let collected = tokio::time::timeout(BODY_TIMEOUT, collect(incoming, turns)).await;
+        request.lacks(Lacking::Bytes);
+        let collected = tokio::time::timeout(BODY_TIMEOUT, collect(incoming, turns, &request)).await;
         request.is_whole();
         collected.unwrap_or(Err(Refused::TooSlow))
     }
 }
 
-async fn collect(mut incoming: Incoming, turns: &Semaphore) -> Result<Bytes, Refused> {
+async fn collect(mut incoming: Incoming, turns: &Semaphore, request: &Request) -> Result<Bytes, Refused> {
     let mut whole = BytesMut::new();
     let mut turn = None;
     while let Some(frame) = incoming.frame().await {
@@ -80,7 +81,9 @@ async fn collect(mut incoming: Incoming, turns: &Semaphore) -> Result<Bytes, Ref
             return Err(Refused::TooLarge);
         }
         if length > SHORT_BYTES_MAX && turn.is_none() {
+            request.lacks(Lacking::Turn);
             turn = Some(turns.acquire().await.map_err(|_| Refused::NoAnswer)?);
+            request.lacks(Lacking::Bytes);
         }
         whole.extend_from_slice(&data);
     }

@@ -17,23 +17,28 @@ const KEPT: Duration = Duration::from_secs(10);
 /// Messages that are ready and that are unacked, in the queues of a partition.
 pub(crate) type Lengths = [u64; 2];
 
-/// See the module.
-#[derive(Debug, Default)]
-pub(crate) struct LastKnown(RefCell<BTreeMap<PartitionId, (Instant, Lengths)>>);
+/// See the module. `Known`: what is known of one partition.
+#[derive(Debug)]
+pub(crate) struct LastKnown<Known>(RefCell<BTreeMap<PartitionId, (Instant, Known)>>);
 
-impl LastKnown {
-    /// Notes what is known now, and tells what was known lately of the other partitions that there are.
+impl<Known> Default for LastKnown<Known> {
+    fn default() -> Self {
+        LastKnown(RefCell::default())
+    }
+}
+
+impl<Known: Clone> LastKnown<Known> {
+    /// Notes what is known now, and tells what was known lately of each other partition that there is.
     pub(crate) fn besides(
         &self,
-        known: &BTreeMap<PartitionId, Lengths>,
+        known: &BTreeMap<PartitionId, Known>,
         is_there: impl Fn(PartitionId) -> bool,
         now: Instant,
-    ) -> Lengths {
+    ) -> Vec<Known> {
         let mut last = self.0.borrow_mut();
-        last.extend(known.iter().map(|(id, lengths)| (*id, (now, *lengths))));
+        last.extend(known.iter().map(|(id, of)| (*id, (now, of.clone()))));
         last.retain(|id, (at, _)| now.duration_since(*at) <= KEPT && is_there(*id));
-        let others = last.iter().filter(|(id, _)| !known.contains_key(id));
-        others.fold([0, 0], |[ready, unacked], (_, (_, lengths))| [ready + lengths[0], unacked + lengths[1]])
+        last.iter().filter(|(id, _)| !known.contains_key(id)).map(|(_, (_, of))| of.clone()).collect()
     }
 }
 
@@ -48,13 +53,14 @@ mod tests {
             let known = known.iter().map(|(id, lengths)| (PartitionId(*id), *lengths)).collect();
             last.besides(&known, |id| id.0 != 9, start + Duration::from_secs(seconds))
         };
-        assert_eq!(after(0, &[(1, [5, 1]), (2, [7, 0]), (9, [3, 3])]), [0, 0]);
+        let none = Vec::<Lengths>::new();
+        assert_eq!(after(0, &[(1, [5, 1]), (2, [7, 0]), (9, [3, 3])]), none);
         // The leader of the first is gone; the last is retired.
-        assert_eq!(after(1, &[(2, [6, 1])]), [5, 1]);
+        assert_eq!(after(1, &[(2, [6, 1])]), [[5, 1]]);
         // It has a leader again, who knows better; now the other has none.
-        assert_eq!(after(2, &[(1, [2, 0])]), [6, 1]);
-        assert_eq!(after(11, &[(1, [2, 0])]), [6, 1], "ten seconds after it was known");
-        assert_eq!(after(12, &[(1, [2, 0])]), [0, 0]);
-        assert_eq!(after(30, &[]), [0, 0]);
+        assert_eq!(after(2, &[(1, [2, 0])]), [[6, 1]]);
+        assert_eq!(after(11, &[(1, [2, 0])]), [[6, 1]], "ten seconds after it was known");
+        assert_eq!(after(12, &[(1, [2, 0])]), none);
+        assert_eq!(after(30, &[]), none);
     }
 }

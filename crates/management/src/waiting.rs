@@ -1,7 +1,8 @@
 //! Requests under way: which of them is not answered for long is told in the log, once, and to
 //! whoever asks what waits for what.
 //!
-//! Invariant: the time that a client takes to send its body does not count.
+//! Invariant: the time that a client takes to send its body does not count as one that it waits for us: where that
+//! is what takes long, it is told as what it is.
 
 use crate::call::Call;
 use broker::PartitionId;
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// A request that waits for so long is told of. As with AMQP: no sync that goes well takes as long.
@@ -33,6 +35,19 @@ pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) user: RefCell<Option<Name>>,
     since: Cell<Instant>,
+    /// What is missing of its body while that is read.
+    lacks: Cell<Option<Lacking>>,
+    /// Its body is there.
+    whole: Notify,
+}
+
+/// What a body that is not whole waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lacking {
+    /// Its sender.
+    Bytes,
+    /// Other long bodies, which are read before it.
+    Turn,
 }
 
 /// What a request is about and waits for.
@@ -57,7 +72,9 @@ impl Requests {
         self.next.set(number + 1);
         let (method, path) = (method.to_owned(), path.to_owned());
         let since = Cell::new(Instant::now());
-        let request = Rc::new(Request { number, peer, method, path, user: RefCell::default(), since });
+        let user = RefCell::default();
+        let (lacks, whole) = (Cell::new(None), Notify::new());
+        let request = Rc::new(Request { number, peer, method, path, user, since, lacks, whole });
         self.all.borrow_mut().insert(number, request.clone());
         Asking { requests: self.clone(), request }
     }
@@ -78,9 +95,16 @@ impl Drop for Asking {
 }
 
 impl Request {
+    /// Its body is read from now on, and waits for this.
+    pub(crate) fn lacks(&self, lacking: Lacking) {
+        self.lacks.set(Some(lacking));
+    }
+
     /// Its body is there: from now on it waits for us.
     pub(crate) fn is_whole(&self) {
         self.since.set(Instant::now());
+        self.lacks.set(None);
+        self.whole.notify_one();
     }
 
     pub(crate) fn waited_ms(&self) -> u64 {
@@ -105,27 +129,41 @@ impl Request {
             let vhost = topology.vhost(vhost)?;
             topology.find_queue(vhost, queue).map(|queue| queue.partition)
         });
-        let what = match (&*self.method, &parts[..]) {
-            ("GET" | "HEAD", _) => "shards",
-            ("DELETE", [b"queues", ..]) => "partition",
+        let what = match (self.lacks.get(), &*self.method, &parts[..]) {
+            (Some(Lacking::Bytes), ..) => "body",
+            (Some(Lacking::Turn), ..) => "bodies",
+            (None, "GET" | "HEAD", _) => "shards",
+            (None, "DELETE", [b"queues", ..]) => "partition",
             _ => "topology",
         };
         Awaited { vhost: vhost.map(<[u8]>::to_vec), queue: queue.map(<[u8]>::to_vec), partition, what }
     }
 }
 
-/// Waits for the answer to a call, and tells of it if that takes too long.
+/// Waits for the answer to a call, and tells of it if that takes too long: once while its body comes, and once after that.
 pub(crate) async fn watch<T>(call: &Call<'_>, answer: impl Future<Output = T>) -> T {
     let mut answer = std::pin::pin!(answer);
     let request = &call.asking.request;
     loop {
-        let due = request.since.get() + TOLD;
-        match tokio::time::timeout_at(due, answer.as_mut()).await {
+        let since = request.since.get();
+        match tokio::time::timeout_at(since + TOLD, answer.as_mut()).await {
             Ok(answer) => return answer,
-            Err(_) if request.since.get() + TOLD > Instant::now() => {}
-            Err(_) => break,
+            Err(_) if request.since.get() > since => continue,
+            Err(_) => {}
+        }
+        tell(call);
+        if request.lacks.get().is_none() {
+            return answer.await;
+        }
+        tokio::select! {
+            answer = answer.as_mut() => return answer,
+            () = request.whole.notified() => {}
         }
     }
+}
+
+fn tell(call: &Call<'_>) {
+    let request = &call.asking.request;
     let Awaited { vhost, queue, partition, what } = request.awaited(&call.handle.topology());
     let [vhost, queue] = [vhost, queue].map(|name| name.map(|name| String::from_utf8_lossy(&name).into_owned()));
     let user = request.user.borrow().as_ref().map(|name| String::from_utf8_lossy(name).into_owned());
@@ -134,5 +172,4 @@ pub(crate) async fn watch<T>(call: &Call<'_>, answer: impl Future<Output = T>) -
         partition = partition.map(|id| id.0), waits_for = what, waited_ms = request.waited_ms(),
         "an HTTP request is not answered"
     );
-    answer.await
 }

@@ -303,9 +303,23 @@ fn a_wrong_file_is_named_by_line_and_field_and_changes_nothing() {
             "parameters[0].component: parameters of \"shovelling\"",
         ),
         ("\"durable\": false", "\"durable\": \"no\"", "queues[0].durable: true or false is expected"),
-        ("\"durable\": false", "\"dureable\": false", "queues[0].dureable: this field is not known here"),
+        (
+            "\"durable\": false",
+            "\"dureable\": false",
+            "queues[0].dureable: this field is not known here; did you mean durable?",
+        ),
+        (
+            "\"password_hash\": \"kI3",
+            "\"pasword_hash\": \"kI3",
+            "users[0].pasword_hash: this field is not known here; did you mean password_hash?",
+        ),
+        (
+            "\"password_hash\": \"kI3",
+            "\"pasword\": \"kI3",
+            "users[0].pasword: this field is not known here; did you mean password?",
+        ),
         ("\"priority\": 0", "\"priority\": 0,,", "column "),
-        ("\"bindings\"", "\"bindngs\"", "bindngs: this part is not known here"),
+        ("\"bindings\"", "\"bindngs\"", "bindngs: this part is not known here; did you mean bindings?"),
     ];
     for (from, to, expected) in wrongs {
         let file = FILE.replacen(from, to, 1);

@@ -45,6 +45,13 @@ fn what_several_nodes_would_do_is_done_or_refused_on_one() {
     assert_eq!((&status[0]["Node Name"], &status[0]["Raft State"]), (&json!(node), &json!("leader")));
     let classic = http.get(&format!("/api/queues/quorum/{vhost}/c/status")).with(503);
     assert_eq!(classic, json!({"status": "failed", "reason": "classic_queue_not_supported"}));
+    // As RabbitMQ 4 answers; `grow` and `shrink` pass classic queues over.
+    let member = json!({ "node": node }).to_string();
+    for (method, end) in [("POST", "add"), ("DELETE", "delete")] {
+        let path = format!("/api/queues/quorum/{vhost}/c/replicas/{end}");
+        let told = http.send(method, &path, &[], &member).with(503);
+        assert_eq!(told, json!({"error": "service_unavailable", "reason": "classic_queue_not_supported"}));
+    }
     let add = |of: &str| {
         let body = json!({ "node": of }).to_string();
         reason(&http.post(&format!("/api/queues/quorum/{vhost}/q/replicas/add"), &body), 400)

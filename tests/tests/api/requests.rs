@@ -3,9 +3,12 @@
 
 use clients::api::{connect, reason, until, vhost};
 use clients::broker::{is_foreign, unique};
+use clients::client::PATIENCE;
 use clients::http::Response;
 use clients::{Broker, Publish};
 use serde_json::{Value, json};
+use std::io::{Read as _, Write as _};
+use std::time::{Duration, Instant};
 
 #[test]
 fn what_is_not_there_is_answered_in_json_and_only_to_who_may_ask() {
@@ -261,4 +264,33 @@ fn bad_requests_harm_nobody() {
     // Somebody who never asks holds up nobody.
     let _silent: Vec<_> = (0..20).map(|_| std::net::TcpStream::connect(http.addr()).unwrap()).collect();
     http.get("/api/whoami").with(200);
+}
+
+#[test]
+fn who_sends_half_a_body_and_stalls_is_told_as_what_is_waited_for() {
+    let Some((broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let body = r#"{"pattern":"q","definition":{"max-length":5}}"#;
+    let (first, rest) = body.split_at(20);
+    let head = "PUT /api/policies/%2F/slow HTTP/1.1\r\nHost: broker\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=";
+    let mut socket = std::net::TcpStream::connect(http.addr()).unwrap();
+    let sent = format!("{head}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{first}", body.len());
+    socket.write_all(sent.as_bytes()).unwrap();
+    let due = Instant::now() + PATIENCE + Duration::from_secs(10);
+    let told = || -> Vec<String> {
+        let is_of = |line: &&str| line.contains("an HTTP request is not answered");
+        broker.log().lines().filter(is_of).map(str::to_owned).collect()
+    };
+    while told().is_empty() {
+        assert!(Instant::now() < due, "nothing is told");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let shown = http.get("/api/leveret/waiting").with(200);
+    assert_eq!((&shown[0]["waits_for"], &shown[1]), (&json!("body"), &Value::Null), "{shown}");
+    let told_once = told();
+    assert!(told_once[0].contains(" waits_for=body ") && told_once[0].contains("/policies/"), "{told_once:?}");
+    socket.write_all(rest.as_bytes()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+    assert_eq!(told(), told_once, "it waited for nobody else");
 }

@@ -12,7 +12,9 @@ fn members_are_told_and_the_only_one_stays() {
     assert!(status.starts_with("Status of quorum queue qq on node rabbit@box ...\n┌"), "{status}");
     let json: serde_json::Value = serde_json::from_str(&queues("quorum_status qq --formatter json").good()).unwrap();
     assert_eq!((&json[0]["Node Name"], &json[0]["Raft State"]), (&"rabbit@box".into(), &"leader".into()));
-    assert!(queues("quorum_status cq").bad(69).starts_with("Error:\nnot_found"));
+    assert_eq!(queues("quorum_status cq").bad(69), "Error:\nCannot get quorum status of a classic queue\n");
+    assert_eq!(queues("add_member cq rabbit@box").bad(69), "Error:\nCannot add members to a classic queue\n");
+    assert_eq!(queues("delete_member cq rabbit@box").bad(69), "Error:\nCannot delete members of a classic queue\n");
     assert!(queues("quorum_status nosuch").bad(69).starts_with("Error:\nnot_found"));
     assert_eq!(queues("add_member qq rabbit@box").good(), "Adding a replica for queue qq on node rabbit@box...\n");
     assert_eq!(queues("add_member qq rabbit@other").bad(69), "Error:\nnode_not_running\n");

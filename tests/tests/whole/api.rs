@@ -114,7 +114,10 @@ fn whichever_node_is_asked_it_answers_for_all() {
         assert_eq!(http.get("/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts").status, 200);
         // What is about one node is asked of it.
         for name in &nodes.names {
-            assert_eq!(http.get(&format!("/api/nodes/{name}")).with(200)["name"], name.as_str());
+            let node = http.get(&format!("/api/nodes/{name}")).with(200);
+            assert_eq!(node["name"], name.as_str());
+            let own = http.get("/api/overview").with(200)["leveret_version"].clone();
+            assert!(own.is_string() && node["leveret_version"] == own, "{node}");
             assert!(
                 http.get(&format!("/api/nodes/{name}/memory")).with(200)["memory"]["total"]["rss"].as_u64() > Some(0)
             );
@@ -141,7 +144,13 @@ fn sums_stay_what_they_are_while_a_leader_is_chosen() {
         let totals = nodes.http[0].get("/api/overview").with(200)["queue_totals"].clone();
         ["messages", "messages_ready"].map(|name| totals[name].as_u64().unwrap())
     };
+    let of_vhost = |nodes: &Nodes| {
+        let all = nodes.http[0].get("/api/vhosts").with(200);
+        let one = nodes.http[0].get("/api/vhosts/%2f").with(200);
+        [&all[0], &one].map(|vhost| ["messages", "messages_ready"].map(|name| vhost[name].as_u64().unwrap()))
+    };
     nodes.until("all of them", || (total(&nodes) == [40, 40]).then_some(()));
+    nodes.until("of the virtual host too", || (of_vhost(&nodes) == [[40, 40]; 2]).then_some(()));
     // Their leader is where they were declared, and is not who is asked.
     let leaders = |nodes: &Nodes| -> Vec<Value> {
         fields(&json!(queues(nodes, 0, "?columns=name,leader")), "leader").into_iter().cloned().collect()
@@ -152,12 +161,14 @@ fn sums_stay_what_they_are_while_a_leader_is_chosen() {
     let mut has_next = false;
     while !has_next {
         assert_eq!(total(&nodes), [40, 40], "{:?} after its death", begun.elapsed());
+        assert_eq!(of_vhost(&nodes), [[40, 40]; 2], "{:?} after its death", begun.elapsed());
         let now = leaders(&nodes);
         has_next =
             now.iter().all(|leader| *leader != gone && *leader != "") && begun.elapsed() > Duration::from_secs(1);
         assert!(begun.elapsed() < Duration::from_secs(9), "no leader: {now:?}");
     }
     assert_eq!(total(&nodes), [40, 40]);
+    assert_eq!(of_vhost(&nodes), [[40, 40]; 2]);
 }
 
 #[test]

@@ -143,6 +143,16 @@ fn a_node_that_is_drained_serves_nobody_and_leads_nothing_until_it_is_revived() 
     assert!(said.contains("Skipping the transfer of leaders") && said.contains("leading 5 partitions"), "{said}");
     assert!(begin.elapsed().as_secs() < 8, "{:?}", begin.elapsed());
     assert!(nodes.brokers[2].log().contains("what it leads it goes on leading"), "{}", nodes.brokers[2].log());
+    // Then none of them leaves: the others may be about to go, too, and waiting changes nothing about it.
+    for (node, others) in [(0, ["leveret@n2", "leveret@n3"]), (2, ["leveret@n1", "leveret@n2"])] {
+        let begin = std::time::Instant::now();
+        let refused = Tools::of(&nodes.brokers[node]).run("leveret", "cluster leave").bad(69);
+        let [first, second] = others;
+        let told =
+            format!("{first} and {second} are in maintenance mode and may be about to go, too: revive them first");
+        assert!(refused.contains(&told), "{refused}");
+        assert!(begin.elapsed().as_secs() < 8, "{:?}", begin.elapsed());
+    }
 }
 
 /// One node is killed by a word and started again by another; at the end nothing runs.

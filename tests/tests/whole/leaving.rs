@@ -2,6 +2,7 @@
 
 use crate::nodes::Nodes;
 use clients::Tools;
+use clients::api::reason;
 use clients::broker::is_foreign;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -53,6 +54,13 @@ fn a_member_that_was_taken_is_told_until_it_has_left_and_that_its_vote_is_needed
         });
         told.then_some(())
     });
+    // Who asks again is told how it stands, and by the command as well.
+    let again = reason(&http.send("DELETE", "/api/queues/quorum/%2f/kept/replicas/delete", &[], &member), 400);
+    let told = format!("the member on {name} is on its way out already");
+    assert!(again.starts_with(&told), "{again}");
+    let refused =
+        Tools::of(&nodes.brokers[leader]).run("rabbitmq-queues", &format!("delete_member kept {name}")).bad(69);
+    assert!(refused.contains(&told), "{refused}");
     let expected = json!([{ "node": name, "state": "unreachable", "vote_needed": true }]);
     assert_eq!(of_partition()["leaving"], expected);
     let told = http.get("/api/leveret/queues/%2f/kept").with(200);

@@ -1,6 +1,6 @@
 //! Members of replicated queues: where they are, more of them, fewer of them.
 
-use crate::api::path;
+use crate::api::{Answer, path};
 use crate::context::{Cx, items, text};
 use crate::failure::{DATA, Failure};
 use crate::form::{Rows, Shown};
@@ -84,8 +84,8 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let (queue, vhost) = (cx.word(0), cx.vhost());
     cx.banner(&format!("Status of quorum queue {queue} on node {} ...", cx.node()?));
     let answer = cx.api()?.get(&path(&["queues", "quorum", vhost, queue, "status"]))?;
-    if answer.status == 503 {
-        return Err(Failure::refused(format!("not_found: {queue} is a classic queue")));
+    if is_classic(&answer) {
+        return Err(Failure::refused("Cannot get quorum status of a classic queue"));
     }
     let found = answer.good_or_none()?.ok_or_else(|| Failure::refused("not_found"))?;
     let found = items(found)?;
@@ -109,6 +109,11 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
     Ok(rows.with(found.iter().map(row)))
 }
 
+/// Whether the node says that the queue has no members, as it is a classic one.
+fn is_classic(answer: &Answer) -> bool {
+    answer.status == 503 && answer.reason() == "classic_queue_not_supported"
+}
+
 /// Words for what the node says of members.
 fn told(reason: &str) -> String {
     match reason {
@@ -125,6 +130,7 @@ fn add(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let answer = cx.api()?.post(&at, &json!({ "node": node }))?;
     match answer.status {
         404 => Err(Failure::refused("not_found")),
+        _ if is_classic(&answer) => Err(Failure::refused("Cannot add members to a classic queue")),
         // What was wanted is so.
         400 if answer.reason() == "already_a_member" => Ok(Shown::Done),
         400 => Err(Failure::refused(told(&answer.reason()))),
@@ -148,6 +154,7 @@ fn delete(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let answer = cx.api()?.ask("DELETE", &at, Some(body), &[])?;
     match answer.status {
         404 => Err(Failure::refused("not_found")),
+        _ if is_classic(&answer) => Err(Failure::refused("Cannot delete members of a classic queue")),
         400 => Err(Failure::refused(told(&answer.reason()))),
         _ => answer.good().map(|_| Shown::Done),
     }

@@ -18,6 +18,9 @@ use serde_json::{Map as Fields, Value, json};
 use server::handle::{ChangeError, Member};
 use std::collections::BTreeSet;
 
+/// What RabbitMQ says of the members of a classic queue.
+const CLASSIC: &str = "classic_queue_not_supported";
+
 /// GET of the members of a quorum queue.
 pub(super) async fn quorum_status(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     let partition = {
@@ -25,7 +28,7 @@ pub(super) async fn quorum_status(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Resu
         let vhost = cx.visible_vhost(&topology, vhost)?;
         let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
         if queue.shape.queue_type != QueueType::Quorum {
-            return Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": "classic_queue_not_supported" })));
+            return Ok(Answer::unhealthy(&json!({ "status": "failed", "reason": CLASSIC })));
         }
         queue.partition
     };
@@ -109,7 +112,8 @@ pub(super) async fn change_member(
         let topology = cx.handle().topology();
         let (is_quorum, partition) = found(&topology)?;
         if !is_quorum {
-            return wrong("classic_queue_not_supported");
+            // The status is RabbitMQ's, which has it of all that it does not do with members.
+            return Err(Refused::Unavailable(CLASSIC.to_owned()));
         }
         (Look::at(&topology, partition), others_in(&topology, partition))
     };
@@ -118,7 +122,7 @@ pub(super) async fn change_member(
         true if is_alone || look.has(node.number) => return wrong("already_a_member"),
         true => need_running(cx, node)?,
         false if is_alone => return wrong("last_node"),
-        false if !look.has(node.number) => return wrong("not_a_member"),
+        false if !look.has(node.number) => return wrong(&no_member(cx, look.partition, &node.name).await),
         false => {
             if let Some((other, count)) = others {
                 return wrong(&shared_with(&other, count));
@@ -135,6 +139,19 @@ pub(super) async fn change_member(
     };
     cx.handle().change(Command::ChangeCopies(change)).await?;
     Ok(Answer::json(&Value::Array(rows(&cx.handle().topology(), partition, |_| "ok".to_owned()))))
+}
+
+/// What is to be said of a node whose member is to go where it is not meant to have one.
+async fn no_member(cx: Cx<'_>, partition: PartitionId, node: &str) -> String {
+    let map = cx.map();
+    let (members, _) = super::whole::members(cx, &map).await;
+    let leavers = super::leaving::of(&cx.handle().topology(), &map, &members, partition);
+    match leavers.iter().any(|leaver| leaver.node == node) {
+        true => format!(
+            "the member on {node} is on its way out already: it is shown as 'leaving' until its group has let it go"
+        ),
+        false => "not_a_member".to_owned(),
+    }
 }
 
 /// Another queue of a partition beside one, and how many there are beside that.

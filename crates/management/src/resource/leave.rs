@@ -70,15 +70,14 @@ async fn check(cx: Cx<'_>, is_drained: bool) -> Result<(), Refused> {
     for id in groups {
         let of_group: Vec<(&str, &Value)> = members
             .iter()
-            .filter(|((group, node), _)| *group == id.0 && !resting.contains(&node.as_str()))
+            .filter(|((group, _), _)| *group == id.0)
             .map(|((_, node), row)| (node.as_str(), row))
             .collect();
-        if let Some(objection) = objection(own, &of_group, is_drained) {
+        if let Some(objection) = objection(own, &of_group, &resting, is_drained) {
             let what = if id == TOPOLOGY { "what is declared".to_owned() } else { format!("partition {}", id.0) };
-            let silent = match (&missing[..], &resting[..]) {
-                ([], []) => String::new(),
-                (missing, []) => format!(" (no answer from {})", missing.join(", ")),
-                (_, resting) => format!(" ({} in maintenance mode)", resting.join(", ")),
+            let silent = match &missing[..] {
+                [] => String::new(),
+                missing => format!(" (no answer from {})", missing.join(", ")),
             };
             let told = |why: String| format!("{own} cannot leave now: of {what} {why}{silent}");
             return Err(match objection {
@@ -99,8 +98,9 @@ enum Objection {
     Lasting(String),
 }
 
-/// What is to be said against it. `members`: how those stand that answered.
-fn objection(own: &str, members: &[(&str, &Value)], is_drained: bool) -> Option<Objection> {
+/// What is to be said against it. `members`: how those stand that answered; `resting`: other nodes that are in
+/// maintenance mode, and may be about to go, too.
+fn objection(own: &str, members: &[(&str, &Value)], resting: &[&str], is_drained: bool) -> Option<Objection> {
     let leading = members.iter().filter(|(_, row)| row["role"] == LEADING);
     let Some((leader, row)) = leading.max_by_key(|(_, row)| row["term"].as_u64()) else {
         return Some(Objection::Passing("nobody leads".to_owned()));
@@ -109,10 +109,28 @@ fn objection(own: &str, members: &[(&str, &Value)], is_drained: bool) -> Option<
     if voters == 1 && *leader == own {
         return Some(Objection::Lasting("this node has the only copy, and what is in it would be lost".to_owned()));
     }
+    let in_step_with = |is_resting: bool| {
+        let others = members.iter().filter(|(node, _)| *node != own && resting.contains(node) == is_resting);
+        others.filter(|(_, other)| in_step(other, row)).map(|(node, _)| *node).collect::<Vec<_>>()
+    };
+    let others = in_step_with(false).len() as u64;
+    let rest = in_step_with(true);
+    let (are, them) = if rest.len() == 1 { ("is", "it") } else { ("are", "them") };
+    if others <= voters / 2 && others + rest.len() as u64 > voters / 2 {
+        return Some(Objection::Lasting(format!(
+            "{others} of {voters} copies would keep up without it, which is no majority, as {} {are} in maintenance mode and may be about \
+             to go, too: revive {them} first (`rabbitmq-upgrade revive`)",
+            rest.join(" and "),
+        )));
+    }
     if is_drained && *leader == own {
         return Some(Objection::Passing("this node is still the leader: wait until another one is".to_owned()));
     }
-    let others = members.iter().filter(|(node, other)| *node != own && in_step(other, row)).count() as u64;
+    if resting.contains(leader) && others > voters / 2 {
+        return Some(Objection::Passing(format!(
+            "{leader} leads, which is in maintenance mode: wait until another one does"
+        )));
+    }
     (others <= voters / 2).then(|| {
         Objection::Lasting(format!(
             "{others} of {voters} copies would keep up without it, which is no majority: bring other nodes back, or let another one join \
@@ -130,7 +148,7 @@ mod tests {
     fn a_node_leaves_once_others_lead_and_decide_without_it() {
         let row = |role: &str, voters: u64, synced: u64| json!({ "role": role, "term": 3, "commit": 5_000, "synced": synced, "voter": true, "voters": voters });
         let (leader, follower, behind) = (row(LEADING, 3, 5_000), row("follower", 3, 5_000), row("follower", 3, 100));
-        let of = |members: &[(&str, &Value)]| match objection("n1", members, true) {
+        let of = |members: &[(&str, &Value)]| match objection("n1", members, &[], true) {
             None => String::new(),
             Some(Objection::Passing(why) | Objection::Lasting(why)) => why,
         };
@@ -140,7 +158,7 @@ mod tests {
         assert!(of(&[("n1", &follower), ("n2", &leader)]).contains("1 of 3 copies"), "the third does not answer");
         assert!(of(&[("n1", &follower), ("n2", &follower)]).contains("nobody leads"));
         assert_eq!(
-            objection("n1", &[("n1", &leader), ("n2", &follower), ("n3", &follower)], false),
+            objection("n1", &[("n1", &leader), ("n2", &follower), ("n3", &follower)], &[], false),
             None,
             "it can be drained"
         );
@@ -152,5 +170,34 @@ mod tests {
         let old = json!({ "role": LEADING, "term": 2, "voter": true, "voters": 3 });
         let leader = row(LEADING, 3, 5_000);
         assert_eq!(of(&[("n1", &old), ("n2", &leader), ("n3", &row("follower", 3, 4_900))]), "");
+    }
+
+    #[test]
+    fn nodes_that_are_drained_are_named_as_what_is_to_be_revived_and_not_as_ones_that_do_not_lead() {
+        let row = |role: &str| json!({ "role": role, "term": 3, "commit": 9, "synced": 9, "voter": true, "voters": 3 });
+        let (leader, follower) = (row(LEADING), row("follower"));
+        let members = [("n1", &follower), ("n2", &leader), ("n3", &follower)];
+        let with = |resting: &[&str], is_drained| objection("n1", &members, resting, is_drained);
+        assert_eq!(with(&[], true), None);
+        for is_drained in [false, true] {
+            let Some(Objection::Lasting(why)) = with(&["n2", "n3"], is_drained) else {
+                panic!("nothing will be so by itself")
+            };
+            let told = "0 of 3 copies would keep up without it, which is no majority, as n2 and n3 are in maintenance mode and may be \
+                        about to go, too: revive them first (`rabbitmq-upgrade revive`)";
+            assert_eq!(why, told);
+            let Some(Objection::Lasting(why)) = with(&["n2"], is_drained) else { panic!("the same of one") };
+            assert!(why.starts_with("1 of 3") && why.contains("as n2 is in maintenance mode"), "{why}");
+        }
+        // The others suffice, and one of them takes over soon.
+        let members = [("n1", &follower), ("n2", &leader), ("n3", &follower), ("n4", &follower), ("n5", &follower)];
+        let why = objection("n1", &members, &["n2"], true);
+        assert!(
+            matches!(&why, Some(Objection::Passing(why)) if why.starts_with("n2 leads, which is in maintenance mode"))
+        );
+        // Nobody would suffice if it were revived.
+        let (leader, follower) = (json!({ "role": LEADING, "term": 3, "voters": 3 }), row("follower"));
+        let why = objection("n1", &[("n1", &leader), ("n2", &follower)], &["n2"], false);
+        assert!(matches!(&why, Some(Objection::Lasting(why)) if why.contains("bring other nodes back")), "{why:?}");
     }
 }

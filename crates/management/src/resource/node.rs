@@ -138,7 +138,7 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
     if handle.has_peers() && !cx.is_asked && is_told_by_partition && cx.caller.is_monitoring() {
         let inhabited = inhabited(&handle.topology());
         let last = cx.call.statistics.last_known().besides(&known, |id| inhabited.contains(&id), Instant::now());
-        add_lengths(&mut overview["queue_totals"], last);
+        last.into_iter().for_each(|lengths| add_lengths(&mut overview["queue_totals"], lengths));
     }
     if handle.has_peers() && !cx.is_asked {
         // What a node has counted goes with it.
@@ -151,7 +151,7 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
 const BY_PARTITION: &str = "leveret_by_partition";
 
 /// The partitions in which there is a queue.
-fn inhabited(topology: &Topology) -> BTreeSet<PartitionId> {
+pub(super) fn inhabited(topology: &Topology) -> BTreeSet<PartitionId> {
     topology.declared_queues().map(|queue| queue.partition).collect()
 }
 
@@ -427,6 +427,7 @@ fn describe(cx: Cx<'_>, rates: Option<&Ranges>) -> Value {
         "proc_total": process.max_threads,
         "run_queue": process.runnable,
         "rabbitmq_version": facts.config.product_version,
+        "leveret_version": env!("CARGO_PKG_VERSION"),
         "cluster_links": [],
         "sockets_used": figures.connections,
         "sockets_total": facts.config.connections_max,

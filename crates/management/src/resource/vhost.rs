@@ -6,12 +6,14 @@ use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::fields;
+use crate::last_known::Lengths;
 use crate::statistics::{Kind, Ranges, column, lengths, message_stats, rates_of};
 use crate::{json, listing};
-use broker::VhostId;
 use broker::topology::{Command, CommandReply, Name, QueueType, Topology, Vhost, VhostDescription};
+use broker::{PartitionId, VhostId};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use tokio::time::Instant;
 
 /// GET of those that the caller may see.
 pub(super) async fn list(cx: Cx<'_>) -> Result<Answer, Refused> {
@@ -19,7 +21,7 @@ pub(super) async fn list(cx: Cx<'_>) -> Result<Answer, Refused> {
     let (figures, gathered) = counts(cx).await;
     let running = running(cx);
     let topology = cx.handle().topology();
-    let counts = count(&topology, &figures);
+    let counts = count(cx, &topology, &figures);
     let mut seen: Vec<_> = topology.vhosts().filter(|(id, _)| cx.caller.monitors(&topology, *id)).collect();
     seen.sort_unstable_by_key(|(_, vhost)| &vhost.name);
     let describe = |(id, vhost)| describe(cx, &running, (id, vhost), counts.get(&id), rates.as_ref());
@@ -36,7 +38,7 @@ pub(super) async fn get(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
     let running = running(cx);
     let topology = cx.handle().topology();
     let id = cx.monitored_vhost(&topology, name)?;
-    let counts = count(&topology, &figures);
+    let counts = count(cx, &topology, &figures);
     let vhost = topology.vhost_of(id).ok_or(Refused::NotFound)?;
     let found = describe(cx, &running, (id, vhost), counts.get(&id), rates.as_ref());
     drop(topology);
@@ -136,17 +138,30 @@ pub(super) fn ranks(topology: &Topology) -> HashMap<VhostId, usize> {
     all.into_iter().enumerate().map(|(rank, (id, _))| (id, rank)).collect()
 }
 
-/// Messages by virtual host: ready and unacked.
-fn count(topology: &Topology, figures: &Counts) -> HashMap<VhostId, (u64, u64)> {
-    let mut counts: HashMap<VhostId, (u64, u64)> = HashMap::new();
+/// Messages by virtual host, ready and unacked. What is in queues that nobody leads just now is what it was lately.
+fn count(cx: Cx<'_>, topology: &Topology, figures: &Counts) -> BTreeMap<VhostId, Lengths> {
+    let mut counts: BTreeMap<VhostId, Lengths> = BTreeMap::new();
+    let mut known: BTreeMap<PartitionId, BTreeMap<VhostId, Lengths>> = BTreeMap::new();
     for (id, (ready, unacked)) in figures {
-        if let Some(queue) = topology.queue(*id) {
-            let count = counts.entry(queue.vhost).or_default();
-            count.0 += ready;
-            count.1 += unacked;
+        let Some(queue) = topology.queue(*id) else { continue };
+        add(counts.entry(queue.vhost).or_default(), [*ready, *unacked]);
+        if !queue.partition.is_in_memory() {
+            add(known.entry(queue.partition).or_default().entry(queue.vhost).or_default(), [*ready, *unacked]);
+        }
+    }
+    if cx.handle().has_peers() {
+        let inhabited = super::node::inhabited(topology);
+        let last = cx.call.statistics.last_known_of_vhosts();
+        let others = last.besides(&known, |id| inhabited.contains(&id), Instant::now());
+        for (vhost, lengths) in others.into_iter().flatten() {
+            add(counts.entry(vhost).or_default(), lengths);
         }
     }
     counts
+}
+
+fn add(sum: &mut Lengths, more: Lengths) {
+    *sum = [sum[0] + more[0], sum[1] + more[1]];
 }
 
 /// The names of the nodes that run, where every virtual host does.
@@ -159,13 +174,13 @@ fn describe(
     cx: Cx<'_>,
     running: &[String],
     (id, vhost): (VhostId, &Vhost),
-    count: Option<&(u64, u64)>,
+    count: Option<&Lengths>,
     rates: Option<&Ranges>,
 ) -> Value {
     let VhostDescription { text, tags, default_queue_type } = &vhost.description;
     let tags: Vec<Value> = tags.iter().map(|tag| json::text(tag)).collect();
     let default = default_queue_type.map_or("classic", QueueType::word);
-    let (ready, unacked) = count.copied().unwrap_or_default();
+    let [ready, unacked] = count.copied().unwrap_or_default();
     let state: serde_json::Map<String, Value> =
         running.iter().map(|node| (node.clone(), Value::from("running"))).collect();
     let mut described = json!({

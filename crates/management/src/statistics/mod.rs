@@ -18,10 +18,12 @@ pub(crate) use messages::{MessageStats, lengths, message_stats, out_of_queue, ra
 pub(crate) use stages::{NAMES as STAGE_NAMES, Stages};
 pub(crate) use store::{History, Store};
 
-use crate::last_known::LastKnown;
+use crate::last_known::{LastKnown, Lengths};
 use crate::process::Process;
+use broker::VhostId;
 use server::Handle;
 use std::cell::{Cell, Ref, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, Notify};
@@ -48,7 +50,8 @@ pub(crate) struct Statistics {
     looking: Mutex<()>,
     /// Somebody looks who did not before.
     begins: Notify,
-    last_known: LastKnown,
+    last_known: LastKnown<Lengths>,
+    last_known_of_vhosts: LastKnown<BTreeMap<VhostId, Lengths>>,
 }
 
 impl Default for Statistics {
@@ -60,6 +63,7 @@ impl Default for Statistics {
             looking: Mutex::default(),
             begins: Notify::new(),
             last_known: LastKnown::default(),
+            last_known_of_vhosts: LastKnown::default(),
         }
     }
 }
@@ -106,8 +110,13 @@ impl Statistics {
     }
 
     /// What was in queues that nobody leads just now.
-    pub(crate) fn last_known(&self) -> &LastKnown {
+    pub(crate) fn last_known(&self) -> &LastKnown<Lengths> {
         &self.last_known
+    }
+
+    /// The same by virtual host.
+    pub(crate) fn last_known_of_vhosts(&self) -> &LastKnown<BTreeMap<VhostId, Lengths>> {
+        &self.last_known_of_vhosts
     }
 
     /// Forgets all histories.

@@ -4,6 +4,7 @@
 //! Invariant: a field that nobody asked for is an error, so a misspelled one is named and never
 //! ignored.
 
+use crate::config::nearest;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -121,7 +122,7 @@ impl<'a> Node<'a> {
                 return Err(twice.wrong("the field comes twice"));
             }
         }
-        Ok(Fields { owner: self.clone(), fields })
+        Ok(Fields::new(self.clone(), fields))
     }
 
     /// The fields of an object that RabbitMQ keeps as a list of properties. `rabbitmqctl export_definitions` of 3.10 writes
@@ -141,7 +142,7 @@ impl<'a> Node<'a> {
                 return Err(twice.wrong("the field comes twice"));
             }
         }
-        Ok(Fields { owner: self.clone(), fields })
+        Ok(Fields::new(self.clone(), fields))
     }
 
     /// Its items. Errors: it is no list.
@@ -260,22 +261,39 @@ impl<'de: 'a, 'a> serde::Deserialize<'de> for Pairs<'a> {
 pub(super) struct Fields<'a> {
     owner: Node<'a>,
     fields: BTreeMap<String, Node<'a>>,
+    /// The names that were asked for: one of them is what a misspelled field was meant to be.
+    asked: Vec<&'static str>,
 }
 
 impl<'a> Fields<'a> {
+    fn new(owner: Node<'a>, fields: BTreeMap<String, Node<'a>>) -> Fields<'a> {
+        Fields { owner, fields, asked: Vec::new() }
+    }
+
     /// Takes a field that may be missing.
-    pub(super) fn take(&mut self, name: &str) -> Option<Node<'a>> {
+    pub(super) fn take(&mut self, name: &'static str) -> Option<Node<'a>> {
+        self.asked.push(name);
         self.fields.remove(name).filter(|node| node.raw.get() != "null")
     }
 
-    /// Takes a field. Errors: it is missing.
-    pub(super) fn need(&mut self, name: &str) -> Result<Node<'a>, WrongDefinitions> {
-        self.take(name).ok_or_else(|| self.owner.wrong(format!("the field \"{name}\" is missing")))
+    /// Takes a field. Errors: it is missing, or misspelled.
+    pub(super) fn need(&mut self, name: &'static str) -> Result<Node<'a>, WrongDefinitions> {
+        self.take(name).ok_or_else(|| self.lacks(&[name]))
     }
 
     /// Takes a flag that may be missing. Errors: it is neither true nor false.
-    pub(super) fn flag(&mut self, name: &str, default: bool) -> Result<bool, WrongDefinitions> {
+    pub(super) fn flag(&mut self, name: &'static str, default: bool) -> Result<bool, WrongDefinitions> {
         self.take(name).map_or(Ok(default), |node| node.flag())
+    }
+
+    /// None of these fields is there, the first of which is what is usual: either one of them is misspelled, or that
+    /// one is missing.
+    pub(super) fn lacks(&self, names: &[&'static str]) -> WrongDefinitions {
+        let misspelled = self.fields.iter().find(|(name, _)| nearest(name, names.iter().copied()).is_some());
+        match misspelled {
+            Some((name, node)) => node.wrong(unknown("field", name, names)),
+            None => self.owner.wrong(format!("the field \"{}\" is missing", names[0])),
+        }
     }
 
     /// All that are left.
@@ -285,11 +303,26 @@ impl<'a> Fields<'a> {
 
     /// Errors: a field is left that nobody asked for.
     pub(super) fn end(self) -> Result<(), WrongDefinitions> {
-        match self.fields.into_values().next() {
+        match self.fields.into_iter().next() {
             None => Ok(()),
-            Some(node) => Err(node.wrong("this field is not known here")),
+            Some((name, node)) => Err(node.wrong(unknown("field", &name, &self.asked))),
         }
     }
+
+    /// The same of the parts of a document, where what is neither list nor object may be left.
+    pub(super) fn end_of_parts(self) -> Result<(), WrongDefinitions> {
+        match self.fields.into_iter().find(|(_, node)| node.is_composed()) {
+            None => Ok(()),
+            Some((name, node)) => Err(node.wrong(unknown("part", &name, &self.asked))),
+        }
+    }
+}
+
+/// That nobody knows it, and which of the known ones was probably meant.
+fn unknown(what: &str, name: &str, known: &[&'static str]) -> String {
+    let meant = nearest(name, known.iter().copied());
+    let hint = meant.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+    format!("this {what} is not known here{hint}")
 }
 
 #[cfg(test)]
@@ -314,6 +347,27 @@ mod tests {
             "line 5: users[1].name: a text is expected"
         );
         assert_eq!(second.end().expect_err("x").to_string(), "line 5: users[1].x: this field is not known here");
+    }
+
+    #[test]
+    fn a_misspelled_field_is_named_with_the_one_that_was_meant_and_not_as_one_that_is_missing() {
+        let source = "{\"user\": [],\n \"users\": [{\"nmae\": \"a\", \"tagz\": [], \"colour\": 1}]}";
+        let mut top = Node::document(source).expect("it is JSON").fields().expect("an object");
+        let users = top.need("users").expect("it is there").items().expect("a list");
+        let why = top.end_of_parts().expect_err("user").to_string();
+        assert_eq!(why, "line 1: user: this part is not known here; did you mean users?");
+        let mut fields = users[0].fields().expect("an object");
+        let why = fields.need("name").expect_err("it is misspelled").to_string();
+        assert_eq!(why, "line 2: users[0].nmae: this field is not known here; did you mean name?");
+        assert_eq!(fields.lacks(&["id", "tags"]).field, "users[0].tagz", "either of two was meant");
+        let why = fields.need("password").expect_err("nothing is like it").to_string();
+        assert_eq!(why, "line 2: users[0]: the field \"password\" is missing");
+        let mut fields = users[0].fields().expect("an object");
+        assert!(fields.take("tags").is_none(), "it may be missing");
+        fields.fields.remove("nmae");
+        fields.fields.remove("colour");
+        let why = fields.end().expect_err("tagz").to_string();
+        assert_eq!(why, "line 2: users[0].tagz: this field is not known here; did you mean tags?");
     }
 
     #[test]

@@ -152,10 +152,7 @@ impl Planner<'_> {
         WrongDefinitions::all(wrong)?;
         // Versions, names and explanations of the exporting broker are texts; a list that is not
         // known would be lost.
-        match top.rest().find(|(_, node)| node.is_composed()) {
-            None => Ok(()),
-            Some((_, node)) => Err(node.wrong("this part is not known here")),
-        }
+        top.end_of_parts()
     }
 
     /// Tools keep them in the broker, which looks at few of them.
@@ -315,7 +312,7 @@ impl Planner<'_> {
         };
         let Some(hash) = fields.take("password_hash") else {
             let Some(password) = fields.take("password") else {
-                return Err(node.wrong("the field \"password_hash\" is missing"));
+                return Err(fields.lacks(&["password_hash", "password"]));
             };
             let password = password.text()?;
             let hashed = self.clear.get(&(name.to_string(), password.to_owned()));
@@ -580,7 +577,7 @@ impl Planner<'_> {
     }
 }
 
-fn items<'a>(top: &mut Fields<'a>, name: &str) -> Result<Vec<Node<'a>>, WrongDefinitions> {
+fn items<'a>(top: &mut Fields<'a>, name: &'static str) -> Result<Vec<Node<'a>>, WrongDefinitions> {
     top.take(name).map_or(Ok(Vec::new()), |node| node.items())
 }
 
@@ -596,7 +593,7 @@ fn pattern(node: &Node<'_>) -> Result<Pattern, WrongDefinitions> {
 }
 
 /// A limit, which RabbitMQ takes away with a number below zero.
-fn limit(fields: &mut Fields<'_>, name: &str) -> Result<Option<u32>, WrongDefinitions> {
+fn limit(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<u32>, WrongDefinitions> {
     let Some(node) = fields.take(name) else { return Ok(None) };
     match node.integer()? {
         number if number < 0 => Ok(None),
@@ -604,7 +601,6 @@ fn limit(fields: &mut Fields<'_>, name: &str) -> Result<Option<u32>, WrongDefini
     }
 }
 
-/// A list of texts, or the one text with commas of RabbitMQ before 3.8.
 /// Which key of a policy was probably meant, where this is none.
 fn meant(key: &str, operator: bool) -> String {
     let is_one = policy_keys(operator).any(|known| known == key);
@@ -612,6 +608,7 @@ fn meant(key: &str, operator: bool) -> String {
     near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
 }
 
+/// A list of texts, or the one text with commas of RabbitMQ before 3.8.
 fn tags(node: Option<Node<'_>>) -> Result<Vec<Name>, WrongDefinitions> {
     let Some(node) = node else { return Ok(Vec::new()) };
     if node.is_composed() {

@@ -6,7 +6,7 @@ import { duration } from "../format.js";
 import { DataTable } from "../table.js";
 import { Badge, Empty } from "../ui.js";
 
-const FOR = { partition: "a queue's partition", topology: "the topology", confirms: "confirms", confirm: "a confirm", shards: "all threads of the node" };
+const FOR = { partition: "a queue's partition", topology: "the topology", confirms: "confirms", confirm: "a confirm", shards: "all threads of the node", body: "the rest of its body", bodies: "other long bodies" };
 
 const COLUMNS = [
   { key: "method", label: "What", isFixed: true, className: "name", cell: (one) => one.method },
