@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use server::engine::{RepairReport, Uncounted, next_aside, repair};
+use server::engine::{Others, RepairReport, Uncounted, next_aside, repair};
 use storage::data_folder::{IDENTITY_NAME, repair_identity};
 use storage::wal::WAL_FOLDER;
 use storage::{DataFolder, Disk, DryDisk, FolderIdentity, RealDisk, StorageError};
@@ -103,7 +103,7 @@ fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<RepairReport, (S
     let unused_start = u32::try_from(now_s).unwrap_or(u32::MAX / 2);
     let restored = repair_identity(&disk, node_name, unused_start, |name| next_aside(&*disk, name)).map_err(stopped)?;
     if let Some(restored) = restored {
-        let repaired = repair(&disk, restored.identity.folder_id, restored.node);
+        let repaired = repair(&disk, restored.identity.folder_id, restored.node, Others::None);
         let mut report = repaired.map_err(|error| (error.to_string(), Exit::Failed))?;
         report.found.splice(0..0, restored.damage);
         report.changed.splice(0..0, restored.changed);
@@ -119,8 +119,16 @@ fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<RepairReport, (S
         Err(StorageError::OtherNode { found, .. }) => open(&found),
         opened => opened,
     };
+    // Of one whose other nodes are given up nobody else has anything.
+    let (folder, others) = match folder {
+        Err(StorageError::GoingAlone { .. }) => {
+            (DataFolder::open_as_it_is(disk.clone(), std::process::id()), Others::GivenUp)
+        }
+        opened => (opened, Others::None),
+    };
     let folder = folder.map_err(stopped)?;
-    repair(folder.disk(), folder.identity().folder_id, folder.node()).map_err(|error| (error.to_string(), Exit::Failed))
+    repair(folder.disk(), folder.identity().folder_id, folder.node(), others)
+        .map_err(|error| (error.to_string(), Exit::Failed))
 }
 
 fn told(report: &RepairReport, is_trial: bool) -> String {
