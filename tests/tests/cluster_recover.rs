@@ -206,10 +206,10 @@ fn one_node_of_three_goes_on_with_all_that_was_confirmed_and_becomes_three_again
     let last = log.lines().last().unwrap_or_default();
     assert!(status.code() == Some(2) && last.contains("which went on as another one"), "{status}: {log}");
     assert!(last.contains("start it with an empty data folder and with cluster_join"), "{last}");
-    nodes.until_log(2, "went on as another one");
     // So does one with a new disk and the settings from before.
     nodes.nodes[0].broker.launch();
     nodes.until_log(0, "which went on as another one");
+    nodes.until_log(2, "went on as another one");
     nodes.nodes[0].broker.kill();
     assert_eq!(client.get(channel, "b", true).unwrap().map(|got| got.body), None, "it serves all the while");
 

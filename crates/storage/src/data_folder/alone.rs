@@ -98,7 +98,11 @@ impl<D: Disk> DataFolder<D> {
     /// process has it, what says whose it is cannot be read.
     pub fn open_as_it_is(disk: Arc<D>, process_id: u32) -> Result<DataFolder<D>, StorageError> {
         let folder = disk.describe();
-        let identity = read_identity(&*disk)?;
+        let told = |error: StorageError| match error.is_damage() {
+            true => StorageError::IdentityDamaged { folder: folder.clone(), why: error.to_string() },
+            false => error,
+        };
+        let identity = read_identity(&*disk).map_err(told)?;
         let Some((identity, version)) = identity else { return Err(StorageError::IdentityGone { folder }) };
         if version != FOLDER_FORMAT_VERSION {
             let (file, supported) = (IDENTITY_NAME.to_owned(), FOLDER_FORMAT_VERSION);
@@ -106,7 +110,7 @@ impl<D: Disk> DataFolder<D> {
         }
         let (lock, folder_lock) = take_lock(&*disk, &folder)?;
         note_holder(&lock, process_id)?;
-        let Some(node) = node::read(&*disk)? else { return Err(StorageError::NodeFileGone { folder }) };
+        let Some(node) = node::read(&*disk).map_err(told)? else { return Err(StorageError::NodeFileGone { folder }) };
         let (founded, is_new_member, was_short) = (false, false, false);
         Ok(DataFolder {
             disk,

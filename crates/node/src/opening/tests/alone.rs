@@ -233,6 +233,26 @@ fn a_node_that_was_to_join_a_group_and_has_heard_nothing_of_it_begins_it_anew() 
 }
 
 #[test]
+fn a_change_of_members_in_the_log_gives_nobody_a_vote_in_the_group_that_goes_on() {
+    let changes = [consensus::Change::Learner(NodeId(3)), consensus::Change::Learner(NodeId(1))];
+    for (change, votes) in changes.into_iter().zip([true, false]) {
+        let lost = folder(|lab, lost| {
+            lab.with(2, |p, _| _ = p.replica_mut().group_mut().change_membership(&[change]).unwrap()).unwrap();
+            if votes {
+                lab.publish(2, lost.queues[1], 1, 1000).unwrap();
+                lab.purge(2, lost.queues[1]).unwrap();
+                lab.publish(2, lost.queues[1], 6, 1000).unwrap();
+            }
+        });
+        let report = recover(&lost.disk, AFTER).unwrap();
+        assert_eq!(report.copies[2].votes, votes, "{change:?}");
+        let lab = goes_on(&lost);
+        let group = lab.all.partitions[1].partition.replica().group().membership();
+        assert_eq!(group, Membership::of_voters([ONLY_NODE]), "{change:?}");
+    }
+}
+
+#[test]
 fn who_was_to_leave_a_group_and_come_back_goes_on_as_the_member_that_the_map_wants() {
     let own = NodeNumber(1);
     let lost = folder(|lab, _| {
