@@ -106,7 +106,9 @@ fn told(report: &AloneReport, folder: &str, is_meant: bool) -> String {
         return text;
     }
     if report.is_alone() {
-        line(format_args!("it is the only node of its cluster already: nothing is to be done, and nothing was changed"));
+        line(format_args!(
+            "it is the only node of its cluster already: nothing is to be done, and nothing was changed"
+        ));
         return text;
     }
     if report.was_begun {
@@ -121,7 +123,8 @@ fn told(report: &AloneReport, folder: &str, is_meant: bool) -> String {
     ));
     for copy in &report.copies {
         let what = if copy.partition == 0 { "what is declared".to_owned() } else { messages(copy.messages) };
-        let votes = if copy.votes { "" } else { ", NOT A VOTER: messages may be missing, and settled ones may come back" };
+        let votes =
+            if copy.votes { "" } else { ", NOT A VOTER: messages may be missing, and settled ones may come back" };
         let (term, index) = (copy.last.term.0, copy.last.index.0);
         line(format_args!("  partition {:<4} term {term:<6} index {index:<10} {what}{votes}", copy.partition));
     }

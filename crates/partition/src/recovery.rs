@@ -276,7 +276,10 @@ impl Recovery {
 
     /// Whether a member is to join here, and has heard nothing of its group yet.
     pub fn is_to_join(&self) -> bool {
-        self.ended.is_none() && self.checkpoint.is_some() && self.applied.index == LogIndex(0) && self.entries.is_empty()
+        self.ended.is_none()
+            && self.checkpoint.is_some()
+            && self.applied.index == LogIndex(0)
+            && self.entries.is_empty()
     }
 
     /// The members of its group by its checkpoint; `None` without one.

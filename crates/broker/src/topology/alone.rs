@@ -60,8 +60,8 @@ impl Topology {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::{Command, CopyChange, DeclareQueue, NODES_MAX, Name, NodeChange, Newcomer};
     use super::super::{ClusterMember, MACHINE_VERSION, MachineVersions, VhostId};
+    use super::super::{Command, CopyChange, DeclareQueue, NODES_MAX, Name, Newcomer, NodeChange};
     use super::*;
     use amqp::{Table, Value};
     use bytes::Bytes;
@@ -99,10 +99,10 @@ mod tests {
         let mut topology = Topology::new();
         topology.set_own_home(Some(NodeNumber(3)));
         let addresses: Vec<String> = (1..=5).map(|number| format!("host{number}:1")).collect();
-        let members = addresses.iter().enumerate().map(|(at, address)| ClusterMember {
-            number: NodeNumber(at as u32 + 1),
-            address,
-        });
+        let members = addresses
+            .iter()
+            .enumerate()
+            .map(|(at, address)| ClusterMember { number: NodeNumber(at as u32 + 1), address });
         let members: Vec<_> = members.collect();
         topology.commands_of_founders(&members, CAN, 2).iter().for_each(|command| done(&mut topology, command));
         assert_eq!(topology.machine_version(), MACHINE_VERSION);
@@ -149,7 +149,8 @@ mod tests {
         let mut read = Topology::decode_snapshot(&state).unwrap();
         assert_eq!(read.encode_snapshot(), state);
         for number in 6..=7 {
-            let (name, address) = (Name::from(format!("n{number}").as_str()), Name::from(format!("h{number}:1").as_str()));
+            let (name, address) =
+                (Name::from(format!("n{number}").as_str()), Name::from(format!("h{number}:1").as_str()));
             let newcomer = Newcomer { folder: number.into(), name, address, can: CAN };
             done(&mut read, &Command::ChangeNodes(NodeChange::Join(newcomer)));
             let voters: Vec<_> = [own].into_iter().chain((6..=number).map(NodeNumber)).collect();

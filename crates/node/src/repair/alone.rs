@@ -13,8 +13,8 @@
 //! Invariant: on a [`storage::DryDisk`] the folder stays as it is, byte for byte, and the same code runs both ways.
 
 use super::{Found, Others, in_words, live, read_topology};
-use crate::open_error::OpenError;
 use crate::TOPOLOGY;
+use crate::open_error::OpenError;
 use broker::topology::{NodeStanding, PartitionStage, Topology};
 use broker::{NodeNumber, PartitionId};
 use consensus::{NodeId, Position, Term};
@@ -192,7 +192,9 @@ impl<D: Disk> Work<D> {
                 self.topology.pass_over_queue_ids(owner);
                 let messages = partition.queues().queue(id).map_or(0, |state| state.runs().live());
                 let (number, queue) = (partition.id().0, owner.0);
-                if messages > 0 && (self.topology.queue(owner).is_some() || self.topology.adopt_queue(owner, partition.id())) {
+                if messages > 0
+                    && (self.topology.queue(owner).is_some() || self.topology.adopt_queue(owner, partition.id()))
+                {
                     self.report.adopted.push(format!(
                         "{} of a queue that was declared on other nodes, of which this one has not heard: queue recovered.{number}.{queue} of \
                          virtual host /",
@@ -223,7 +225,8 @@ impl<D: Disk> Work<D> {
             payloads.insert(partition.id().0, partition.checkpoint());
         }
         let own = member_of_number(self.own);
-        let Work { found: Found { mut checkpoints, topology: mut log, mut wal, .. }, topology, plan, report, .. } = self;
+        let Work { found: Found { mut checkpoints, topology: mut log, mut wal, .. }, topology, plan, report, .. } =
+            self;
         log.stand_alone(own, term);
         let state = log.checkpoint(&topology.encode_snapshot());
         // As for a repair: every state names a file that is there, behind every one that the log ever had.

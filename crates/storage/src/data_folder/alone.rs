@@ -161,11 +161,7 @@ impl<D: Disk> DataFolder<D> {
             before.push(record.before);
         }
         before.drain(..before.len().saturating_sub(WENT_ON_MAX));
-        let own = Founder {
-            number: self.node.id,
-            folder_id: self.identity.folder_id,
-            address: address.to_owned(),
-        };
+        let own = Founder { number: self.node.id, folder_id: self.identity.folder_id, address: address.to_owned() };
         let (joined, partitions, founders) = (Some(record.cluster), known.partitions, vec![own]);
         let alone = ClusterRecord { joined, partitions, founders, before };
         replace_text(&*self.disk, CLUSTER_FILE, &alone.encode())?;

@@ -143,7 +143,10 @@ fn what_one_node_has_goes_on_with_all_of_its_log_and_what_it_has_not_begins_anew
     assert_eq!((report.clusters, report.messages, report.was_begun), ((BEFORE, AFTER), 12, false));
     let copies: Vec<_> = report.copies.iter().map(|copy| (copy.partition, copy.votes, copy.messages)).collect();
     assert_eq!(copies, [(0, true, 0), (1, true, 6), (2, true, 6)]);
-    assert!(matches!(&report.empty[..], [one] if one.starts_with("queue \"elsewhere\" of virtual host \"/\"")), "{report:?}");
+    assert!(
+        matches!(&report.empty[..], [one] if one.starts_with("queue \"elsewhere\" of virtual host \"/\"")),
+        "{report:?}"
+    );
     assert_eq!((report.damage, report.adopted), (Vec::<String>::new(), Vec::<String>::new()));
     let lab = goes_on(&lost);
     // No member of before comes near its terms.
@@ -278,7 +281,10 @@ fn messages_of_a_queue_that_the_node_has_not_heard_of_are_in_one_that_says_so() 
     });
     let unknown = unknown.get();
     let report = recover(&lost.disk, AFTER).unwrap();
-    assert!(matches!(&report.adopted[..], [one] if one.starts_with("2 messages of a queue that was declared")), "{report:?}");
+    assert!(
+        matches!(&report.adopted[..], [one] if one.starts_with("2 messages of a queue that was declared")),
+        "{report:?}"
+    );
     assert_eq!(report.messages, 14);
     let lab = start(&lost.disk);
     let name = format!("recovered.1.{}", unknown.0);
