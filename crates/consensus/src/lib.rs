@@ -41,7 +41,7 @@ pub use entry::{Entry, EntryKind};
 pub use group::Group;
 pub use guard::Contradiction;
 pub use log::{Fetch, MANIFEST_BYTES_MAX, SnapshotOffer, SnapshotWanted};
-pub use membership::{Change, Membership};
+pub use membership::{Change, Membership, change_of};
 pub use message::{Kind, Message, WIRE_VERSION};
 pub use position::{LogIndex, NodeId, Position, Term};
 pub use ready::{HardState, ReadState, Ready};

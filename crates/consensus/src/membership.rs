@@ -164,6 +164,18 @@ pub(crate) fn encode_changes(changes: &[Change]) -> Bytes {
     out.to_bytes()
 }
 
+/// What the membership entry with this body makes of `node`, where it says something of it; of several things the
+/// last one. Errors: it cannot be read.
+pub fn change_of(node: NodeId, data: &Bytes) -> Result<Option<Change>, DecodeError> {
+    let changes = decode_changes(data)?;
+    let of_it = changes.changes.iter().rev().find(|change| change.node_id == node.0);
+    Ok(of_it.map(|change| match change.change_type {
+        ConfChangeType::AddNode => Change::Voter(node),
+        ConfChangeType::AddLearnerNode => Change::Learner(node),
+        ConfChangeType::RemoveNode => Change::Remove(node),
+    }))
+}
+
 /// What a membership entry says, in the library's words. No bytes mean: leave the joint
 /// configuration.
 pub(crate) fn decode_changes(data: &Bytes) -> Result<ConfChangeV2, DecodeError> {
@@ -275,6 +287,15 @@ mod tests {
         assert_eq!(change.changes[0].change_type, ConfChangeType::AddNode);
         assert_eq!((change.changes[0].node_id, change.changes[1].node_id), (4, 1));
         assert_eq!(change.enter_joint(), Some(true), "more than one change is joint, and leaves by itself");
+    }
+
+    #[test]
+    fn who_looks_for_one_member_in_a_change_finds_what_becomes_of_it() {
+        let data = encode_changes(&[Change::Voter(NodeId(4)), Change::Remove(NodeId(1)), Change::Learner(NodeId(2))]);
+        let found = |number| change_of(NodeId(number), &data).expect("just encoded");
+        assert_eq!([found(4), found(1)], [Some(Change::Voter(NodeId(4))), Some(Change::Remove(NodeId(1)))]);
+        assert_eq!([found(2), found(3)], [Some(Change::Learner(NodeId(2))), None]);
+        assert_eq!(change_of(NodeId(4), &Bytes::new()), Ok(None), "the end of a joint change names nobody");
     }
 
     #[test]

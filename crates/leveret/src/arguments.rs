@@ -18,6 +18,7 @@ use crate::certificates::{self, Certificates};
 use crate::demo::{self, Demo};
 use crate::inspect::{Inspection, Part};
 use crate::join::{self, Join};
+use crate::recover::{self, Recover};
 use crate::repair::{self, Repair};
 use crate::sizing::{self, Sizing};
 use crate::version::VERSION;
@@ -38,6 +39,8 @@ pub(crate) enum Invocation {
     Inspect(Inspection),
     /// Go on with a damaged data folder.
     Repair(Repair),
+    /// Go on with one node of a cluster that has lost most others.
+    Recover(Recover),
     /// Measure clusters, report on them, predict others.
     Sizing(Sizing),
     /// Load a broker; the words are the load generator's own.
@@ -130,6 +133,7 @@ fn cluster_command() -> Command {
         .subcommand(demo::command())
         .subcommand(join::command(server_command()))
         .subcommand(cluster_leave_command())
+        .subcommand(recover::command())
         .subcommand(cluster_status_command())
 }
 
@@ -166,6 +170,7 @@ fn cluster(mut matches: ArgMatches) -> Invocation {
     match matches.remove_subcommand() {
         Some((name, matches)) if name == "certificates" => Invocation::Certificates(certificates::asked(matches)),
         Some((name, matches)) if name == "status" => cluster_status(matches),
+        Some((name, matches)) if name == "recover" => Invocation::Recover(recover::asked(matches)),
         Some((name, matches)) if name == "join" => Invocation::Join(join::asked(matches, sources)),
         Some((name, mut matches)) if name == "leave" => {
             let words = matches.remove_many::<String>("words").into_iter().flatten();
@@ -415,6 +420,8 @@ Examples:
       What is in a data folder, and whether anything in it is damaged.
   leveret repair /var/lib/leveret --dry-run
       What a repair of a damaged data folder would give up; without --dry-run it is done.
+  leveret cluster recover /var/lib/leveret
+      What a cluster that has lost the disks of most nodes would go on with on this one; with --yes it is done.
   leveret sizing report --study
       Which cluster holds a load and what it costs, on the example that ships with this program.
   leveret bench --quorum-queue --queue qq --rate 10000 --confirm 3000 --size 1000 --time 20
@@ -427,10 +434,10 @@ Examples:
 
 Exit codes:
   0  done; a server was told to stop and has closed everything in order
-  1  the server could not start or had to stop, and another start may go better; inspect or repair --dry-run found damage; bench missed what was required
+  1  the server could not start or had to stop, and another start may go better; inspect or repair --dry-run found damage; cluster recover did nothing; bench missed what was required
   2  the command line or the configuration is wrong, and nothing was touched; or the server's data folder is damaged, is not this \
 node's, or the cluster has forgotten it: no start goes better before somebody has changed something
-  3  inspect or repair could not read the folder, or it is not one of a node; bench could not make its run
+  3  inspect, repair or cluster recover could not read the folder, or it is not one of a node; bench could not make its run
   4  bench: more was sent than received, and nothing else is wrong
   64 to 78  ctl: those of RabbitMQ's tools: 64 wrong words, 65 wrong names, 67 no such user, 69 refused or no node, 70 failed, 75 too late
   130, 143  a second SIGINT or SIGTERM ended the server at once

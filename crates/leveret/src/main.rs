@@ -19,6 +19,7 @@ mod logging;
 mod manual;
 mod node;
 mod notify;
+mod recover;
 mod repair;
 mod signals;
 mod sizing;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Join(asked)) => join::run(asked),
         Ok(Invocation::Inspect(inspection)) => inspect::run(&inspection),
         Ok(Invocation::Repair(asked)) => repair::run(&asked),
+        Ok(Invocation::Recover(asked)) => recover::run(&asked),
         Ok(Invocation::Sizing(sizing)) => sizing::run(&sizing),
         Ok(Invocation::Bench(words)) => bench::run(&words),
         Ok(Invocation::Demo(demo)) => demo::run(&demo),

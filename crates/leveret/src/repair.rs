@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use server::engine::{RepairReport, Uncounted, next_aside, repair};
-use storage::data_folder::{IDENTITY_NAME, repair_identity};
+use server::engine::{Others, RepairReport, Uncounted, next_aside, repair};
+use storage::data_folder::{ALONE_FILE, IDENTITY_NAME, repair_identity};
 use storage::wal::WAL_FOLDER;
 use storage::{DataFolder, Disk, DryDisk, FolderIdentity, RealDisk, StorageError};
 
@@ -72,12 +72,12 @@ pub(crate) fn run(asked: &Repair) -> Exit {
     // stay as it is.
     let name = asked.node_name.as_deref();
     let report = match on(Arc::new(DryDisk::new(disk.clone())), name) {
-        Ok(tried) if !asked.is_trial && !tried.found.is_empty() => on(disk, name),
+        Ok((tried, _)) if !asked.is_trial && !tried.found.is_empty() => on(disk, name),
         tried => tried,
     };
     match report {
-        Ok(report) => {
-            let shown = exit::print(&told(&report, asked.is_trial));
+        Ok((report, others)) => {
+            let shown = exit::print(&told(&report, asked.is_trial, others));
             match shown {
                 Exit::Done if asked.is_trial && !report.found.is_empty() => Exit::Failed,
                 other => other,
@@ -96,19 +96,21 @@ fn stopped(error: StorageError) -> (String, Exit) {
     (error.to_string(), exit)
 }
 
-fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<RepairReport, (String, Exit)> {
+fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<(RepairReport, Others), (String, Exit)> {
     // The folder stays locked as long as this value.
     // Nobody starts a node more often than once a second.
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let unused_start = u32::try_from(now_s).unwrap_or(u32::MAX / 2);
     let restored = repair_identity(&disk, node_name, unused_start, |name| next_aside(&*disk, name)).map_err(stopped)?;
     if let Some(restored) = restored {
-        let repaired = repair(&disk, restored.identity.folder_id, restored.node);
+        let is_going_alone = disk.list("").is_ok_and(|names| names.iter().any(|name| name == ALONE_FILE));
+        let others = if is_going_alone { Others::GivenUp } else { Others::None };
+        let repaired = repair(&disk, restored.identity.folder_id, restored.node, others);
         let mut report = repaired.map_err(|error| (error.to_string(), Exit::Failed))?;
         report.found.splice(0..0, restored.damage);
         report.changed.splice(0..0, restored.changed);
         report.aside.extend(restored.aside);
-        return Ok(report);
+        return Ok((report, others));
     }
     let open = |name: &str| {
         let nobody = FolderIdentity { node_name: name.to_owned(), cluster_id: 0, folder_id: 0 };
@@ -119,11 +121,19 @@ fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<RepairReport, (S
         Err(StorageError::OtherNode { found, .. }) => open(&found),
         opened => opened,
     };
+    // Of one whose other nodes are given up nobody else has anything.
+    let (folder, others) = match folder {
+        Err(StorageError::GoingAlone { .. }) => {
+            (DataFolder::open_as_it_is(disk.clone(), std::process::id()), Others::GivenUp)
+        }
+        opened => (opened, Others::None),
+    };
     let folder = folder.map_err(stopped)?;
-    repair(folder.disk(), folder.identity().folder_id, folder.node()).map_err(|error| (error.to_string(), Exit::Failed))
+    let repaired = repair(folder.disk(), folder.identity().folder_id, folder.node(), others);
+    Ok((repaired.map_err(|error| (error.to_string(), Exit::Failed))?, others))
 }
 
-fn told(report: &RepairReport, is_trial: bool) -> String {
+fn told(report: &RepairReport, is_trial: bool, others: Others) -> String {
     let mut text = String::new();
     let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a string takes all text");
     if report.found.is_empty() {
@@ -141,7 +151,11 @@ fn told(report: &RepairReport, is_trial: bool) -> String {
             are(report.messages)
         )),
         false => {
-            line(format_args!("repaired: {} there; {lost} were given up; the broker may start", are(report.messages)))
+            let next = match others {
+                Others::None => "the broker may start",
+                Others::GivenUp => "run `leveret cluster recover` with --yes again, before which no broker starts",
+            };
+            line(format_args!("repaired: {} there; {lost} were given up; {next}", are(report.messages)))
         }
     }
     text

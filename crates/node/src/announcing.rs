@@ -101,7 +101,7 @@ mod tests {
 
     fn record(joined: Option<u128>, numbers: std::ops::RangeInclusive<u32>) -> ClusterRecord {
         let founder = |number: u32| Founder { number, folder_id: number.into(), address: format!("host{number}:1") };
-        ClusterRecord { joined, partitions: 2, founders: numbers.map(founder).collect() }
+        ClusterRecord { joined, partitions: 2, founders: numbers.map(founder).collect(), before: Vec::new() }
     }
 
     fn announcing(own: u32, record: ClusterRecord) -> Announcing {

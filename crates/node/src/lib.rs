@@ -65,7 +65,9 @@ pub use quarantine::Quarantined;
 pub use quarantined_member::QuarantinedMember;
 pub use queue_member::QueueMember;
 pub use reader::Reader;
-pub use repair::{ASIDE_FOLDER, RepairReport, Uncounted, next_aside, repair};
+pub use repair::{
+    ASIDE_FOLDER, AloneReport, Copy, GivenUp, Others, RepairReport, Uncounted, go_on_alone, next_aside, repair,
+};
 pub use shard::{Edge, Member, Now, Partition, Progress, Shard};
 pub use share::{Share, ShareLimits};
 pub use standing::{Follower, MemberStanding, Voter};

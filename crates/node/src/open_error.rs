@@ -101,6 +101,24 @@ pub enum OpenError {
          forget this one (`leveret ctl forget_cluster_node`) and start one with an empty folder and cluster_join in its stead"
     )]
     OthersHaveIt,
+    /// The other nodes of a cluster are to be given up, and there is none.
+    #[error(
+        "the data folder is that of a node that runs alone: there are no other nodes that it could go on without, and nothing was changed. \
+         Start it as it is; if it is damaged, `leveret repair DIR --dry-run` says more"
+    )]
+    RunsAlone,
+    /// The same of a node that has no part in its cluster yet.
+    #[error(
+        "the cluster had not taken this node in yet, so it does not know what was declared: choose another node that is left; nothing was \
+         changed"
+    )]
+    NotTakenIn,
+    /// The same of a node that the cluster has forgotten.
+    #[error(
+        "the cluster had forgotten this node before it was lost, and the others went on without it: what it has is old. Choose another node \
+         that is left; nothing was changed"
+    )]
+    WasForgotten,
     /// The system does not give a random number.
     #[error("the system gives no random numbers: {0}")]
     Random(std::io::Error),

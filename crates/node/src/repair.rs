@@ -15,6 +15,7 @@
 //! Invariant: on a [`storage::DryDisk`] any folder stays as it is, byte for byte. The same code
 //! runs both ways: what a trial tells is what the repair does.
 
+mod alone;
 mod uncounted;
 
 use crate::open_error::OpenError;
@@ -29,7 +30,7 @@ use partition::extent_copy::copy_runs;
 use partition::machine::schedule_of;
 use partition::place::{Place, file_u32};
 use partition::salvage::{DamagedRecord, Salvage, SalvagedLog};
-use partition::{Recovery, messages_in_words};
+use partition::{Part, Recovery, messages_in_words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use storage::checkpoint::checkpoint_name;
@@ -40,6 +41,7 @@ use storage::{
     StorageError, Wal, WalOptions, WalPosition, WalReader, recover,
 };
 
+pub use alone::{AloneReport, Copy, GivenUp, go_on_alone};
 use uncounted::Density;
 pub use uncounted::Uncounted;
 
@@ -69,7 +71,16 @@ pub struct RepairReport {
     pub uncounted: Uncounted,
 }
 
-/// Goes on without what is damaged on `disk`, the folder of a group of one.
+/// The other members of a folder's groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    /// There must be none: they have what is damaged here, and what this node had promised them is not made up.
+    None,
+    /// They are given up: the folder is on its way to being that of a node alone.
+    GivenUp,
+}
+
+/// Goes on without what is damaged on `disk`, the folder of a group of one, or of one that is to be.
 ///
 /// - Cost: reads the whole log and every extent once; copies what lives in the log.
 /// - Errors: as [`crate::bring_back`] has them, but for damage; a folder whose partitions have
@@ -80,8 +91,9 @@ pub fn repair<D: Disk>(
     folder_id: u128,
     node: NodeRecord,
     nonce: u64,
+    others: Others,
 ) -> Result<RepairReport, OpenError> {
-    let mut found = Found::look(disk, folder_id, node, nonce)?;
+    let mut found = Found::look(disk, folder_id, node, nonce, others)?;
     let mut report = std::mem::take(&mut found.report);
     let damaged_extents = found.damaged_extents(&mut report)?;
     if report.found.is_empty() {
@@ -201,6 +213,8 @@ struct Found<D: Disk> {
     checkpoints: CheckpointStore<D>,
     topology: SalvagedLog,
     partitions: Vec<Salvage>,
+    /// What the node is in the group of each of them, and in the topology's: where anything of that is here.
+    parts: BTreeMap<u32, Part>,
     /// Those that have ended here, and stay so.
     ended: Vec<(u32, Position)>,
     lost_checkpoints: BTreeSet<u32>,
@@ -222,8 +236,24 @@ fn alone(membership: &Membership) -> Result<(), OpenError> {
     }
 }
 
+/// What a node is in each group of which there is anything here.
+fn parts_of(recoveries: &BTreeMap<u32, Recovery>, node: NodeRecord) -> Result<BTreeMap<u32, Part>, OpenError> {
+    let is_something = |recovery: &&Recovery| !recovery.is_to_join() && !recovery.is_blank();
+    let part = |recovery: &Recovery| {
+        let part = recovery.part(member_of(node));
+        part.map_err(|why| OpenError::Contradictory { partition: recovery.id().0, why: why.to_string() })
+    };
+    recoveries.values().filter(is_something).map(|recovery| Ok((recovery.id().0, part(recovery)?))).collect()
+}
+
 impl<D: Disk> Found<D> {
-    fn look(disk: &Arc<D>, folder_id: u128, node: NodeRecord, nonce: u64) -> Result<Found<D>, OpenError> {
+    fn look(
+        disk: &Arc<D>,
+        folder_id: u128,
+        node: NodeRecord,
+        nonce: u64,
+        others: Others,
+    ) -> Result<Found<D>, OpenError> {
         let mut report = RepairReport::default();
         let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
         let mut recoveries: BTreeMap<u32, Recovery> = BTreeMap::new();
@@ -341,8 +371,13 @@ impl<D: Disk> Found<D> {
                 .push("all virtual hosts, users, exchanges and bindings: which, only its log knew".to_owned());
             report.uncounted += Uncounted::Unknown;
         }
-        // What cannot be read of the topology names no partition.
-        for id in lost_whole(&recoveries, wal_report.first_file <= FileNo(1)).unwrap_or_default() {
+        // What cannot be read of the topology names no partition. Where there were other nodes, those have partitions
+        // that this one never had.
+        let lost = match others {
+            Others::None => lost_whole(&recoveries, wal_report.first_file <= FileNo(1)).unwrap_or_default(),
+            Others::GivenUp => BTreeSet::new(),
+        };
+        for id in lost {
             concerns.add(id);
             report.found.push(format!("the log: nothing of partition {id} is left"));
             report.given_up.push(format!("partition {id}: all its messages; how many, only its log knew"));
@@ -353,21 +388,25 @@ impl<D: Disk> Found<D> {
         let of_queues = recoveries.values().filter(|recovery| recovery.id() != TOPOLOGY && !recovery.is_blank());
         let needed = FileNo(u64::from(of_queues.map(Recovery::replay_file).min().unwrap_or(0)));
         let mut damaged = damaged_records(&wal_report, &wal.reader());
+        let parts = parts_of(&recoveries, node)?;
         let topology = recoveries.remove(&TOPOLOGY.0).expect("put in above");
         let topology = topology.salvage_log(member_of(node), &damaged.remove(&TOPOLOGY.0).unwrap_or_default());
         let partitions: Vec<Salvage> = recoveries
             .into_iter()
             .map(|(id, recovery)| recovery.salvage(member_of(node), damaged.remove(&id).unwrap_or_default()))
             .collect();
-        alone(topology.membership())?;
-        let concerned = partitions.iter().filter(|partition| concerns.has(partition.id()));
-        concerned.map(Salvage::membership).try_for_each(alone)?;
+        if others == Others::None {
+            alone(topology.membership())?;
+            let concerned = partitions.iter().filter(|partition| concerns.has(partition.id()));
+            concerned.map(Salvage::membership).try_for_each(alone)?;
+        }
         let disk = disk.clone();
         Ok(Found {
             disk,
             checkpoints,
             topology,
             partitions,
+            parts,
             ended,
             lost_checkpoints,
             known_extents,

@@ -67,6 +67,13 @@ pub struct Head {
 }
 
 impl Head {
+    /// The group has this member and no other, in this term, which is above all that were: nobody was voted for.
+    pub(crate) fn stand_alone(&mut self, member: NodeId, term: Term) {
+        assert!(term > self.vote.0 && term > self.applied.term, "the term is one that was never");
+        (self.vote, self.life) = ((term, None), member.life());
+        self.membership = Membership::of_voters([member]);
+    }
+
     /// Writes the head of a checkpoint; the state follows.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self.life {

@@ -76,8 +76,8 @@ pub use partition::{Context, QueuePartition};
 pub use peer::PeerFrame;
 pub use peer::forward::Forward;
 pub use recovery::{
-    Recovery, founding_checkpoint, founding_log_checkpoint, joining_checkpoint, joining_log_checkpoint,
-    returning_checkpoint,
+    Part, Recovery, anew_checkpoint, founding_checkpoint, founding_log_checkpoint, joining_checkpoint,
+    joining_log_checkpoint, returning_checkpoint,
 };
 pub use survey::{CopyFigures, DiskFigures, PartitionFigures, QueueFigures};
 pub use tail::Tail;

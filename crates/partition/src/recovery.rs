@@ -16,7 +16,8 @@ use crate::replica::{Replica, body_of, entry_of};
 use broker::PartitionId;
 use bytes::Bytes;
 use consensus::{
-    Config, Entry, EntryKind, Group, HardState, LogIndex, Membership, NodeId, Position, Restored, StartError, Term,
+    Change, Config, DecodeError, Entry, EntryKind, Group, HardState, LogIndex, Membership, NodeId, Position, Restored,
+    StartError, Term, change_of,
 };
 use std::collections::BTreeMap;
 use storage::{Location, RecordKind};
@@ -65,12 +66,34 @@ pub fn joining_log_checkpoint(state: &[u8]) -> Vec<u8> {
     payload
 }
 
+/// The same for a group that one node begins anew, as this member and in this term: what other nodes had of it is
+/// given up.
+pub fn anew_checkpoint(member: NodeId, term: Term) -> Vec<u8> {
+    let (vote, membership) = ((term, None), Membership::of_voters([member]));
+    let head = checkpoint::Head { applied: Restored::BOOTSTRAP, vote, membership, life: member.life() };
+    let mut payload = Vec::new();
+    head.encode(&mut payload);
+    checkpoint::encode_queues(&Queues::default(), &mut payload);
+    payload
+}
+
 fn joining_head(life: u32) -> Vec<u8> {
     let nothing = Position { index: LogIndex(0), term: Term(0) };
     let head = checkpoint::Head { applied: nothing, vote: (Term(0), None), membership: Membership::default(), life };
     let mut payload = Vec::new();
     head.encode(&mut payload);
     payload
+}
+
+/// What a node is in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It votes: what a majority confirmed it may have.
+    Voter,
+    /// It follows without a vote, and may be far behind.
+    Learner,
+    /// It is no member, or none any more.
+    None,
 }
 
 /// What the checkpoint before the newest one needs: a start falls back to it should the newest rot.
@@ -226,6 +249,37 @@ impl Recovery {
                 RecordKind::Membership => LogIndex(index) <= self.applied.index,
                 RecordKind::SnapshotMark | RecordKind::Tombstone => false,
             }
+    }
+
+    /// What the node of this number is in the group, as far as its checkpoint and all of its log go, also where that
+    /// was not decided yet. Errors: an entry cannot be read.
+    pub fn part(&self, node: NodeId) -> Result<Part, DecodeError> {
+        let own = self.member(node);
+        let mut part = match &self.checkpoint {
+            // A group without one is that of a node which founded it alone.
+            None => Part::Voter,
+            Some((head, _)) if head.membership.is_voter(own) => Part::Voter,
+            Some((head, _)) if head.membership.contains(own) => Part::Learner,
+            Some(_) => Part::None,
+        };
+        let changes = self.entries.iter().filter(|(entry, _)| entry.kind == EntryKind::Membership);
+        for (entry, _) in changes {
+            match change_of(own, &entry.data)? {
+                Some(Change::Voter(_)) => part = Part::Voter,
+                Some(Change::Learner(_)) => part = Part::Learner,
+                Some(Change::Remove(_)) => part = Part::None,
+                None => {}
+            }
+        }
+        Ok(part)
+    }
+
+    /// Whether a member is to join here, and has heard nothing of its group yet.
+    pub fn is_to_join(&self) -> bool {
+        self.ended.is_none()
+            && self.checkpoint.is_some()
+            && self.applied.index == LogIndex(0)
+            && self.entries.is_empty()
     }
 
     /// The members of its group by its checkpoint; `None` without one.

@@ -12,8 +12,8 @@
 //!   flagged as redelivered. An intact message is never given up for a settle that might have meant
 //!   another one.
 //!
-//! Invariant: this is for a group of one. A member of a larger group gets from the others what it
-//! lost.
+//! Invariant: this is for a group of one, or one that is to be: a member of a larger group gets from the others
+//! what it lost.
 
 use crate::checkpoint::{self, Head};
 use crate::entry::{Batch, Commands, EntryDamaged, LogCommand};
@@ -257,6 +257,16 @@ impl Salvage {
         }
     }
 
+    /// The last entry that it has, and the last term that it knows.
+    pub fn last(&self) -> (Position, Term) {
+        (self.head.applied, self.head.vote.0)
+    }
+
+    /// Its group has this member from now on and no other, in this term, which is above all that were.
+    pub fn stand_alone(&mut self, member: NodeId, term: Term) {
+        self.head.stand_alone(member, term);
+    }
+
     /// Live runs that lie where `wanted` says, as many as go into one extent; none if there is none
     /// left.
     pub fn runs(&self, wanted: impl Fn(&Place) -> bool) -> Vec<CopyRun> {
@@ -352,6 +362,16 @@ impl Recovery {
 }
 
 impl SalvagedLog {
+    /// As [`Salvage::last`].
+    pub fn last(&self) -> (Position, Term) {
+        (self.head.applied, self.head.vote.0)
+    }
+
+    /// As [`Salvage::stand_alone`].
+    pub fn stand_alone(&mut self, member: NodeId, term: Term) {
+        self.head.stand_alone(member, term);
+    }
+
     /// What it knows of its group's term, as a record of the log of the group's number.
     pub fn vote(&self, group: GroupId) -> Record {
         hard_state(group, self.head.vote)

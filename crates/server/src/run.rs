@@ -100,6 +100,7 @@ impl Stopped {
         match self {
             Stopped::Asked => Ok(()),
             Stopped::Forgotten => Err(RunError::Forgotten),
+            Stopped::LeftBehind(why) => Err(RunError::Cluster(why)),
         }
     }
 }

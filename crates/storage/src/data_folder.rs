@@ -23,15 +23,17 @@ use crate::disk::{Disk, DiskFile, FolderLock, OpenMode, RealDisk, read_whole};
 use crate::error::{StorageError, at, syncing};
 use crate::wal::{MARK_NAME, WAL_FOLDER, found_log, is_slot};
 
+mod alone;
 mod boot;
 mod cluster;
 mod node;
 mod repair;
 mod reserve;
 
+pub use alone::{ALONE_FILE, AloneRecord};
 pub use boot::{BOOT_NAME, Forgot, Life, doubt_log};
 pub(crate) use cluster::{CLUSTER_FILE, read_cluster_record};
-pub use cluster::{ClusterRecord, Founder};
+pub use cluster::{ClusterRecord, Founder, WENT_ON_MAX};
 pub use node::{NODE_FILE, NodeRecord, NodeState};
 pub(crate) use node::{decode as decode_node, read as read_node};
 pub use repair::{RepairedIdentity, repair_identity};
@@ -164,6 +166,9 @@ impl<D: Disk> DataFolder<D> {
                 _folder_lock: folder_lock,
             });
         };
+        if alone::is_begun(&*disk)? {
+            return Err(StorageError::GoingAlone { folder });
+        }
         let known = node::read(&*disk).map_err(|error| match error.is_damage() {
             true => StorageError::IdentityDamaged { folder: folder.clone(), why: error.to_string() },
             false => error,

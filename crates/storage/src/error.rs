@@ -136,6 +136,15 @@ pub enum StorageError {
         /// The cluster that it is to join; 0 where it is not known yet.
         wanted: u128,
     },
+    /// The other nodes of its cluster are given up, and not all steps of that were taken.
+    #[error(
+        "the data folder {folder} is on its way to being that of a cluster of one, and the last steps are missing: run \
+         `leveret cluster recover {folder} --yes` again, which takes them"
+    )]
+    GoingAlone {
+        /// The folder.
+        folder: String,
+    },
     /// Nothing says any more which node a folder belongs to.
     #[error("nothing in the data folder {folder} says any more which node it belongs to; name it with --node-name")]
     NodeNameLost {
@@ -228,6 +237,7 @@ impl StorageError {
             StorageError::OtherVersion { .. }
             | StorageError::OtherNode { .. }
             | StorageError::OtherCluster { .. }
+            | StorageError::GoingAlone { .. }
             | StorageError::IdentityGone { .. }
             | StorageError::NodeNameLost { .. }
             | StorageError::NotADataFolder { .. }

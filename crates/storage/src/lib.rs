@@ -32,7 +32,7 @@ pub mod wal;
 
 pub use checkpoint::{Checkpoint, CheckpointPair, CheckpointStore};
 pub use data_folder::{
-    ClusterRecord, DataFolder, FolderIdentity, Forgot, Founder, Life, NodeRecord, NodeState, doubt_log,
+    AloneRecord, ClusterRecord, DataFolder, FolderIdentity, Forgot, Founder, Life, NodeRecord, NodeState, doubt_log,
 };
 pub use disk::{Disk, DiskFile, DryDisk, FaultyDisk, OpenMode, RealDisk};
 pub use error::StorageError;

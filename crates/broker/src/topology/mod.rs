@@ -13,6 +13,7 @@
 //! consumers, conditions on them (`if-empty`, `if-unused` of a queue), who leads, what time it is.
 
 mod administer;
+mod alone;
 mod apply;
 mod arguments;
 mod binding;

@@ -45,6 +45,8 @@ const NO_MIRRORS: &str = "There are no mirrored queues here: a quorum queue is r
 const ONE_PROCESS: &str = "A node is one process: end it by stop and start it by leveret server";
 const NO_RESET: &str = "A node is not reset while it runs: take it out of its cluster (leveret cluster leave) or stop it, and start it with \
                         another or an empty --data-dir";
+const NO_FORCE: &str = "A node starts without being forced: leveret server. Where the disks of most nodes are lost, leveret cluster recover \
+                        has the cluster go on with one that is left";
 const NO_CLUSTERING: &str =
     "A node joins at its start: leveret cluster join HOST:PORT, with an empty --data-dir: docs/clustering.md";
 const ON_STDERR: &str =
@@ -77,7 +79,7 @@ pub(super) const VERBS: &[Verb] = &[
     none("stop_app", CTL, ONE_PROCESS),
     none("reset", CTL, NO_RESET),
     none("force_reset", CTL, NO_RESET),
-    none("force_boot", CTL, "A node starts without being forced: leveret server"),
+    none("force_boot", CTL, NO_FORCE),
     none("join_cluster", CTL, NO_CLUSTERING),
     none("change_cluster_node_type", CTL, "Every node keeps its data on disk"),
     none(

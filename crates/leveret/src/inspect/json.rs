@@ -24,6 +24,7 @@ pub(super) fn line(fact: &Fact) -> Value {
         Fact::Cluster(record) => json!({
             "kind": "cluster",
             "joined_cluster_id": record.joined.map(id_text),
+            "clusters_before": record.before.iter().copied().map(id_text).collect::<Vec<_>>(),
             "partitions": record.partitions,
             "nodes": record.founders.iter().map(node_of).collect::<Vec<_>>(),
         }),

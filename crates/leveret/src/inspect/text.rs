@@ -62,9 +62,16 @@ impl Tables {
                 if let Some(cluster) = record.joined {
                     writeln!(out, "cluster   {cluster:032x}")?;
                 }
+                for before in &record.before {
+                    writeln!(out, "before    {before:032x}, whose other nodes were given up")?;
+                }
                 let node = |node: &Founder| format!("{} at {}", node.number, visible(&node.address));
                 let nodes: Vec<String> = record.founders.iter().map(node).collect();
-                let when = if record.joined.is_some() { "when it joined" } else { "when it was founded" };
+                let when = match record.joined {
+                    None => "when it was founded",
+                    Some(_) if record.before.is_empty() => "when it joined",
+                    Some(_) => "when it joined or went on alone",
+                };
                 writeln!(out, "its nodes {when}: {}", nodes.join(", "))
             }
             Fact::NoIdentity => {

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::repair;
+use crate::{Others, repair};
 use broker::ChannelKey;
 use broker::VhostId;
 use broker::topology::{DeclareQueue, Name, NodeStanding, PartitionPool, PoolPartition};
@@ -21,6 +21,7 @@ use storage::extent::{remove_extent, sync_extent_removals};
 use storage::wal::{FILE_BYTES_MIN, reaches_back_from};
 use storage::{Extent, ExtentId, FaultyDisk, FolderIdentity, NodeRecord};
 
+mod alone;
 mod quarantine;
 
 const FOLDER: u128 = 77;
@@ -373,11 +374,11 @@ fn a_queue_of_a_partition_of_which_nothing_is_left_is_not_begun_anew_in_silence(
         let error = open(&disk, partitions).err().expect("messages may be missing");
         assert!(matches!(error, OpenError::EntryMissing { partition: 3, index: 2 }), "{error}");
     }
-    let report = repair(&disk, FOLDER, MEMBER, 7).unwrap();
+    let report = repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap();
     assert!(report.given_up.iter().any(|line| line.contains("partition 3: all its messages")), "{report:?}");
     let lab = open(&disk, 2).unwrap();
     assert_eq!(lab.all.placed(), [1, 2, 3]);
-    assert_eq!(repair(&disk, FOLDER, MEMBER, 7).unwrap().found, Vec::<String>::new());
+    assert_eq!(repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap().found, Vec::<String>::new());
 }
 
 #[test]
@@ -388,7 +389,7 @@ fn a_partition_of_the_map_of_which_nothing_is_left_is_told_though_no_queue_was_p
         let error = open(&disk, partitions).err().expect("the map says that it is there");
         assert!(matches!(error, OpenError::EntryMissing { partition: 3, index: 2 }), "{error}");
     }
-    repair(&disk, FOLDER, MEMBER, 7).unwrap();
+    repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap();
     assert_eq!(open(&disk, 2).unwrap().all.placed(), [1, 2, 3]);
 }
 
@@ -562,7 +563,7 @@ fn a_member_of_whose_groups_nothing_is_left_does_not_found_them_again() {
     disk.plant("wal/00000001.wal", b"");
     disk.remove("wal/durable").unwrap_or_default();
     assert!(matches!(open(&disk, 2).err(), Some(OpenError::EntryMissing { partition: 0, index: 2 })));
-    let report = repair(&disk, FOLDER, MEMBER, 7).unwrap();
+    let report = repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap();
     assert!(report.found.iter().any(|line| line.contains("nothing of the topology")), "{report:?}");
     open(&disk, 2).unwrap();
 }
@@ -756,12 +757,12 @@ fn a_repair_brings_no_group_back_that_has_ended_here() {
     lab.declare("lost", 4).unwrap();
     drop(lab);
     assert!(open(&disk, 3).is_err(), "nothing is there of a partition that has a queue");
-    repair(&disk, FOLDER, MEMBER, 7).unwrap();
+    repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap();
     for _ in 0..2 {
         let lab = open(&disk, 3).unwrap();
         assert_eq!((lab.all.placed(), lab.live(2, queues[1])), (vec![1, 2, 4], 3));
     }
-    assert_eq!(repair(&disk, FOLDER, MEMBER, 7).unwrap().found, Vec::<String>::new());
+    assert_eq!(repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap().found, Vec::<String>::new());
 }
 
 #[test]

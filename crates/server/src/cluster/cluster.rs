@@ -50,6 +50,9 @@ const NO_ADDRESS: &str = "cluster_secret_file is set and cluster_address is not:
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often the log says what is waited for.
 const TELL_EVERY: Duration = Duration::from_secs(5);
+/// A node whose cluster went on as another one ends if its own has not let it in by then: where a majority of that
+/// lives, it was not it that was lost, and the word of whoever went on without it ends nothing.
+const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(5);
 
 /// Where a node listens for others if its address names no port: RabbitMQ's port for that.
 const PORT: u16 = 25_672;
@@ -103,12 +106,14 @@ pub(crate) struct Member {
 }
 
 /// Why a node does not wait for its cluster any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
     /// The process is to end.
     Asked,
     /// The cluster has forgotten it.
     Forgotten,
+    /// The cluster went on as another one, without it; what to do.
+    LeftBehind(String),
 }
 
 /// The nodes that a node on its way up does not reach.
@@ -289,7 +294,7 @@ impl Cluster {
             address: self.peers.own.clone(),
         };
         let joined = Some(folder.identity().cluster_id);
-        Ok(ClusterRecord { joined, partitions: config.partitions, founders: vec![founder] })
+        Ok(ClusterRecord { joined, partitions: config.partitions, founders: vec![founder], before: Vec::new() })
     }
 }
 
@@ -356,7 +361,7 @@ impl Member {
         loop {
             let next = announcing.next(&node.shared().topology());
             let Some(change) = next else { break };
-            if let Err(refusal) = self.decide(node, change, (asks, startup), &mut tell_at)? {
+            if let Err(refusal) = self.decide(node, change, (asks, startup), (begin, &mut tell_at))? {
                 tracing::debug!(%refusal, "the topology refuses what a node has to say");
             }
         }
@@ -376,7 +381,7 @@ impl Member {
         node: &Node,
         change: Change,
         (asks, startup): (Asks<'_>, &Startup),
-        tell_at: &mut Instant,
+        (begin, tell_at): (Instant, &mut Instant),
     ) -> Result<Result<CommandReply, Refusal>, Stopped> {
         loop {
             let (sender, decided) = mpsc::channel();
@@ -392,6 +397,9 @@ impl Member {
                 }
                 if self.is_forgotten() {
                     return Err(Stopped::Forgotten);
+                }
+                if let Some(why) = self.links.left_behind().filter(|_| begin.elapsed() >= LEFT_BEHIND_AFTER) {
+                    return Err(Stopped::LeftBehind(why));
                 }
                 // It may be for want of a right one that nobody is linked.
                 if asks.reload.swap(false, Ordering::Relaxed) {

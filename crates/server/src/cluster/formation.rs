@@ -267,7 +267,7 @@ impl Search {
             Some(Founder { number: at as u32 + 1, folder_id, address: address.clone() })
         };
         let founders = all.iter().enumerate().map(founder).collect::<Option<Vec<_>>>()?;
-        Some(ClusterRecord { joined: None, partitions: self.partitions, founders })
+        Some(ClusterRecord { joined: None, partitions: self.partitions, founders, before: Vec::new() })
     }
 
     /// The addresses of nodes that were not heard lately.

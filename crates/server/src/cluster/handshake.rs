@@ -148,6 +148,9 @@ pub(super) struct Hello {
     /// It has an empty folder, and wants to join a cluster that is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) joins: Option<Newcomer>,
+    /// The numbers of the clusters that its own goes on from, all other nodes of which were given up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    before: Vec<String>,
 }
 
 /// What a node says of itself that wants to join.
@@ -175,7 +178,19 @@ impl Hello {
             packets: partition::peer::packet::PACKET_VERSION,
             nonce: format!("{nonce:032x}"),
             joins: None,
+            before: Vec::new(),
         }
+    }
+
+    /// The same of a node whose cluster goes on from these.
+    pub(super) fn going_on_from(self, before: &[u128]) -> Hello {
+        Hello { before: before.iter().map(|cluster| format!("{cluster:032x}")).collect(), ..self }
+    }
+
+    /// Whether the cluster of a node went on as another one, and this node was given up. Only of a peer that has
+    /// proved itself it means something.
+    pub(super) fn was_left_behind_by(&self, peer: &Hello) -> bool {
+        peer.cluster != self.cluster && peer.before.contains(&self.cluster)
     }
 
     /// The same of one that wants to join, and does not know the cluster's number yet.
@@ -185,6 +200,15 @@ impl Hello {
 
     /// Why a peer is no node of this one's cluster, by what both say of it. Both sides come to the same.
     pub(super) fn objection_to(&self, peer: &Hello) -> Option<String> {
+        let left_behind = [(self, peer), (peer, self)].into_iter().find(|(one, other)| one.was_left_behind_by(other));
+        if let Some((gone, other)) = left_behind {
+            return Some(format!(
+                "{} is a node of cluster {}, which went on as another one at {} when its other nodes were given up (`leveret cluster \
+                 recover`): start it with an empty data folder and with cluster_join in place of cluster_peers, and it joins anew; keep the \
+                 old folder, if there is one, until you know that nothing in it is missed",
+                gone.address, gone.cluster, other.address
+            ));
+        }
         // Nodes that joined were given no list, and those that are to join do not know the cluster yet.
         if !peer.peers.is_empty() && !self.peers.is_empty() && peer.peers != self.peers {
             return Some(format!(
@@ -433,6 +457,26 @@ mod tests {
             let says = one.objection_to(two).expect("it is of another cluster");
             assert!(says.contains("two clusters") && says.contains("start each node with"), "{says}");
         }
+    }
+
+    #[test]
+    fn who_was_given_up_is_told_so_by_both_whatever_nodes_they_name() {
+        let (lost, own) = (hello(1), Hello { cluster: format!("{:032x}", 9), ..hello(2) }.going_on_from(&[5, 7]));
+        assert!(lost.was_left_behind_by(&own) && !own.was_left_behind_by(&lost));
+        for peers in [Vec::new(), vec!["host9:1".to_owned()]] {
+            let lost = Hello { peers, ..lost.clone() };
+            let says = lost.objection_to(&own).expect("it was given up");
+            assert_eq!(own.objection_to(&lost), Some(says.clone()));
+            let (gone, number) = ("host1:1 is a node of cluster", format!("{:032x}", 7));
+            assert!(says.starts_with(&format!("{gone} {number}, which went on as another one at host2:1")), "{says}");
+        }
+        // Whoever joined the cluster that goes on is one of its nodes, and a third cluster is another one.
+        let joined = Hello { cluster: own.cluster.clone(), ..hello(3) };
+        assert_eq!(own.objection_to(&Hello { peers: own.peers.clone(), ..joined }), None);
+        let other = Hello { cluster: format!("{:032x}", 6), ..hello(1) };
+        assert!(own.objection_to(&other).expect("another one").contains("two clusters"));
+        // Builds from before say and read nothing of it.
+        assert!(!serde_json::to_string(&lost).expect("it is text").contains("before"));
     }
 
     #[test]

@@ -235,7 +235,7 @@ impl Known {
             Founder { number, folder_id, address }
         };
         let founders = nodes.into_iter().map(founder).collect();
-        ClusterRecord { joined: Some(self.cluster), partitions, founders }
+        ClusterRecord { joined: Some(self.cluster), partitions, founders, before: self.record.before.clone() }
     }
 }
 
@@ -247,7 +247,8 @@ mod tests {
     fn known() -> Known {
         let founder =
             |number| Founder { number, folder_id: u128::from(number) + 100, address: format!("host{number}:1") };
-        let record = ClusterRecord { joined: Some(7), partitions: 4, founders: [1, 2, 5].map(founder).to_vec() };
+        let founders = [1, 2, 5].map(founder).to_vec();
+        let record = ClusterRecord { joined: Some(7), partitions: 4, founders, before: Vec::new() };
         Known::new(2, (7, 102), record, Weak::new())
     }
 

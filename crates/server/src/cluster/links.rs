@@ -122,6 +122,8 @@ pub(super) struct Common {
     untold: Notify,
     /// Another node said that this one was forgotten.
     is_forgotten: AtomicBool,
+    /// A node of a cluster that goes on from this one's said so: the other nodes were given up.
+    left_behind: Mutex<Option<String>>,
     ends: AtomicBool,
     end: Notify,
 }
@@ -167,6 +169,7 @@ impl Links {
             shared,
             untold: Notify::new(),
             is_forgotten: AtomicBool::new(false),
+            left_behind: Mutex::default(),
             ends: AtomicBool::new(false),
             end: Notify::new(),
         });
@@ -184,6 +187,11 @@ impl Links {
     /// Whether this node was forgotten by its cluster: another one says so, or its own topology does.
     pub(crate) fn is_forgotten(&self) -> bool {
         self.common.is_forgotten.load(Ordering::Acquire) || self.common.known.is_gone(self.common.own.node)
+    }
+
+    /// What a node said whose cluster goes on from this one's, without this node.
+    pub(crate) fn left_behind(&self) -> Option<String> {
+        self.common.left_behind.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// When the certificate ends that this node shows to others.
@@ -462,13 +470,20 @@ async fn introduce(common: &Common, stream: TcpStream, expected: Option<(u32, &s
     let wire = tokio::time::timeout(PATIENCE, encrypting).await;
     let mut wire = wire.map_err(|_| Refused::Silent.to_string())??;
     let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
-    let mut own = Hello::new(common.known.cluster, common.known.folder, &common.address, &common.peers, nonce);
+    let own = Hello::new(common.known.cluster, common.known.folder, &common.address, &common.peers, nonce);
+    let mut own = own.going_on_from(&common.known.record.before);
     (own.node, own.start) = (common.own.node, common.own.start);
     let certificate = wire.certificate();
     let word = |peer: &Hello| {
-        let why = objection(certificate.as_ref(), &peer.address).or_else(|| own.objection_to(peer));
-        match why {
-            Some(why) => Verdict::refusing(why),
+        let is_stranger = objection(certificate.as_ref(), &peer.address);
+        let is_right = is_stranger.is_none();
+        match is_stranger.or_else(|| own.objection_to(peer)) {
+            Some(why) => {
+                if is_right && own.was_left_behind_by(peer) {
+                    *common.left_behind.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+                }
+                Verdict::refusing(why)
+            }
             None => common.known.word_about(peer, expected.map(|(number, _)| number)),
         }
     };

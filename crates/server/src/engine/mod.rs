@@ -42,7 +42,8 @@ use tokio::sync::Notify;
 
 pub(crate) use metadata::Decided;
 pub use node::{
-    ASIDE_FOLDER, BOUNDS_US, Durations, OpenError, RepairReport, Stage, SyncTimes, Uncounted, needs_of, next_aside,
+    ASIDE_FOLDER, AloneReport, BOUNDS_US, Durations, OpenError, Others, RepairReport, Stage, SyncTimes, Uncounted,
+    needs_of, next_aside,
 };
 pub(crate) use shard_disk::{ShardDisk, wall_ms, wall_us};
 use wal_thread::WalHandle;
@@ -165,8 +166,18 @@ pub(crate) fn found_alone(
 }
 
 /// Goes on without what is damaged on a disk; see [`node::repair`].
-pub fn repair<D: Disk>(disk: &Arc<D>, folder_id: u128, node: NodeRecord) -> Result<RepairReport, OpenError> {
-    node::repair(disk, folder_id, node, random_u128()? as u64)
+pub fn repair<D: Disk>(
+    disk: &Arc<D>,
+    folder_id: u128,
+    node: NodeRecord,
+    others: Others,
+) -> Result<RepairReport, OpenError> {
+    node::repair(disk, folder_id, node, random_u128()? as u64, others)
+}
+
+/// Makes a folder that of the only node of a cluster; see [`node::go_on_alone`].
+pub fn go_on_alone<D: Disk>(folder: &DataFolder<D>) -> Result<AloneReport, OpenError> {
+    node::go_on_alone(folder, random_u128()?, random_u128()? as u64)
 }
 
 impl Opened {

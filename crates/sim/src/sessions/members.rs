@@ -97,7 +97,8 @@ pub(super) fn address_of(node: &Node) -> String {
 pub(super) fn founding_record(nodes: &[Node]) -> ClusterRecord {
     let founder =
         |node: &Node| Founder { number: node.id.0 as u32, folder_id: node.folder_id(), address: address_of(node) };
-    ClusterRecord { joined: None, partitions: PARTITIONS, founders: nodes.iter().map(founder).collect() }
+    let founders = nodes.iter().map(founder).collect();
+    ClusterRecord { joined: None, partitions: PARTITIONS, founders, before: Vec::new() }
 }
 
 impl Sessions {
@@ -182,8 +183,8 @@ impl Sessions {
             let folder_id = self.nodes[number.0 as usize - 1].folder_id();
             Founder { number: number.0, folder_id, address: String::from_utf8_lossy(&known.address).into_owned() }
         });
-        let (partitions, founders) = (PARTITIONS, founders.collect());
-        self.nodes[node].record = Some(ClusterRecord { joined: Some(u128::from(self.seed)), partitions, founders });
+        let (joined, partitions, founders) = (Some(u128::from(self.seed)), PARTITIONS, founders.collect());
+        self.nodes[node].record = Some(ClusterRecord { joined, partitions, founders, before: Vec::new() });
         self.comings.as_mut().expect("nodes come and go in this run").ways[node] = Way::There;
         self.ledger.figures.joined += 1;
         self.note(node, &format!("hears from n{} that it joined", via + 1));

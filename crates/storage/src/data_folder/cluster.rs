@@ -3,7 +3,9 @@
 //! Absent in the folder of a node that founded alone.
 //!
 //! Invariant: it is written once, before the node founds its groups or waits to be spoken to, and
-//! never changed: who came later is in the topology.
+//! never changed: who came later is in the topology. Only where the other nodes of the cluster are
+//! given up it is written anew, for the cluster that goes on with this node alone
+//! ([`super::AloneRecord`]).
 
 use super::{DataFolder, line_of, replace_text, seal_text};
 use crate::disk::{Disk, OpenMode, read_whole};
@@ -16,6 +18,8 @@ const FIRST_LINE: &str = "leveret cluster";
 const FORMAT_VERSION: u32 = 1;
 /// Of a node that joined: it names the cluster, whose number does not follow from the nodes.
 const JOINED_VERSION: u32 = 2;
+/// The same, with the clusters that it goes on from.
+const WENT_ON_VERSION: u32 = 3;
 const BYTES_MAX: usize = 16 << 10;
 
 /// A node that founded the cluster.
@@ -38,15 +42,27 @@ pub struct ClusterRecord {
     pub partitions: u32,
     /// By number; from 1 without gaps where they found the cluster.
     pub founders: Vec<Founder>,
+    /// The clusters that this one was before all nodes but one were given up, the first of them first: a node
+    /// that still is of one of these was given up. At most [`WENT_ON_MAX`], the last ones.
+    pub before: Vec<u128>,
 }
+
+/// Clusters that are remembered as what this one was.
+pub const WENT_ON_MAX: usize = 16;
 
 impl ClusterRecord {
     /// The text of the file.
     pub fn encode(&self) -> String {
         let mut text = match self.joined {
             None => format!("{FIRST_LINE}\nformat {FORMAT_VERSION}\n"),
-            Some(cluster) => format!("{FIRST_LINE}\nformat {JOINED_VERSION}\ncluster {cluster:032x}\n"),
+            Some(cluster) => {
+                let version = if self.before.is_empty() { JOINED_VERSION } else { WENT_ON_VERSION };
+                format!("{FIRST_LINE}\nformat {version}\ncluster {cluster:032x}\n")
+            }
         };
+        for cluster in &self.before {
+            writeln!(text, "before {cluster:032x}").expect("a string takes all text");
+        }
         writeln!(text, "partitions {}", self.partitions).expect("a string takes all text");
         for Founder { number, folder_id, address } in &self.founders {
             writeln!(text, "node {number} {folder_id:032x} {address}").expect("a string takes all text");
@@ -58,22 +74,28 @@ impl ClusterRecord {
     pub fn decode(contents: &[u8]) -> Result<ClusterRecord, StorageError> {
         let text = String::from_utf8_lossy(contents);
         let version = line_of(&text, 1, "format ").and_then(|version| version.parse().ok());
-        if let Some(found) = version.filter(|version| !(FORMAT_VERSION..=JOINED_VERSION).contains(version)) {
-            let (file, supported) = (CLUSTER_FILE.to_owned(), JOINED_VERSION);
+        if let Some(found) = version.filter(|version| !(FORMAT_VERSION..=WENT_ON_VERSION).contains(version)) {
+            let (file, supported) = (CLUSTER_FILE.to_owned(), WENT_ON_VERSION);
             return Err(StorageError::OtherVersion { file, found, supported });
         }
-        let joined = line_of(&text, 2, "cluster ").and_then(|digits| u128::from_str_radix(digits, 16).ok());
+        let number = |digits: &str| u128::from_str_radix(digits, 16).ok();
+        let joined = line_of(&text, 2, "cluster ").and_then(number);
         let line = if joined.is_some() { 3 } else { 2 };
+        let before = text.lines().skip(line).map_while(|line| line.strip_prefix("before ").and_then(number));
+        let before: Vec<u128> = before.collect();
+        let line = line + before.len();
         let partitions = line_of(&text, line, "partitions ").and_then(|count| count.parse().ok());
         let founders: Vec<Founder> = text.lines().skip(line + 1).filter_map(founder).collect();
-        let record = partitions.map(|partitions| ClusterRecord { joined, partitions, founders });
+        let record = partitions.map(|partitions| ClusterRecord { joined, partitions, founders, before });
         let is_sound = |record: &ClusterRecord| {
             let mut numbers = record.founders.iter().map(|founder| founder.number);
             let is_rising = match joined {
                 None => numbers.eq(1..=record.founders.len() as u32),
                 Some(_) => numbers.try_fold(0, |last, number| (number > last).then_some(number)).is_some(),
             };
-            !record.founders.is_empty() && is_rising
+            // Who founds a cluster goes on from none.
+            let goes_on = record.before.is_empty() || joined.is_some();
+            !record.founders.is_empty() && is_rising && goes_on && record.before.len() <= WENT_ON_MAX
         };
         record.filter(|record| is_sound(record) && record.encode().as_bytes() == contents).ok_or_else(|| {
             let hashed = text.rfind("check ").map_or(0, |end| crc32c::crc32c(&text.as_bytes()[..end]));
@@ -127,15 +149,24 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written_and_nothing_else_is_one() {
         let founder = |number| Founder { number, folder_id: 7 << number, address: format!("host{number}:25672") };
-        for (joined, numbers, begins) in [
-            (None, [1, 2, 3], "leveret cluster\nformat 1\npartitions 16\nnode 1 "),
+        for (joined, before, numbers, begins) in [
+            (None, vec![], [1, 2, 3], "leveret cluster\nformat 1\npartitions 16\nnode 1 "),
             (
                 Some(7),
+                vec![],
                 [1, 4, 9],
                 "leveret cluster\nformat 2\ncluster 00000000000000000000000000000007\npartitions 16\nnode 1 ",
             ),
+            (
+                Some(7),
+                vec![9, 8],
+                [1, 4, 9],
+                "leveret cluster\nformat 3\ncluster 00000000000000000000000000000007\n\
+                 before 00000000000000000000000000000009\nbefore 00000000000000000000000000000008\npartitions 16\nnode 1 ",
+            ),
         ] {
-            let record = ClusterRecord { joined, partitions: 16, founders: numbers.into_iter().map(founder).collect() };
+            let founders = numbers.into_iter().map(founder).collect();
+            let record = ClusterRecord { joined, partitions: 16, founders, before };
             let text = record.encode();
             assert!(text.starts_with(begins), "{text}");
             assert_eq!(ClusterRecord::decode(text.as_bytes()).ok(), Some(record.clone()));
@@ -143,6 +174,18 @@ mod tests {
             assert!(ClusterRecord::decode(unsound.encode().as_bytes()).is_err(), "numbers rise");
             refuses_every_other_text(&text);
         }
+    }
+
+    #[test]
+    fn a_cluster_goes_on_from_few_others_and_one_that_is_founded_from_none() {
+        let founders = vec![Founder { number: 1, folder_id: 7, address: "host1:25672".to_owned() }];
+        let record = |joined, count: usize| {
+            let before = (1..=count as u128).collect();
+            ClusterRecord { joined, partitions: 16, founders: founders.clone(), before }
+        };
+        let is_read = |record: ClusterRecord| ClusterRecord::decode(record.encode().as_bytes()).is_ok();
+        assert!(is_read(record(Some(9), WENT_ON_MAX)) && is_read(record(None, 0)));
+        assert!(!is_read(record(Some(9), WENT_ON_MAX + 1)) && !is_read(record(None, 1)));
     }
 
     fn refuses_every_other_text(text: &str) {

@@ -317,7 +317,7 @@ fn a_repair_of_one_group_leaves_all_others_as_they_lie_and_is_needed_once() {
         // The others are used first, so that more of the log follows the damage.
         go_on(&mut open(&disk, 3).unwrap(), &queues, 0).unwrap();
         let (before, log) = (of_others(&disk), disk.list("wal").unwrap());
-        let report = repair(&disk, FOLDER, MEMBER, 7).unwrap();
+        let report = repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap();
         assert!(
             !report.found.is_empty()
                 && report.changed.iter().any(|line| line.contains("partition 2: its state is new"))
@@ -336,7 +336,7 @@ fn a_repair_of_one_group_leaves_all_others_as_they_lie_and_is_needed_once() {
             go_on(&mut lab, &queues, round).unwrap();
             lab.publish(DAMAGED, queues[1], 1, 1000).unwrap();
         }
-        let again = repair(&disk, FOLDER, MEMBER, 7).unwrap();
+        let again = repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap();
         assert_eq!(again.found, Vec::<String>::new(), "{rot:?}");
     }
 }
@@ -350,7 +350,7 @@ fn a_crash_at_any_operation_of_the_repair_of_one_group_costs_the_others_nothing(
                 let (disk, queues) = folder();
                 rot.befall(&disk);
                 disk.schedule(disk.operations() + at, Fault::Crash(kind));
-                let repaired = repair(&disk, FOLDER, MEMBER, 7);
+                let repaired = repair(&disk, FOLDER, MEMBER, 7, Others::None);
                 let has_crashed = disk.down().is_some();
                 assert_eq!(repaired.is_err(), has_crashed, "{rot:?} {kind:?} at {at}: {:?}", repaired.err());
                 disk.clear_faults();
@@ -359,7 +359,7 @@ fn a_crash_at_any_operation_of_the_repair_of_one_group_costs_the_others_nothing(
                 assert!(lab.all.set_aside().is_empty() || has_crashed, "{rot:?} {kind:?} at {at}");
                 go_on(&mut lab, &queues, 0).unwrap();
                 drop(lab);
-                repair(&disk, FOLDER, MEMBER, 7).unwrap();
+                repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap();
                 let lab = open(&disk, 3).unwrap_or_else(|error| panic!("{rot:?} {kind:?} at {at}: {error}"));
                 assert_eq!(lab.all.set_aside(), Vec::<u32>::new(), "{rot:?} {kind:?} at {at}");
                 let live = lab.live(DAMAGED, queues[1]);
@@ -398,12 +398,12 @@ fn a_log_whose_newest_files_are_missing_is_noticed_and_repaired() {
     disk.remove("wal/durable").unwrap_or_default();
     let refused = open(&disk, 3).err();
     assert!(matches!(refused, Some(OpenError::LogShort { .. })), "{refused:?}, {needed}");
-    let report = repair(&disk, FOLDER, MEMBER, 7).unwrap();
+    let report = repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap();
     assert!(report.found.iter().any(|line| line.contains("newest files are missing")), "{report:?}");
     let mut lab = open(&disk, 3).unwrap();
     assert_eq!(lab.all.set_aside(), Vec::<u32>::new());
     assert!(lab.live(1, queues[0]) >= 3);
     go_on(&mut lab, &queues, 0).unwrap();
     drop(lab);
-    assert_eq!(repair(&disk, FOLDER, MEMBER, 7).unwrap().found, Vec::<String>::new());
+    assert_eq!(repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap().found, Vec::<String>::new());
 }

@@ -1,0 +1,181 @@
+//! `leveret cluster recover DIR`: a cluster whose other nodes are lost for good goes on with one that is left.
+//!
+//! Invariant: without `--yes` nothing on the disk changes, and what is printed is what would be done; it is the same
+//! code. A folder that a broker has open is refused.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::builder::ValueParser;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use server::engine::{AloneReport, go_on_alone};
+use storage::data_folder::IDENTITY_NAME;
+use storage::{DataFolder, Disk, DryDisk, RealDisk, StorageError};
+
+use crate::exit::{self, Exit};
+
+/// Which node goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recover {
+    folder: PathBuf,
+    is_meant: bool,
+}
+
+pub(crate) fn command() -> Command {
+    let folder = Arg::new("folder")
+        .value_name("DIR")
+        .required(true)
+        .value_parser(ValueParser::path_buf())
+        .help("The data folder of the node that is to go on, which does not run");
+    let yes = Arg::new("yes")
+        .long("yes")
+        .action(ArgAction::SetTrue)
+        .help("Do it: all other nodes are given up for ever. Without it this only says what would be done");
+    Command::new("recover")
+        .about("Go on with one node of a cluster that has lost the disks of most others for good")
+        .long_about(ABOUT)
+        .after_long_help(AFTER_HELP)
+        .arg(folder)
+        .arg(yes)
+}
+
+/// What was asked for.
+pub(crate) fn asked(mut matches: ArgMatches) -> Recover {
+    let folder = matches.remove_one("folder").expect("clap requires it");
+    Recover { folder, is_meant: matches.get_flag("yes") }
+}
+
+/// Has the node go on, or says what that would come to.
+pub(crate) fn run(asked: &Recover) -> Exit {
+    let folder = asked.folder.display();
+    if !asked.folder.join(IDENTITY_NAME).is_file() {
+        exit::say(&format!("{folder} is not the data folder of a node: it has no file {IDENTITY_NAME}"));
+        return Exit::Unreadable;
+    }
+    let disk = match RealDisk::existing(&asked.folder) {
+        Ok(disk) => Arc::new(disk),
+        Err(error) => {
+            exit::say(&format!("cannot open {folder}: {error}"));
+            return Exit::Unreadable;
+        }
+    };
+    let report = match asked.is_meant {
+        true => on(disk),
+        false => on(Arc::new(DryDisk::new(disk))),
+    };
+    match report {
+        Ok(report) => {
+            let shown = exit::print(&told(&report, &folder.to_string(), asked.is_meant));
+            let is_done = report.is_alone() || (asked.is_meant && report.damage.is_empty());
+            if shown == Exit::Done && !is_done { Exit::Failed } else { shown }
+        }
+        Err((error, exit)) => {
+            exit::say(&error);
+            exit
+        }
+    }
+}
+
+fn on<D: Disk>(disk: Arc<D>) -> Result<AloneReport, (String, Exit)> {
+    // The folder stays locked as long as this value.
+    let folder = DataFolder::open_as_it_is(disk, std::process::id()).map_err(|error| {
+        let exit = if matches!(error, StorageError::Locked { .. }) { Exit::Unreadable } else { Exit::Failed };
+        (error.to_string(), exit)
+    })?;
+    go_on_alone(&folder).map_err(|error| (error.to_string(), Exit::Failed))
+}
+
+fn told(report: &AloneReport, folder: &str, is_meant: bool) -> String {
+    let mut text = String::new();
+    let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a string takes all text");
+    let AloneReport { own: (number, name), clusters: (before, after), .. } = report;
+    line(format_args!("node {number} ({name}) of cluster {before:032x}"));
+    if !report.damage.is_empty() {
+        report.damage.iter().for_each(|damage| line(format_args!("damaged: {damage}")));
+        match is_meant {
+            true => line(format_args!(
+                "nothing was changed, but that no broker opens this folder any more: it is damaged and has to be repaired first, by `leveret \
+                 repair {folder}` (which says with --dry-run what that gives up). Then run this again"
+            )),
+            false => line(format_args!(
+                "nothing was changed. The folder is damaged: with --yes no broker opens it any more, `leveret repair {folder}` repairs it \
+                 then, and this has to be run with --yes once more"
+            )),
+        }
+        return text;
+    }
+    if report.is_alone() {
+        line(format_args!(
+            "it is the only node of its cluster already: nothing is to be done, and nothing was changed"
+        ));
+        return text;
+    }
+    if report.was_begun {
+        line(format_args!("an earlier try had not come to its end: this takes its steps again"));
+    }
+    for node in &report.given_up {
+        line(format_args!("given up for ever: node {} ({}) at {}", node.number, node.name, node.address));
+    }
+    line(format_args!(
+        "what this node has; of several nodes that are left the one with the higher term has more, and with equal terms the one with the \
+         higher index"
+    ));
+    for copy in &report.copies {
+        let what = if copy.partition == 0 { "what is declared".to_owned() } else { messages(copy.messages) };
+        let votes =
+            if copy.votes { "" } else { ", NOT A VOTER: messages may be missing, and settled ones may come back" };
+        let (term, index) = (copy.last.term.0, copy.last.index.0);
+        line(format_args!("  partition {:<4} term {term:<6} index {index:<10} {what}{votes}", copy.partition));
+    }
+    report.empty.iter().for_each(|queue| line(format_args!("begins EMPTY, as this node has no copy of it: {queue}")));
+    report.adopted.iter().for_each(|messages| line(format_args!("kept: {messages}")));
+    line(format_args!(
+        "{} kept. What a majority of the nodes that are given up confirmed without this one is lost; messages that were settled there may \
+         come back",
+        match report.messages {
+            1 => "1 message is".to_owned(),
+            count => format!("{count} messages are"),
+        }
+    ));
+    match is_meant {
+        true => line(format_args!(
+            "done: the cluster is {after:032x}, and this node its only one. Start it with the settings that it had; others join it with empty \
+             data folders (`leveret cluster join`), those that were given up too. Never start one of those over its old folder"
+        )),
+        false => line(format_args!(
+            "nothing was changed. If none of the nodes that would be given up can ever come back, run it with --yes"
+        )),
+    }
+    text
+}
+
+fn messages(count: u64) -> String {
+    if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
+}
+
+const ABOUT: &str = "\
+Go on with one node of a cluster that has lost the disks of most others for good.
+
+A cluster that has lost the majority of its nodes decides nothing any more. Where those come back, it goes on by itself: start them, and do \
+not use this. Where their disks are lost, this makes of the data folder of one node that is left a cluster of that node alone, with \
+everything that it has: what is declared, and of each queue of which it has a copy all messages of its log, also those of which it had not \
+heard yet that they are confirmed. Queues of which it has no copy are there and empty. It says all of that first, and does it with --yes.
+
+The other nodes are given up for ever. Their numbers are not given out again, and a node that comes back with its old data folder is \
+refused: the cluster went on as another one. Whoever started two of them again would have two brokers with the same queues.";
+
+const AFTER_HELP: &str = "\
+Examples:
+  leveret cluster recover data
+      Which nodes would be given up, what this one has of each partition, which queues would begin empty. Changes nothing. With
+      several nodes that are left, run it on each, and choose the one that has more.
+  leveret cluster recover data --yes
+      Does it. Copy the folder first if there is room. Killed in the middle, it is run again: no broker opens the folder before.
+  leveret server --data-dir data --cluster-address 10.0.0.3:27671 --cluster-secret-file secret
+      Starts the node as before: the settings that it had still hold.
+  leveret cluster join 10.0.0.3:27671 --data-dir empty --cluster-address 10.0.0.4:27671 --cluster-secret-file secret
+      Another one joins it; with three, queues have as many copies as before.
+
+Exit codes: 0 done, or nothing is to be done; 1 nothing was done: without --yes, or as it says; 2 wrong command line; 3 not a data folder, or \
+one that a running node uses.";
