@@ -34,7 +34,7 @@ PRODUCERS = 2
 def counters():
     """PerfTest's counters of messages, by name."""
     text = urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=5).read().decode()
-    return {name: float(value) for name, value in re.findall(r"^perftest_(\w+?)(?:_total)?(?:\{[^}]*\})? ([\d.E+]+)$", text, re.M)}
+    return {name: float(value) for name, value in re.findall(r"^perftest_(\w+)_total(?:\{[^}]*\})? ([\d.E+]+)$", text, re.M)}
 
 
 def main():
@@ -52,12 +52,15 @@ def main():
     uris = ",".join(f"amqp://guest:guest@127.0.0.1:{node.port}/%2f" for node in cluster.nodes)
     seconds = 5 + kills * SECONDS_BETWEEN_KILLS + 10
     options = ["--uris", uris, "-x", PRODUCERS, "-y", 2, "-e", "reconnect", "-t", "fanout", "-u", "consumed", "-k", "key", "-f", "persistent"]
-    options += ["-c", 1000, "-q", 200, "-s", 100, "-r", rate // PRODUCERS, "-C", seconds * rate // PRODUCERS, "-cri", 0.2, "-nr", 60, "-p"]
+    options += ["-c", 1000, "-q", 200, "-s", 100, "-r", rate // PRODUCERS, "-C", seconds * rate // PRODUCERS, "-cri", 1, "-p"]
     options += ["--metrics-prometheus", "--metrics-prometheus-port", METRICS_PORT, "-z", seconds + 120]
     log_path = os.path.join(out, "reconnect.log")
     with open(log_path, "w") as log:
         tool = subprocess.Popen(perftest.java(out, "1g", "com.rabbitmq.perf.PerfTest", *map(str, options)), stdout=log, stderr=log)
     time.sleep(5)
+    if tool.poll() is not None:
+        cluster.kill()
+        sys.exit(f"PerfTest ended at its start: see {log_path}")
     for at in range(kills):
         node = cluster.nodes[at % 3]
         node.kill()
