@@ -105,7 +105,8 @@ mod tests {
             .map(|(at, address)| ClusterMember { number: NodeNumber(at as u32 + 1), address });
         let members: Vec<_> = members.collect();
         topology.commands_of_founders(&members, CAN, 2).iter().for_each(|command| done(&mut topology, command));
-        assert_eq!(topology.machine_version(), MACHINE_VERSION);
+        let raise = topology.raise_for((1..=5).map(NodeNumber)).unwrap();
+        done(&mut topology, &raise);
         declare(&mut topology, "everywhere", None, None);
         let sole = declare(&mut topology, "one copy", Some(1), None);
         let some = declare(&mut topology, "three copies", Some(3), None);
