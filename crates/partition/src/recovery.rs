@@ -561,6 +561,43 @@ mod tests {
     }
 
     #[test]
+    fn what_a_node_is_in_its_group_says_the_last_word_of_its_log() {
+        let payload = |members: Membership| {
+            let (applied, vote) = (Restored::BOOTSTRAP, (Term(1), None));
+            let mut payload = Vec::new();
+            checkpoint::Head { applied, vote, membership: members, life: 0 }.encode(&mut payload);
+            checkpoint::encode_queues(&Queues::default(), &mut payload);
+            Bytes::from(payload)
+        };
+        let others = || Membership::of_voters([NodeId(2), NodeId(3)]);
+        let learner = Membership { learners: vec![NodeId(1)], ..others() };
+        let with_own = Membership::of_voters([1, 2, 3].map(NodeId));
+        let own_or_other = |what: u8, node: u8| Bytes::copy_from_slice(&[1, 1, what, node]);
+        let (voter, removed, other) = (own_or_other(1, 1), own_or_other(3, 1), own_or_other(1, 4));
+        for (members, changes, expected) in [
+            (others(), vec![], Part::None),
+            (learner.clone(), vec![], Part::Learner),
+            (learner.clone(), vec![&other, &voter], Part::Voter),
+            (with_own.clone(), vec![], Part::Voter),
+            (with_own, vec![&removed, &other], Part::None),
+        ] {
+            let mut recovery = Recovery::queues(PartitionId(1), Some((&payload(members), 1))).expect("it can be read");
+            for (index, data) in (Restored::BOOTSTRAP.index.0 + 1..).zip(&changes) {
+                let (index, term, kind) = (LogIndex(index), Term(1), EntryKind::Membership);
+                let body = body_of(&Entry { index, term, kind, data: (*data).clone() });
+                let at = Location { file: FileNo(1), offset: 4096, bytes: 0 };
+                recovery.record(RecordKind::Entry, term.0, index.0, body, at);
+            }
+            assert_eq!(recovery.part(NodeId(1)), Ok(expected), "{changes:?}");
+        }
+        let alone = Recovery::queues(PartitionId(1), None).expect("there is nothing to read");
+        assert_eq!(alone.part(NodeId(1)), Ok(Part::Voter), "who founds alone needs no checkpoint");
+        let joining = Bytes::from(joining_checkpoint());
+        let joining = Recovery::queues(PartitionId(1), Some((&joining, 1))).expect("it can be read");
+        assert!(joining.is_to_join() && !alone.is_to_join());
+    }
+
+    #[test]
     fn what_a_member_of_an_earlier_life_wrote_is_nothing_to_who_came_back() {
         let payload = Bytes::from(returning_checkpoint(2));
         let at = Location { file: FileNo(1), offset: 4096, bytes: 0 };

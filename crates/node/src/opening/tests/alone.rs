@@ -237,18 +237,12 @@ fn a_node_that_was_to_join_a_group_and_has_heard_nothing_of_it_begins_it_anew() 
 
 #[test]
 fn a_change_of_members_in_the_log_gives_nobody_a_vote_in_the_group_that_goes_on() {
-    let changes = [consensus::Change::Learner(NodeId(3)), consensus::Change::Learner(NodeId(1))];
-    for (change, votes) in changes.into_iter().zip([true, false]) {
-        let lost = folder(|lab, lost| {
+    // The second one is not decided by one voter.
+    for change in [consensus::Change::Learner(NodeId(3)), consensus::Change::Voter(NodeId(3))] {
+        let lost = folder(|lab, _| {
             lab.with(2, |p, _| _ = p.replica_mut().group_mut().change_membership(&[change]).unwrap()).unwrap();
-            if votes {
-                lab.publish(2, lost.queues[1], 1, 1000).unwrap();
-                lab.purge(2, lost.queues[1]).unwrap();
-                lab.publish(2, lost.queues[1], 6, 1000).unwrap();
-            }
         });
-        let report = recover(&lost.disk, AFTER).unwrap();
-        assert_eq!(report.copies[2].votes, votes, "{change:?}");
+        recover(&lost.disk, AFTER).unwrap();
         let lab = goes_on(&lost);
         let group = lab.all.partitions[1].partition.replica().group().membership();
         assert_eq!(group, Membership::of_voters([ONLY_NODE]), "{change:?}");
