@@ -4,6 +4,8 @@
 //! code. A folder that a broker has open is refused.
 
 use std::fmt::Write as _;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -49,8 +51,23 @@ pub(crate) fn asked(mut matches: ArgMatches) -> Recover {
 /// Has the node go on, or says what that would come to.
 pub(crate) fn run(asked: &Recover) -> Exit {
     let folder = asked.folder.display();
-    if !asked.folder.join(IDENTITY_NAME).is_file() {
-        exit::say(&format!("{folder} is not the data folder of a node: it has no file {IDENTITY_NAME}"));
+    let owner = match std::fs::metadata(asked.folder.join(IDENTITY_NAME)) {
+        Ok(identity) => identity.uid(),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            exit::say(&format!("{folder} is not the data folder of a node: it has no file {IDENTITY_NAME}"));
+            return Exit::Unreadable;
+        }
+        Err(error) => {
+            exit::say(&format!("cannot read {folder}: {error}"));
+            return Exit::Unreadable;
+        }
+    };
+    let own = rustix::process::geteuid().as_raw();
+    if asked.is_meant && owner != own {
+        exit::say(&format!(
+            "{folder} belongs to user {owner}, and you are user {own}: the broker could not open what you write. Run this as that user \
+             (`sudo -u '#{owner}' leveret cluster recover ...`); nothing was changed"
+        ));
         return Exit::Unreadable;
     }
     let disk = match RealDisk::existing(&asked.folder) {

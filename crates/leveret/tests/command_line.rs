@@ -145,3 +145,29 @@ fn cargo_sets_no_variable_that_the_server_would_take_for_a_setting() {
     let strange: Vec<_> = ours.iter().filter(|name| *name != "LEVERET_BIN").collect();
     assert!(strange.is_empty(), "{strange:?}");
 }
+
+#[test]
+fn a_folder_goes_on_alone_only_for_the_user_that_its_broker_runs_as() {
+    let folder = std::env::temp_dir().join(format!("leveret-recover-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("identity"), "not one").unwrap();
+    let words = ["cluster", "recover", folder.to_str().unwrap()];
+    let told = |words: &[&str]| {
+        let output = run(words);
+        assert_ne!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let meant = [&words[..], &["--yes"]].concat();
+    assert!(!told(&meant).contains("belongs to user"), "it is this one's");
+    // Only root can give it to somebody else.
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(folder.join("identity"), Some(65534), None).unwrap();
+        let why = told(&meant);
+        assert!(why.contains("belongs to user 65534, and you are user 0") && why.contains("sudo -u '#65534'"), "{why}");
+        assert!(!told(&words).contains("belongs to user"), "looking changes nothing");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(told(&meant).contains("is not the data folder of a node"));
+    // What cannot be looked at is not called missing.
+    assert!(told(&["cluster", "recover", "/dev/null"]).contains("cannot read /dev/null"));
+}
