@@ -217,8 +217,11 @@ pub(crate) const PROPERTIES: Fields = Fields {
     shown: &[],
 };
 
-pub(crate) const GET_MESSAGES: Fields =
-    Fields { taken: &["count", "ackmode", "encoding", "truncate", "requeue"], shown: &["vhost", "name", "queue"] };
+pub(crate) const GET_MESSAGES: Fields = Fields {
+    taken: &["count", "ackmode", "encoding", "truncate", "requeue"],
+    // The last is the file that rabbitmqadmin itself writes the payload to.
+    shown: &["vhost", "name", "queue", "payload_file"],
+};
 
 pub(crate) const MOVE: Fields = Fields { taken: &["to", "count"], shown: &["vhost", "name"] };
 
