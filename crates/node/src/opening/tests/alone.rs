@@ -160,6 +160,24 @@ fn what_one_node_has_goes_on_with_all_of_its_log_and_what_it_has_not_begins_anew
 }
 
 #[test]
+fn either_of_the_two_states_of_a_group_is_enough_and_both_go_on_behind_the_whole_log() {
+    for group in 0..=2 {
+        for generation in 0..2 {
+            let lost = folder(|_, _| {});
+            let files = lost.disk.list("wal").unwrap();
+            recover(&lost.disk, AFTER).unwrap();
+            let new: Vec<_> = lost.disk.list("wal").unwrap().into_iter().filter(|name| !files.contains(name)).collect();
+            assert!(!new.is_empty(), "the log goes on in a file that no state from before names");
+            let name = format!("checkpoints/{group:08}.{generation}");
+            lost.disk.flip_bit(&name, 60, 3);
+            let left = CheckpointStore::open(&lost.disk, FOLDER).unwrap().load_pair(GroupId(group)).unwrap();
+            assert_eq!(left.expect("one is left").older, None);
+            drop(goes_on(&lost));
+        }
+    }
+}
+
+#[test]
 fn a_look_at_it_changes_nothing_and_says_the_same() {
     let lost = folder(|_, _| {});
     let operations = lost.disk.operations();
