@@ -215,7 +215,10 @@ mod tests {
             std::thread::sleep(Duration::from_millis(100));
             get(&place, "/")
         });
+        let shown = Arc::clone(&served.shown);
         served.end();
-        assert!(looks.is_finished() || looks.join().unwrap().contains("</html>"));
+        assert!(shown.lock().unwrap().has_last, "it waits for who looked");
+        let last = looks.join().unwrap();
+        assert!(last.contains("</html>") && !last.contains("name=\"live\""), "nobody is to ask for more: {last}");
     }
 }
