@@ -90,6 +90,28 @@ fn folder_of_something_else_is_refused_and_left_alone() {
 }
 
 #[test]
+fn definitions_that_are_wrong_end_the_start_for_good_and_those_that_are_not_there_yet_do_not() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (data, file) = (folder.path().join("data"), folder.path().join("definitions.json"));
+    let start = || {
+        let arguments = ["--data-dir", data.to_str().unwrap(), "--amqp", "127.0.0.1:0", "--management", "none"];
+        serve(&[&arguments[..], &["--definitions", file.to_str().unwrap()]].concat())
+    };
+    let absent = start();
+    assert_eq!(absent.status.code(), Some(1), "a later start may find it: {absent:?}");
+    assert!(last_line(&absent).contains("cannot read it"), "{absent:?}");
+
+    std::fs::write(&file, "{\n \"users\": [\n  {\"name\": \"app\", \"pasword_hash\": \"\"}]}\n").unwrap();
+    let wrong = start();
+    assert_eq!(wrong.status.code(), Some(2), "a service manager would start it for ever: {wrong:?}");
+    let line = last_line(&wrong);
+    assert!(line.contains("line 3: users[0].pasword_hash"), "{line}");
+}
+
+#[test]
 fn sigterm_tells_clients_and_ends_with_zero() {
     let Some(mut broker) = Broker::own_or_skip(&[]) else { return };
     let mut client = broker.connect();

@@ -89,7 +89,8 @@ impl RunError {
             RunError::Member(_) | RunError::Forgotten | RunError::Cluster(_) => true,
             RunError::Open(error) => error.is_lasting(),
             RunError::Start(error) => matches!(error, StartError::Config { .. }),
-            RunError::Tls(_) | RunError::Definitions { .. } | RunError::Nodes(_) | RunError::Thread(_) => false,
+            RunError::Definitions { source, .. } => source.is_lasting(),
+            RunError::Tls(_) | RunError::Nodes(_) | RunError::Thread(_) => false,
         }
     }
 }

@@ -59,6 +59,18 @@ pub enum ImportError {
     },
 }
 
+impl ImportError {
+    /// Whether the same files are refused every time, so that somebody has to change them. A file that is
+    /// not there may still come: what puts it there may be late.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            ImportError::Wrong(_) | ImportError::TooLarge | ImportError::NoPlace => true,
+            ImportError::Within { source, .. } => source.is_lasting(),
+            ImportError::Read(_) | ImportError::Refused { .. } | ImportError::Undecided { .. } => false,
+        }
+    }
+}
+
 /// How often a file is planned again because somebody deletes its virtual hosts while they are
 /// made.
 const PLANS_MAX: usize = 8;
