@@ -4,6 +4,7 @@
 //! Invariant: a chore that finds something wrong says what and where, and its exit code is 1.
 #![allow(clippy::print_stdout, reason = "a chore talks to the person who runs it")]
 
+mod lanes;
 mod licences;
 mod shell;
 mod suite;
@@ -19,6 +20,7 @@ cargo xtask CHORE
   matrices   the whole of the matrices, or of those that are named: restart, askers, silence (minutes)
   lint       fmt, clippy, docs, tidy, licences
   tidy       headers, imports between crates, leftovers, machine paths
+  lane       what cargo calls for each test program: LANE PROGRAM ARGUMENTS
   licences   every dependency's licence and source against deny.toml
 ";
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         "matrices" => suite::matrices(std::env::args().skip(2).collect()),
         "lint" => lint(),
         "tidy" => tidy::run(),
+        "lane" => lanes::run(std::env::args().skip(2)),
         "licences" => licences::run(),
         "" | "help" | "--help" | "-h" => {
             print!("{USAGE}");

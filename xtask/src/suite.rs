@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::lanes::Lane;
 use crate::shell;
 
 /// Client libraries of the Python tests, from PyPI. Versions are fixed so that a run today and one
@@ -32,6 +33,8 @@ struct Totals {
     failed: usize,
     ignored: usize,
     broken: Vec<String>,
+    /// What is to be printed once other programs are done printing.
+    held: Option<Vec<String>>,
 }
 
 /// Unit tests, properties, scripts and simulation: everything that needs no broker of its own.
@@ -46,14 +49,19 @@ pub(crate) fn quick() -> Result<(), String> {
 pub(crate) fn all() -> Result<(), String> {
     let started = Instant::now();
     let mut totals = Totals::default();
-    // One call for all crates: asked for by themselves, the binary and the black-box tests would
-    // want other features of shared dependencies, and those and most of our own crates would be
-    // built again. The binary is there before the first test runs.
+    // Everything is built in one call, the binary before the first test runs: asked for by themselves,
+    // the binary and the black-box tests would want other features of shared dependencies, and those and
+    // most of our own crates would be built again.
     let binary = target_folder()?.join("debug/leveret");
     let environment = [("LEVERET_BIN", binary.to_string_lossy().into_owned())];
-    let arguments = ["test", "--locked", "--no-fail-fast", "--workspace"];
-    totals
-        .run("the crates' and the black-box tests", Command::new("cargo").args(arguments).envs(environment.clone()))?;
+    shell::cargo(&["test", "--locked", "--no-run", "--workspace"], &[])?;
+    let mut computing = Lane::Computing.command()?;
+    let beside = std::thread::spawn(move || -> Result<Totals, String> {
+        let mut totals = Totals { held: Some(Vec::new()), ..Totals::default() };
+        totals.run("the tests that compute", &mut computing)?;
+        Ok(totals)
+    });
+    totals.run("the crates' and the black-box tests", Lane::Waiting.command()?.envs(environment.clone()))?;
     match python() {
         Ok(python) => {
             let arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "120", "tests/python"];
@@ -70,6 +78,7 @@ pub(crate) fn all() -> Result<(), String> {
         }
         Err(why) => totals.broken.push(format!("the Python clients: {why}")),
     }
+    totals.join(beside.join().map_err(|_| "the lane of tests that compute ended")??);
     // Who judges a torture has to find what is wrong in one.
     match shell::output("go", &["version"]) {
         Some(_) => {
@@ -114,7 +123,7 @@ fn crates(totals: &mut Totals) -> Result<(), String> {
 impl Totals {
     /// Runs a test program, shows what it prints and counts its results.
     fn run(&mut self, name: &str, command: &mut Command) -> Result<(), String> {
-        println!("$ {}", format!("{command:?}").replace('"', ""));
+        self.print(format!("$ {}", format!("{command:?}").replace('"', "")));
         let mut child = command
             .current_dir(shell::root())
             .stdout(Stdio::piped())
@@ -123,14 +132,30 @@ impl Totals {
         let out = child.stdout.take().expect("it is piped");
         for line in BufReader::new(out).lines() {
             let line = line.map_err(|why| format!("{name}: {why}"))?;
-            println!("{line}");
             self.count(&line);
+            self.print(line);
         }
         let status = child.wait().map_err(|why| format!("{name}: {why}"))?;
         if !status.success() {
             self.broken.push(format!("{name}: {status}"));
         }
         Ok(())
+    }
+
+    fn print(&mut self, line: String) {
+        match &mut self.held {
+            Some(held) => held.push(line),
+            None => println!("{line}"),
+        }
+    }
+
+    /// Takes in what ran beside, and prints what it held back.
+    fn join(&mut self, beside: Totals) {
+        beside.held.into_iter().flatten().for_each(|line| self.print(line));
+        self.passed += beside.passed;
+        self.failed += beside.failed;
+        self.ignored += beside.ignored;
+        self.broken.extend(beside.broken);
     }
 
     /// Counts a line like `test result: ok. 3 passed; 0 failed; ...` of cargo, or
@@ -155,7 +180,7 @@ impl Totals {
     }
 
     fn close(self, started: Instant) -> Result<(), String> {
-        let Totals { passed, failed, ignored, broken } = self;
+        let Totals { passed, failed, ignored, broken, held: _ } = self;
         let verdict = if failed == 0 && broken.is_empty() { "ok" } else { "FAILED" };
         let seconds = started.elapsed().as_secs();
         let line = format!(
