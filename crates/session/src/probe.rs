@@ -26,16 +26,23 @@ impl Probe {
         self.is_armed = self.turns.is_multiple_of(TURNS) && self.awaited.is_none();
     }
 
-    /// A publish that was begun at `begin_us` has gone to its partition.
+    /// A publish that was begun at `begin_us` has gone to its partitions.
     pub(super) fn sent(&mut self, channel: ChannelKey, publish_seq: u64, begin_us: u64) {
         self.awaited = (publish_seq != 0).then_some((channel, publish_seq, begin_us));
     }
 
-    /// Publishes were confirmed or refused: when the measured one was begun, if it is among them.
+    /// A partition has confirmed or refused publishes: when the measured one was begun, if it is among them
+    /// and no other partition has yet to speak of it, which `awaits` is asked.
     #[inline]
-    pub(super) fn answered(&mut self, channel: ChannelKey, first: u64, count: u64) -> Option<u64> {
+    pub(super) fn answered(
+        &mut self,
+        channel: ChannelKey,
+        first: u64,
+        count: u64,
+        awaits: impl FnOnce(u64) -> bool,
+    ) -> Option<u64> {
         let (of, seq, begin_us) = self.awaited?;
-        if of != channel || seq < first || seq - first >= count {
+        if of != channel || seq < first || seq - first >= count || awaits(seq) {
             return None;
         }
         self.awaited = None;
@@ -64,10 +71,12 @@ mod tests {
         assert!(armed(&mut probe));
         probe.sent(channel, 5, 100);
         assert!(!armed(&mut probe), "one at a time");
-        assert_eq!(probe.answered(channel, 1, 4), None);
-        assert_eq!(probe.answered(ChannelKey(8), 5, 1), None);
-        assert_eq!(probe.answered(channel, 3, 3), Some(100));
-        assert_eq!(probe.answered(channel, 3, 3), None);
+        let (all, some) = (|_| false, |_| true);
+        assert_eq!(probe.answered(channel, 1, 4, all), None);
+        assert_eq!(probe.answered(ChannelKey(8), 5, 1, all), None);
+        assert_eq!(probe.answered(channel, 3, 3, some), None, "another partition has it too");
+        assert_eq!(probe.answered(channel, 3, 3, all), Some(100));
+        assert_eq!(probe.answered(channel, 3, 3, all), None);
         probe.sent(channel, 9, 200);
         probe.forget(channel);
         assert!(armed(&mut probe), "its channel is gone");

@@ -159,7 +159,7 @@ impl Session {
         }
         if begin_us != 0 {
             cx.host.note_routed(begin_us);
-            if partitions == 1 {
+            if away == 0 {
                 self.probe.sent(channel.key, publish.publish_seq, begin_us);
             }
         }

@@ -357,7 +357,8 @@ impl Session {
             Effect::Confirm { first, count, .. } => {
                 let confirmed = self.channels[at].confirm(first, count, false, cx.client);
                 cx.host.count(Count::Confirmed, confirmed);
-                if let Some(begin_us) = self.probe.answered(key, first, count) {
+                let awaits = |seq| self.channels[at].awaits(seq);
+                if let Some(begin_us) = self.probe.answered(key, first, count, awaits) {
                     cx.host.note_confirmed(begin_us);
                 }
                 if self.spans.is_some() {
@@ -366,7 +367,7 @@ impl Session {
             }
             // What is returned here nobody keeps: it is not told to another leader.
             Effect::Refuse { first, count, .. } | Effect::Returned { first, count, .. } => {
-                self.probe.answered(key, first, count);
+                self.probe.answered(key, first, count, |_| false);
                 self.channels[at].confirm(first, count, true, cx.client);
                 if self.spans.is_some() {
                     self.publish_spans_answered(at, first, count, true, cx.host);

@@ -2,8 +2,30 @@
 
 use clients::api::{samples, until};
 use clients::broker::{is_foreign, unique};
-use clients::{Broker, QueueDeclare};
+use clients::{Broker, Publish, QueueDeclare};
 use serde_json::{Value, json};
+
+#[test]
+fn the_confirm_of_a_message_that_goes_to_many_partitions_is_measured_too() {
+    let Some((broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    for at in 0..8 {
+        let name = format!("q{at}");
+        client.declare(channel, &QueueDeclare { name: &name, durable: true, ..QueueDeclare::default() }).unwrap();
+        client.bind(channel, &name, "amq.fanout", "", &[]).unwrap();
+    }
+    client.confirm_select(channel).unwrap();
+    for seq in 1..=100 {
+        client.publish(channel, &Publish { exchange: "amq.fanout", body: b"m", ..Publish::default() });
+        client.confirmed(channel, seq, seq);
+    }
+    let stages = &http.get("/api/leveret/latencies").with(200)["stages"];
+    let count = |stage: &str| stages[stage]["count"].as_u64().unwrap();
+    assert!(count("confirm") > 10, "{stages}");
+    let [least, route] = ["confirm", "route"].map(|stage| stages[stage]["p50_us"].as_u64());
+    assert!(least >= route, "measured until the last partition has spoken: {stages}");
+}
 
 #[test]
 fn stages_are_measured_and_a_queue_says_what_it_promises() {

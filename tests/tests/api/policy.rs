@@ -46,6 +46,41 @@ fn policies_are_shown_where_they_hold() {
 }
 
 #[test]
+fn policies_whose_patterns_take_long_together_are_refused_and_lighter_ones_are_not() {
+    if is_foreign() {
+        return;
+    }
+    let (_broker, http) = Broker::managed(&[]).unwrap();
+    // Each of these is in 600 places of a name at once.
+    let heavy = |at: usize| format!("^{}_{at}", "(a|b)?".repeat(600));
+    let policy = |pattern: &str| json!({ "pattern": pattern, "definition": { "max-length": 9 } }).to_string();
+    let put = |kind: &str, at: usize| http.put(&format!("/api/{kind}/%2F/p{at}"), &policy(&heavy(at)));
+    for kind in ["policies", "operator-policies"] {
+        let taken = (0..50).take_while(|at| put(kind, *at).status == 201).count();
+        assert!((2..10).contains(&taken), "{kind}: {taken} were taken");
+        let refused = reason(&put(kind, taken), 400);
+        let said = format!("the patterns of all {} of this virtual host would weigh", kind.replace('-', " "));
+        assert!(refused.contains(&said), "{refused}");
+        // Another virtual host has its own, and one that becomes lighter makes room.
+        http.put(&format!("/api/{kind}/%2F/p0"), &policy("^usual")).with(204);
+        put(kind, taken).with(201);
+    }
+    let other = vhost(&http);
+    http.put(&format!("/api/policies/{other}/p"), &policy(&heavy(0))).with(201);
+
+    let policies: Vec<Value> = (0..50)
+        .map(|at| json!({ "vhost": other, "name": format!("d{at}"), "pattern": heavy(at), "definition": { "max-length": 9 } }))
+        .collect();
+    let refused = reason(&http.post("/api/definitions", &json!({ "policies": policies }).to_string()), 400);
+    assert!(refused.contains("policies[") && refused.contains("would weigh"), "{refused}");
+    assert_eq!(
+        http.get(&format!("/api/policies/{other}")).with(200).as_array().unwrap().len(),
+        1,
+        "nothing of it was done"
+    );
+}
+
+#[test]
 fn a_policy_drops_repeats_and_the_metrics_count_them() {
     if is_foreign() {
         return;

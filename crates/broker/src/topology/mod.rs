@@ -36,6 +36,7 @@ mod message_headers;
 mod name;
 mod password;
 mod pattern;
+mod pattern_weight;
 mod pcre;
 mod policy;
 mod policy_plan;

@@ -20,6 +20,7 @@ use fancy_regex::{BytesMode, Regex, RegexBuilder};
 use foldhash::fast::FixedState;
 
 use super::name::NAME_BYTES_MAX;
+use super::pattern_weight::weight_of;
 use super::pcre;
 
 /// Bytes of the text of a pattern.
@@ -30,6 +31,9 @@ pub const PATTERN_BYTES_MAX: usize = 4096;
 pub const STEPS_MAX: usize = 4096;
 /// Memory of one compiled pattern.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
+/// Memory in which one remembers what its searches found on their way, for those that follow. Where it is
+/// full it is begun anew: with the machine's own two megabytes a thousand patterns would fill any memory.
+const REMEMBERED_BYTES_MAX: usize = 32 << 10;
 /// What the counts of a pattern's repeats make when they are multiplied, nested or not. The
 /// compiler multiplies some of them in 64 bits, and ends the process beyond that.
 const REPEATS_MAX: u64 = 1 << 32;
@@ -185,6 +189,14 @@ impl Pattern {
         probe(&mixed)
     }
 
+    /// What it adds to the work of whoever asks many patterns: see [`super::pattern_weight`].
+    pub(super) fn weight(&self) -> u64 {
+        match self.matcher {
+            Matcher::Everything | Matcher::Nothing | Matcher::Never => 1,
+            Matcher::Search(_) => weight_of(&self.text),
+        }
+    }
+
     /// As it was written.
     pub fn text(&self) -> &str {
         &self.text
@@ -237,6 +249,7 @@ fn build(text: &str) -> Result<Regex, WrongPattern> {
         .bytes_mode(BytesMode::Ascii)
         .backtrack_limit(STEPS_MAX)
         .delegate_size_limit(COMPILED_BYTES_MAX)
+        .delegate_dfa_size_limit(REMEMBERED_BYTES_MAX)
         .build()
         .map_err(|error| WrongPattern(error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")))
 }

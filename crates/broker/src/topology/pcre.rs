@@ -13,7 +13,16 @@ use std::fmt::Write as _;
 
 /// The pattern for the machine. Errors: what in it is not taken.
 pub(super) fn translate(text: &str) -> Result<String, String> {
-    let mut walk = Walk { text, at: 0, depth: 0, spaced: false, out: String::with_capacity(text.len() + 16) };
+    let refers = refers(text);
+    let mut walk = Walk {
+        text,
+        at: 0,
+        depth: 0,
+        spaced: false,
+        refers,
+        names: Vec::new(),
+        out: String::with_capacity(text.len() + 16),
+    };
     while let Some(byte) = walk.peek(0) {
         match byte {
             b'\\' => walk.escape()?,
@@ -31,6 +40,13 @@ pub(super) fn translate(text: &str) -> Result<String, String> {
     Ok(walk.out)
 }
 
+/// Whether anything may refer to what a group has found. Where nothing does, groups remember nothing: each that does costs
+/// memory in every place of a search, which made megabytes of a pattern of hundreds of groups.
+fn refers(text: &str) -> bool {
+    let is_reference = |two: &[u8]| two[0] == b'\\' && matches!(two[1], b'1'..=b'9' | b'g' | b'k');
+    text.as_bytes().windows(2).any(is_reference) || text.contains("(?(") || text.contains("(?P=")
+}
+
 /// What may stand behind `(?` and changes nothing about what follows.
 const GROUPS: [&str; 6] = [":", "=", "!", ">", "<=", "<!"];
 const RECURSION: &str = "recursion, which is not supported";
@@ -42,6 +58,10 @@ struct Walk<'a> {
     depth: usize,
     /// White space may mean nothing from here on: the flag `x`.
     spaced: bool,
+    /// See [`refers`].
+    refers: bool,
+    /// Of groups, so far.
+    names: Vec<&'a str>,
     out: String,
 }
 
@@ -91,6 +111,12 @@ impl Walk<'_> {
         }
     }
 
+    /// In the place of `bytes` of the text, which open a group that nobody refers to.
+    fn open_without_memory(&mut self, bytes: usize) {
+        self.out.push_str("(?:");
+        self.at += bytes;
+    }
+
     fn open(&mut self) -> Result<(), String> {
         let next = self.peek(1);
         if next == Some(b'*') {
@@ -101,7 +127,10 @@ impl Walk<'_> {
         }
         if next != Some(b'?') {
             self.depth += 1;
-            self.copy(1);
+            match self.refers {
+                true => self.copy(1),
+                false => self.open_without_memory(1),
+            }
             return Ok(());
         }
         let behind = &self.text[self.at + 2..];
@@ -118,9 +147,17 @@ impl Walk<'_> {
         }
         for (begin, end) in [("P<", '>'), ("<", '>'), ("'", '\'')] {
             if let Some(name) = behind.strip_prefix(begin) {
-                let name = name_before(name, end)?;
+                let length = name_before(name, end)?;
+                if self.names.contains(&&name[..length]) {
+                    return Err("two groups of one name".into());
+                }
+                self.names.push(&name[..length]);
                 self.depth += 1;
-                self.copy(2 + begin.len() + name + 1);
+                let bytes = 2 + begin.len() + length + 1;
+                match self.refers {
+                    true => self.copy(bytes),
+                    false => self.open_without_memory(bytes),
+                }
                 return Ok(());
             }
         }
@@ -521,6 +558,21 @@ mod tests {
         ] {
             means(pattern, found, not_found);
         }
+    }
+
+    #[test]
+    fn groups_remember_what_they_found_only_where_somebody_asks_for_it() {
+        for (text, translated) in [
+            ("^(a|b)?(?<n>c)$", "^(?:a|b)?(?:c)$"),
+            ("^(?P<n>c)(?'m'd)(?=(e))", "^(?:c)(?:d)(?=(?:e))"),
+            (r"^(a)\1$", r"^(a)\1$"),
+            ("^(a)?(?(1)b|c)$", "^(a)?(?(1)b|c)$"),
+        ] {
+            assert_eq!(super::translate(text).as_deref(), Ok(translated));
+        }
+        assert!(Pattern::new("(?<n>a)(?P<n>b)").is_err(), "as in PCRE");
+        let many = format!("^{}_1$", "(a|b)?".repeat(600));
+        means(&many, &["abab_1", "_1"], &["abc_1"]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::Topology;
 use super::command::{Command, PutPolicy};
 use super::name::Name;
 use super::pattern::{TooManySteps, WrongPattern};
+use super::pattern_weight::POLICIES_WEIGHT_MAX;
 use super::policy::{ApplyTo, Policy};
 use super::refusal::Refusal;
 use super::settings::QueueType;
@@ -38,6 +39,17 @@ pub enum Unplanned {
     /// The pattern cannot be searched for in one of the names.
     #[error("pattern: {0}")]
     Pattern(#[from] TooManySteps),
+    /// With the other policies of its kind it makes too much work of each declare.
+    #[error(
+        "pattern: the patterns of all {kind} of this virtual host would weigh {weight} together, and {POLICIES_WEIGHT_MAX} are allowed, \
+         as every declare is matched with all of them: take away policies, or write patterns with fewer groups, classes and repeats"
+    )]
+    TooHeavy {
+        /// Which policies.
+        kind: &'static str,
+        /// What they would weigh.
+        weight: u64,
+    },
     /// Who asked has ended it.
     #[error("pattern: matching it with the names that are there takes too long")]
     TooLong,
@@ -173,11 +185,25 @@ impl PolicySurvey {
         self.next < topology.queues.places().max(topology.exchanges.places())
     }
 
+    /// Errors: a policy is put that makes all patterns together too heavy. One that makes them lighter is taken: an earlier
+    /// version may have taken more.
+    fn check_weight(&self) -> Result<(), Unplanned> {
+        let Some(put) = self.after.get(&self.name) else { return Ok(()) };
+        let before = self.before.as_ref().map_or(0, |policy| policy.pattern.weight());
+        let weight = self.after.values().map(|policy| policy.pattern.weight()).fold(0, u64::saturating_add);
+        if weight <= POLICIES_WEIGHT_MAX || put.pattern.weight() <= before {
+            return Ok(());
+        }
+        let kind = if self.operator { "operator policies" } else { "policies" };
+        Err(Unplanned::TooHeavy { kind, weight })
+    }
+
     /// Matches the names that were collected. `may_go_on` is asked after each of them.
     ///
-    /// Errors: the pattern of a policy that is put cannot be used with one of them, or `may_go_on`
-    /// said no.
+    /// Errors: the pattern of a policy that is put cannot be used with one of them, all patterns together are
+    /// too heavy, or `may_go_on` said no.
     pub fn judge(self, may_go_on: &mut dyn FnMut() -> bool) -> Result<PolicyPlan, Unplanned> {
+        self.check_weight()?;
         let change = PolicyChange { name: &self.name, before: self.before.as_ref(), after: &self.after };
         let (mut queues, mut exchanges) = (HashMap::default(), HashMap::default());
         for (id, name, queue_type, held) in &self.queues {
