@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use clients::broker::{free_port, is_foreign};
+use clients::nodes::{Node, PATIENCE, durable, quorum};
 use clients::tools::Tools;
-use clients::{Broker, Client, Event, Http, QueueDeclare};
+use clients::{Client, Event, Nodes, QueueDeclare};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -13,119 +14,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long something may take. Far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PARTITIONS: &str = "3";
-
-struct Node {
-    broker: Broker,
-    http: Http,
-    name: String,
-    address: String,
-}
-
-struct Nodes {
-    nodes: Vec<Node>,
-    folder: tempfile::TempDir,
-}
-
-impl Nodes {
-    fn none() -> Nodes {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("secret"), "a secret of many nodes\n").unwrap();
-        Nodes { nodes: Vec::new(), folder }
-    }
-
-    /// Three that founded a cluster.
-    fn three() -> Nodes {
-        Nodes::founders(3)
-    }
-
-    /// So many that founded a cluster.
-    fn founders(count: usize) -> Nodes {
-        let mut nodes = Nodes::none();
-        let mut addresses: Vec<String> = (0..count).map(|_| free_port().to_string()).collect();
-        addresses.sort_unstable();
-        let peers = addresses.join(",");
-        for address in addresses {
-            nodes.add(&["--cluster-peers", &peers], &address);
-        }
-        nodes.nodes.iter_mut().for_each(|node| node.broker.launch());
-        nodes.nodes.iter_mut().for_each(|node| node.broker.until_it_answers());
-        nodes
-    }
-
-    fn secret(&self) -> String {
-        self.folder.path().join("secret").to_str().unwrap().to_owned()
-    }
-
-    fn add(&mut self, arguments: &[&str], address: &str) -> usize {
-        let (port, name) = (free_port(), format!("leveret@n{}", self.nodes.len() + 1));
-        let (secret, management) = (self.secret(), port.to_string());
-        let own = ["--cluster-address", address, "--cluster-secret-file", &secret, "--node-name", &name];
-        let own = [arguments, &own, &["--partitions", PARTITIONS, "--management", &management]].concat();
-        let broker = Broker::not_started(&own);
-        self.nodes.push(Node { broker, http: Http::new(port), name, address: address.to_owned() });
-        self.nodes.len() - 1
-    }
-
-    /// One that is to join over another, and is not started.
-    fn newcomer(&mut self, via: usize) -> usize {
-        let (via, address) = (self.nodes[via].address.clone(), free_port().to_string());
-        self.add(&["--cluster-join", &via], &address)
-    }
-
-    fn kill(&mut self, node: usize) {
-        self.nodes[node].broker.kill();
-    }
-
-    fn launch(&mut self, node: usize) {
-        self.nodes[node].broker.launch();
-    }
-
-    fn start(&mut self, node: usize) {
-        self.nodes[node].broker.launch();
-        self.nodes[node].broker.until_it_answers();
-    }
-
-    fn connect(&self, node: usize) -> (Client, u16) {
-        let mut client = self.nodes[node].broker.connect();
-        let channel = client.channel();
-        (client, channel)
-    }
-
-    /// Waits until every group has so many copies, all in sync, as this node sees it.
-    fn until_copies(&self, node: usize, copies: u64) {
-        self.until(node, &format!("{copies} copies of everything"), |cluster| {
-            let partitions = cluster["partitions"].as_array().unwrap();
-            partitions.len() > 1 && partitions.iter().all(|p| p["of"] == copies && p["in_sync"] == copies)
-        });
-    }
-
-    fn until(&self, node: usize, what: &str, is_so: impl Fn(&Value) -> bool) {
-        let due = Instant::now() + PATIENCE;
-        loop {
-            let cluster = self.nodes[node].http.get("/api/leveret/cluster");
-            if cluster.status == 200 && is_so(&cluster.json()) {
-                return;
-            }
-            assert!(
-                Instant::now() < due,
-                "{what}: not within {PATIENCE:?}: {}\n{}",
-                cluster.json(),
-                self.nodes[node].broker.log()
-            );
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
+/// What these tests ask of a cluster beside what all of them do.
+trait Members {
     /// Has one node forget another.
+    fn forget(&self, node: usize, other: usize) -> (u16, Value);
+    /// The same for a node that was killed just now, as soon as the asked one has noticed.
+    fn forget_killed(&self, node: usize, other: usize) -> (u16, Value);
+    /// All nodes say the same of the cluster, whose first one ran alone before, and count its queue once.
+    fn are_one_to_those_who_look(&self);
+    /// What all nodes that there are, as one says, are called.
+    fn names(&self, node: usize) -> Vec<String>;
+}
+
+impl Members for Nodes {
     fn forget(&self, node: usize, other: usize) -> (u16, Value) {
         let answer = self.nodes[node].http.delete(&format!("/api/leveret/nodes/{}", self.nodes[other].name));
         (answer.status, if answer.status == 204 { Value::Null } else { answer.json() })
     }
 
-    /// The same for a node that was killed just now, as soon as the asked one has noticed.
     fn forget_killed(&self, node: usize, other: usize) -> (u16, Value) {
         let due = Instant::now() + Duration::from_secs(10);
         loop {
@@ -137,7 +43,6 @@ impl Nodes {
         }
     }
 
-    /// All nodes say the same of the cluster, whose first one ran alone before, and count its queue once.
     fn are_one_to_those_who_look(&self) {
         let mut clusters = BTreeSet::new();
         for node in &self.nodes {
@@ -172,10 +77,6 @@ impl Nodes {
         let nodes = self.nodes[node].http.get("/api/nodes").with(200);
         nodes.as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap().to_owned()).collect()
     }
-}
-
-fn durable(name: &str) -> QueueDeclare<'_> {
-    QueueDeclare { name, durable: true, ..QueueDeclare::default() }
 }
 
 /// Publishes to a queue over one node, each message once, and knows which were confirmed.
@@ -221,22 +122,12 @@ impl Publisher {
     }
 }
 
-/// All that is in a queue, as this node has it.
-fn drain(nodes: &Nodes, node: usize, queue: &str) -> BTreeSet<u64> {
-    let (mut client, channel) = nodes.connect(node);
-    let mut all = BTreeSet::new();
-    while let Some(got) = client.get(channel, queue, true).unwrap() {
-        all.insert(String::from_utf8_lossy(&got.body).parse().unwrap());
-    }
-    all
-}
-
 #[test]
 fn a_node_joins_under_load_takes_the_place_of_another_and_nothing_is_lost() {
     if is_foreign() {
         return;
     }
-    let mut nodes = Nodes::three();
+    let mut nodes = Nodes::founders(3);
     let publisher = Publisher::of(&nodes, 2, "kept", 0);
     let fourth = nodes.newcomer(0);
     // It dies on its way, again and again, and is still one node.
@@ -271,7 +162,7 @@ fn a_node_joins_under_load_takes_the_place_of_another_and_nothing_is_lost() {
     std::thread::sleep(Duration::from_secs(3));
     let confirmed = publisher.end();
     assert!(confirmed.len() > 50, "{} confirmed", confirmed.len());
-    let there = drain(&nodes, fourth, "kept");
+    let there = nodes.drain(fourth, "kept");
     let lost: Vec<&u64> = confirmed.difference(&there).collect();
     assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
     client.put(channel, "of the fourth", b"2");
@@ -323,7 +214,7 @@ fn a_node_that_ran_alone_is_joined_by_others_with_all_that_it_has() {
     confirmed.extend(publisher.end());
     assert!(confirmed.len() > 50, "{} confirmed", confirmed.len());
     nodes.kill(first);
-    let there = drain(&nodes, third, "kept");
+    let there = nodes.drain(third, "kept");
     let lost: Vec<&u64> = confirmed.difference(&there).collect();
     assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
     let (mut client, channel) = nodes.connect(second);
@@ -364,7 +255,7 @@ fn a_node_that_stood_still_and_was_forgotten_meanwhile_closes_its_clients_and_en
     if is_foreign() {
         return;
     }
-    let mut nodes = Nodes::three();
+    let mut nodes = Nodes::founders(3);
     for node in [0, 2] {
         let (mut client, channel) = nodes.connect(node);
         client.declare(channel, &durable("kept")).unwrap();
@@ -409,7 +300,7 @@ fn a_node_that_waits_for_its_cluster_says_so_to_whoever_asks() {
     if is_foreign() {
         return;
     }
-    let mut nodes = Nodes::three();
+    let mut nodes = Nodes::founders(3);
     nodes.until_copies(0, 3);
     (0..3).for_each(|node| nodes.kill(node));
     nodes.launch(0);
@@ -461,7 +352,7 @@ fn who_cannot_join_is_told_what_to_do() {
     if is_foreign() {
         return;
     }
-    let mut nodes = Nodes::three();
+    let mut nodes = Nodes::founders(3);
     // Another one has its name.
     let twin = nodes.newcomer(1);
     let name = nodes.nodes[0].name.clone();
@@ -522,7 +413,7 @@ fn who_was_never_let_in_leaves_a_folder_that_may_come_to_any_cluster() {
     if is_foreign() {
         return;
     }
-    let mut nodes = Nodes::three();
+    let mut nodes = Nodes::founders(3);
     let late = nodes.newcomer(1);
     let with = |before: &[String], name: &str, value: &str| {
         let at = before.iter().position(|argument| argument == name).unwrap() + 1;
@@ -565,7 +456,7 @@ fn leaders_are_spread_again_when_that_is_asked_for() {
     if is_foreign() {
         return;
     }
-    let mut nodes = Nodes::three();
+    let mut nodes = Nodes::founders(3);
     let publisher = Publisher::of(&nodes, 1, "kept", 0);
     nodes.kill(0);
     let leaders = |cluster: &Value| -> BTreeSet<String> {
@@ -583,14 +474,9 @@ fn leaders_are_spread_again_when_that_is_asked_for() {
         leaders(cluster).len() == 3 && !leaders(cluster).contains("nobody")
     });
     let confirmed = publisher.end();
-    let there = drain(&nodes, 0, "kept");
+    let there = nodes.drain(0, "kept");
     let lost: Vec<&u64> = confirmed.difference(&there).collect();
     assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
-}
-
-fn quorum(name: &str, copies: i32) -> QueueDeclare<'_> {
-    let arguments = vec![("x-queue-type", "quorum".into()), ("x-quorum-initial-group-size", copies.into())];
-    QueueDeclare { arguments, ..durable(name) }
 }
 
 /// The nodes that have a queue, as one of them says, and who leads it; waits until somebody does.
@@ -687,7 +573,7 @@ fn a_queue_with_three_copies_on_five_nodes_is_served_by_all_and_outlives_its_mem
     left.iter().for_each(|node| nodes.kill(*node));
     left.iter().for_each(|node| nodes.launch(*node));
     left.iter().for_each(|node| nodes.nodes[*node].broker.until_it_answers());
-    let there = drain(&nodes, outside, "three");
+    let there = nodes.drain(outside, "three");
     let lost: Vec<&u64> = confirmed.difference(&there).collect();
     assert!(lost.is_empty() && there.contains(&1_000_000), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
 }
@@ -702,7 +588,7 @@ fn a_queue_with_a_partition_of_its_own_shares_it_with_nobody_and_outlives_its_le
     if is_foreign() {
         return;
     }
-    let mut nodes = Nodes::three();
+    let mut nodes = Nodes::founders(3);
     let (mut client, channel) = nodes.connect(0);
     for name in ["own", "other"] {
         client.declare(channel, &dedicated(name)).unwrap();
@@ -745,7 +631,7 @@ fn a_queue_with_a_partition_of_its_own_shares_it_with_nobody_and_outlives_its_le
     (0..3).for_each(|node| nodes.kill(node));
     (0..3).for_each(|node| nodes.launch(node));
     (0..3).for_each(|node| nodes.nodes[node].broker.until_it_answers());
-    let there = drain(&nodes, other, "own");
+    let there = nodes.drain(other, "own");
     let lost: Vec<&u64> = confirmed.difference(&there).collect();
     assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
 }
@@ -824,7 +710,7 @@ fn copies_leave_a_node_and_come_back_to_it_under_load_and_nothing_is_lost() {
     (0..4).for_each(|node| nodes.launch(node));
     (0..4).for_each(|node| nodes.nodes[node].broker.until_it_answers());
     until_copies_are(&nodes, gone, "three", &(0..4).collect());
-    let there = drain(&nodes, gone, "three");
+    let there = nodes.drain(gone, "three");
     let lost: Vec<&u64> = confirmed.difference(&there).collect();
     assert!(lost.is_empty(), "{} of {} are lost: {lost:?}", lost.len(), confirmed.len());
 }
@@ -834,7 +720,7 @@ fn a_node_whose_vote_a_queue_needs_is_neither_forgotten_nor_shrunk() {
     if is_foreign() {
         return;
     }
-    let mut nodes = Nodes::three();
+    let mut nodes = Nodes::founders(3);
     let (mut client, channel) = nodes.connect(0);
     client.declare(channel, &quorum("two", 2)).unwrap();
     let (two, leader) = members_of(&nodes, 0, "two");

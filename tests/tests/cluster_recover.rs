@@ -1,119 +1,44 @@
 //! A cluster that has lost the disks of most of its nodes goes on with one that is left.
 #![allow(clippy::unwrap_used)]
 
-use clients::broker::{free_port, is_foreign};
-use clients::tools::{Told, run_with_input};
-use clients::{Broker, Client, Http, QueueDeclare};
+use clients::broker::is_foreign;
+use clients::nodes::{PARTITIONS, PATIENCE, quorum};
+use clients::tools::{Told, command, run_with_input};
+use clients::{Client, Nodes};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How long something may take. Far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PARTITIONS: u64 = 3;
 const MESSAGES: u64 = 200;
 
-struct Node {
-    broker: Broker,
-    http: Http,
-    address: String,
+/// Runs `leveret cluster recover` over the folder of a node.
+fn recover(nodes: &Nodes, node: usize, words: &[&str]) -> Told {
+    let data = nodes.nodes[node].broker.data_folder();
+    let data = data.to_str().unwrap();
+    run_with_input(data, "leveret", &[&["cluster", "recover", data], words].concat(), "")
 }
 
-struct Nodes {
-    nodes: Vec<Node>,
-    folder: tempfile::TempDir,
+/// Waits until all partitions that every node should have are on so many, and each of these has all of them, as a node
+/// sees it.
+fn until_whole(nodes: &Nodes, node: usize, copies: usize) {
+    let is_whole = |partition: &&Value| {
+        let has_all = |member: &Value| member["lag"] == 0 && member["term"] == partition["term"];
+        let is_everywhere = partition["partition"].as_u64().unwrap() <= PARTITIONS;
+        let has_copies = partition["in_sync"] == copies && partition["of"] == copies;
+        is_everywhere && has_copies && partition["members"].as_array().unwrap().iter().all(has_all)
+    };
+    nodes.until(node, &format!("{copies} whole copies"), |cluster| {
+        let whole = cluster["partitions"].as_array().unwrap().iter().filter(is_whole).count();
+        // The topology's is one more.
+        whole as u64 == PARTITIONS + 1
+    });
 }
 
-impl Nodes {
-    /// Three that founded a cluster.
-    fn three() -> Nodes {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("secret"), "a secret of many nodes\n").unwrap();
-        let mut nodes = Nodes { nodes: Vec::new(), folder };
-        let mut addresses: Vec<String> = (0..3).map(|_| free_port().to_string()).collect();
-        addresses.sort_unstable();
-        let peers = addresses.join(",");
-        addresses.iter().for_each(|address| _ = nodes.add(&["--cluster-peers", &peers], address));
-        nodes.nodes.iter_mut().for_each(|node| node.broker.launch());
-        nodes.nodes.iter_mut().for_each(|node| node.broker.until_it_answers());
-        nodes
-    }
-
-    fn add(&mut self, arguments: &[&str], address: &str) -> usize {
-        let (port, name) = (free_port(), format!("leveret@n{}", self.nodes.len() + 1));
-        let (secret, management) = (self.folder.path().join("secret"), port.to_string());
-        let partitions = PARTITIONS.to_string();
-        let own = ["--cluster-address", address, "--cluster-secret-file", secret.to_str().unwrap()];
-        let named = ["--node-name", &name, "--partitions", &partitions, "--management", &management];
-        let broker = Broker::not_started(&[arguments, &own, &named].concat());
-        self.nodes.push(Node { broker, http: Http::new(port), address: address.to_owned() });
-        self.nodes.len() - 1
-    }
-
-    /// One with an empty folder that joins over another.
-    fn join(&mut self, via: usize) -> usize {
-        let (via, address) = (self.nodes[via].address.clone(), free_port().to_string());
-        let node = self.add(&["--cluster-join", &via], &address);
-        self.start(node);
-        node
-    }
-
-    fn start(&mut self, node: usize) {
-        self.nodes[node].broker.launch();
-        self.nodes[node].broker.until_it_answers();
-    }
-
-    fn connect(&self, node: usize) -> (Client, u16) {
-        let mut client = self.nodes[node].broker.connect();
-        let channel = client.channel();
-        (client, channel)
-    }
-
-    /// Runs `leveret cluster recover` over the folder of a node.
-    fn recover(&self, node: usize, words: &[&str]) -> Told {
-        let data = self.nodes[node].broker.data_folder();
-        let data = data.to_str().unwrap();
-        run_with_input(data, "leveret", &[&["cluster", "recover", data], words].concat(), "")
-    }
-
-    fn status(&self, node: usize) -> Value {
-        self.nodes[node].http.get("/api/leveret/cluster").with(200)
-    }
-
-    /// Waits until all partitions that every node should have are on so many, and each of these has all of them, as
-    /// this node sees it.
-    fn until_copies(&self, node: usize, copies: usize) {
-        let due = Instant::now() + PATIENCE;
-        let is_whole = |partition: &&Value| {
-            let has_all = |member: &Value| member["lag"] == 0 && member["term"] == partition["term"];
-            let is_everywhere = partition["partition"].as_u64().unwrap() <= PARTITIONS;
-            let has_copies = partition["in_sync"] == copies && partition["of"] == copies;
-            is_everywhere && has_copies && partition["members"].as_array().unwrap().iter().all(has_all)
-        };
-        loop {
-            let cluster = self.status(node);
-            let whole = cluster["partitions"].as_array().unwrap().iter().filter(is_whole).count();
-            // The topology's is one more.
-            if whole as u64 == PARTITIONS + 1 {
-                return;
-            }
-            assert!(Instant::now() < due, "{cluster}\n{}", self.nodes[node].broker.log());
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    fn until_log(&self, node: usize, what: &str) {
-        let due = Instant::now() + PATIENCE;
-        while !self.nodes[node].broker.log().contains(what) {
-            assert!(Instant::now() < due, "no '{what}' in\n{}", self.nodes[node].broker.log());
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-}
-
-fn quorum(name: &str, copies: i32) -> QueueDeclare<'_> {
-    let arguments = vec![("x-queue-type", "quorum".into()), ("x-quorum-initial-group-size", copies.into())];
-    QueueDeclare { name, durable: true, arguments, ..QueueDeclare::default() }
+/// One that joins over another.
+fn join(nodes: &mut Nodes, via: usize) -> usize {
+    let node = nodes.newcomer(via);
+    nodes.start(node);
+    node
 }
 
 /// Publishes these numbers over a channel that has not published; all are confirmed when it returns.
@@ -124,21 +49,13 @@ fn publish(client: &mut Client, channel: u16, queue: &str, numbers: std::ops::Ra
     client.confirmed(channel, 1, count);
 }
 
-fn drain(client: &mut Client, channel: u16, queue: &str) -> BTreeSet<u64> {
-    let mut all = BTreeSet::new();
-    while let Some(got) = client.get(channel, queue, true).unwrap() {
-        all.insert(String::from_utf8_lossy(&got.body).parse().unwrap());
-    }
-    all
-}
-
 #[test]
 fn one_node_of_three_goes_on_with_all_that_was_confirmed_and_becomes_three_again() {
     if is_foreign() {
         return;
     }
-    let mut nodes = Nodes::three();
-    nodes.until_copies(0, 3);
+    let mut nodes = Nodes::founders(3);
+    until_whole(&nodes, 0, 3);
     let queues = ["a", "b", "c"];
     for (node, queue) in queues.iter().enumerate() {
         let (mut client, channel) = nodes.connect(node);
@@ -151,16 +68,16 @@ fn one_node_of_three_goes_on_with_all_that_was_confirmed_and_becomes_three_again
     // A queue of one copy on each node: two of three are lost.
     let soles: Vec<String> = (0..3).map(|number| format!("sole-{number}")).collect();
     soles.iter().for_each(|name| _ = client.declare(channel, &quorum(name, 1)).unwrap());
-    let held = nodes.recover(2, &[]).bad(3);
+    let held = recover(&nodes, 2, &[]).bad(3);
     assert!(held.contains("is in use by process"), "{held}");
-    nodes.until_copies(0, 3);
+    until_whole(&nodes, 0, 3);
     (0..3).for_each(|node| nodes.nodes[node].broker.kill());
     let kept = nodes.folder.path().join("old disk of the second");
     std::fs::rename(nodes.nodes[1].broker.data_folder(), &kept).unwrap();
     std::fs::remove_dir_all(nodes.nodes[0].broker.data_folder()).unwrap();
 
     // It says what it would do, and does nothing.
-    let looked = nodes.recover(2, &[]);
+    let looked = recover(&nodes, 2, &[]);
     assert_eq!(looked.code, 1, "{looked:?}");
     for said in [
         "node 3 (leveret@n3) of cluster ",
@@ -176,17 +93,17 @@ fn one_node_of_three_goes_on_with_all_that_was_confirmed_and_becomes_three_again
     nodes.until_log(2, "it waits for a majority of the 3 nodes of its cluster");
     nodes.nodes[2].broker.kill();
 
-    let done = nodes.recover(2, &["--yes"]).good();
+    let done = recover(&nodes, 2, &["--yes"]).good();
     assert!(done.contains("done: the cluster is ") && done.contains("messages are kept"), "{done}");
-    assert!(nodes.recover(2, &["--yes"]).good().contains("nothing is to be done"));
+    assert!(recover(&nodes, 2, &["--yes"]).good().contains("nothing is to be done"));
 
     // With the settings that it had.
     nodes.start(2);
     let (mut client, channel) = nodes.connect(2);
     // What was settled everywhere stays so.
     let left: BTreeSet<u64> = (0..MESSAGES).filter(|number| !settled.contains(number)).collect();
-    assert_eq!(drain(&mut client, channel, "a"), left);
-    assert_eq!(drain(&mut client, channel, "b"), (0..MESSAGES).collect());
+    assert_eq!(nodes.drain(2, "a"), left);
+    assert_eq!(nodes.drain(2, "b"), (0..MESSAGES).collect());
     // What begins anew takes messages.
     for name in &soles {
         client.put(channel, name, b"1");
@@ -213,19 +130,81 @@ fn one_node_of_three_goes_on_with_all_that_was_confirmed_and_becomes_three_again
     nodes.nodes[0].broker.kill();
     assert_eq!(client.get(channel, "b", true).unwrap().map(|got| got.body), None, "it serves all the while");
 
-    let (fourth, fifth) = (nodes.join(2), nodes.join(2));
-    nodes.until_copies(2, 3);
+    let (fourth, fifth) = (join(&mut nodes, 2), join(&mut nodes, 2));
+    until_whole(&nodes, 2, 3);
     for number in [4, 5] {
         nodes.until_log(2, &format!("leveret@n{number} joined as node {number}"));
     }
     // Any two of the three go on.
     nodes.nodes[2].broker.kill();
+    assert_eq!(nodes.drain(fifth, "c"), (0..MESSAGES).collect());
     let (mut client, channel) = nodes.connect(fifth);
-    assert_eq!(drain(&mut client, channel, "c"), (0..MESSAGES).collect());
     publish(&mut client, channel, "c", 0..10);
     drop(client);
     nodes.start(2);
     nodes.nodes[fourth].broker.kill();
-    let (mut client, channel) = nodes.connect(2);
-    assert_eq!(drain(&mut client, channel, "c"), (0..10).collect());
+    assert_eq!(nodes.drain(2, "c"), (0..10).collect());
+}
+
+/// What became of a folder is told where standard output takes nothing, too; and where a file that says whose it is is
+/// damaged, what is told to do can be done.
+#[test]
+fn what_is_told_of_a_folder_is_so_though_its_small_files_are_damaged_or_nothing_can_be_written() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::founders(3);
+    let (mut client, channel) = nodes.connect(0);
+    client.declare(channel, &quorum("a", 3)).unwrap();
+    publish(&mut client, channel, "a", 0..MESSAGES);
+    until_whole(&nodes, 0, 3);
+    (0..3).for_each(|node| nodes.kill(node));
+    let data = nodes.nodes[2].broker.data_folder();
+    let repair = |words: &[&str]| {
+        let data = data.to_str().unwrap();
+        run_with_input(data, "leveret", &[&["repair", data], words].concat(), "")
+    };
+    let file = |name: &str| data.join(name);
+    let rot = |name: &str, bytes: &[usize]| {
+        let whole = std::fs::read(file(name)).unwrap();
+        let mut rotten = whole.clone();
+        bytes.iter().for_each(|at| rotten[*at] ^= 0x10);
+        std::fs::write(file(name), rotten).unwrap();
+        whole
+    };
+    // Nothing makes these anew, and no command names another one that would.
+    for (name, is_gone) in [("identity", false), ("identity", true), ("cluster", false), ("cluster", true)] {
+        let whole = rot(name, &[40, 41, 42]);
+        if is_gone {
+            std::fs::remove_file(file(name)).unwrap();
+        }
+        for yes in [&[][..], &["--yes"]] {
+            let told = recover(&nodes, 2, yes).bad(1);
+            assert!(told.contains("no command makes that file anew") && told.contains(name), "{name}: {told}");
+            assert!(!told.contains("leveret repair"), "{name}: {told}");
+        }
+        let told = repair(&["--node-name", "leveret@n3"]).bad(1);
+        let is_told = told.contains("no command makes that file anew") || name == "cluster" && is_gone;
+        assert!(is_told && told.contains("leveret cluster recover"), "{name}: {told}");
+        std::fs::write(file(name), whole).unwrap();
+    }
+    // These are: by a checksum, by the list of nodes, and by taking all steps again.
+    for (name, bytes) in [("identity", &[40][..]), ("node", &[40, 41, 42])] {
+        rot(name, bytes);
+        let told = recover(&nodes, 2, &["--yes"]).bad(1);
+        assert!(told.contains("run `leveret repair ") && told.contains("and then this again"), "{told}");
+        let told = repair(&[]).good();
+        assert!(told.contains("repaired; the broker may start"), "{told}");
+    }
+    std::fs::write(file("alone"), "rubbish").unwrap();
+    assert!(repair(&[]).good().contains("run `leveret cluster recover` with --yes again"));
+
+    let folder = data.to_str().unwrap();
+    let mut full = command(folder, "leveret", &["cluster", "recover", folder, "--yes"]);
+    let full = full.stdout(std::fs::File::create("/dev/full").unwrap()).output().unwrap();
+    let told = String::from_utf8(full.stderr).unwrap();
+    assert!(full.status.code() == Some(0) && told.contains("done: the cluster is "), "{told}");
+    assert!(recover(&nodes, 2, &["--yes"]).good().contains("nothing is to be done"));
+    nodes.start(2);
+    assert_eq!(nodes.drain(2, "a"), (0..MESSAGES).collect());
 }

@@ -42,6 +42,15 @@ pub(crate) fn usage(text: &str) -> Exit {
     Exit::Usage
 }
 
+/// Writes what was done, or found, and ends with `end`, which tells a script what is so: also where it cannot be
+/// written. Standard error has its last line then.
+pub(crate) fn print_and_end(text: &str, end: Exit) -> Exit {
+    if print(text) != Exit::Done {
+        say(text.lines().last().unwrap_or_default());
+    }
+    end
+}
+
 /// Writes what was asked for. A reader who has seen enough (`leveret inspect … | head`) is no
 /// error.
 pub(crate) fn print(text: &str) -> Exit {

@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use server::engine::{AloneReport, go_on_alone};
-use storage::data_folder::IDENTITY_NAME;
+use server::engine::{AloneReport, RoomShort, go_on_alone};
+use storage::data_folder::{IDENTITY_NAME, repair_identity};
+use storage::wal::WAL_FOLDER;
 use storage::{DataFolder, Disk, DryDisk, RealDisk, StorageError};
 
 use crate::exit::{self, Exit};
@@ -51,9 +52,15 @@ pub(crate) fn asked(mut matches: ArgMatches) -> Recover {
 /// Has the node go on, or says what that would come to.
 pub(crate) fn run(asked: &Recover) -> Exit {
     let folder = asked.folder.display();
-    let owner = match std::fs::metadata(asked.folder.join(IDENTITY_NAME)) {
+    let is_gone = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
+    let identity = match std::fs::metadata(asked.folder.join(IDENTITY_NAME)) {
+        // Where there is a log it was lost, and its owner was that of the folder.
+        Err(error) if is_gone(&error) && asked.folder.join(WAL_FOLDER).is_dir() => std::fs::metadata(&asked.folder),
+        found => found,
+    };
+    let owner = match identity {
         Ok(identity) => identity.uid(),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
+        Err(error) if is_gone(&error) => {
             exit::say(&format!("{folder} is not the data folder of a node: it has no file {IDENTITY_NAME}"));
             return Exit::Unreadable;
         }
@@ -83,9 +90,10 @@ pub(crate) fn run(asked: &Recover) -> Exit {
     };
     match report {
         Ok(report) => {
-            let shown = exit::print(&told(&report, &folder.to_string(), asked.is_meant));
-            let is_done = report.is_alone() || (asked.is_meant && report.damage.is_empty());
-            if shown == Exit::Done && !is_done { Exit::Failed } else { shown }
+            let is_whole = report.damage.is_empty() && report.room_short.is_none();
+            let is_done = report.is_alone() || (asked.is_meant && is_whole);
+            let end = if is_done { Exit::Done } else { Exit::Failed };
+            exit::print_and_end(&told(&report, &folder.to_string(), asked.is_meant), end)
         }
         Err((error, exit)) => {
             exit::say(&error);
@@ -96,11 +104,27 @@ pub(crate) fn run(asked: &Recover) -> Exit {
 
 fn on<D: Disk>(disk: Arc<D>) -> Result<AloneReport, (String, Exit)> {
     // The folder stays locked as long as this value.
-    let folder = DataFolder::open_as_it_is(disk, std::process::id()).map_err(|error| {
+    let folder = DataFolder::open_as_it_is(disk.clone(), std::process::id()).map_err(|error| {
         let exit = if matches!(error, StorageError::Locked { .. }) { Exit::Unreadable } else { Exit::Failed };
-        (error.to_string(), exit)
+        let is_lost = error.is_damage() || matches!(error, StorageError::IdentityGone { .. });
+        (if is_lost { what_helps(disk, &error) } else { error.to_string() }, exit)
     })?;
     go_on_alone(&folder).map_err(|error| (error.to_string(), Exit::Failed))
+}
+
+/// What to do about a file that says whose folder it is: a repair is only named where it does it.
+fn what_helps<D: Disk>(disk: Arc<D>, error: &StorageError) -> String {
+    let folder = disk.describe();
+    match repair_identity(&Arc::new(DryDisk::new(disk)), None, 1, |name| Ok(format!("damaged/{name}"))) {
+        Ok(Some(repaired)) => {
+            let damage = repaired.damage.join(", ");
+            format!(
+                "{damage}: run `leveret repair {folder}`, which makes it anew, and then this again; nothing was changed"
+            )
+        }
+        Err(lost @ StorageError::NotMadeAnew { .. }) => lost.to_string(),
+        Ok(None) | Err(_) => error.to_string(),
+    }
 }
 
 fn told(report: &AloneReport, folder: &str, is_meant: bool) -> String {
@@ -122,7 +146,7 @@ fn told(report: &AloneReport, folder: &str, is_meant: bool) -> String {
         }
         return text;
     }
-    if report.is_alone() {
+    if report.is_alone() && report.room_short.is_none() {
         line(format_args!(
             "it is the only node of its cluster already: nothing is to be done, and nothing was changed"
         ));
@@ -155,6 +179,15 @@ fn told(report: &AloneReport, folder: &str, is_meant: bool) -> String {
             count => format!("{count} messages are"),
         }
     ));
+    if let Some(RoomShort { needed, free }) = report.room_short {
+        line(format_args!(
+            "nothing was changed: it needs {} MiB of room on the disk of {folder}, and {} MiB are free. Make room outside of this folder, and run this \
+             again",
+            needed.div_ceil(MIB),
+            free / MIB
+        ));
+        return text;
+    }
     match is_meant {
         true => line(format_args!(
             "done: the cluster is {after:032x}, and this node its only one. Start it with the settings that it had; others join it with empty \
@@ -166,6 +199,8 @@ fn told(report: &AloneReport, folder: &str, is_meant: bool) -> String {
     }
     text
 }
+
+const MIB: u64 = 1 << 20;
 
 fn messages(count: u64) -> String {
     if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
@@ -194,5 +229,6 @@ Examples:
   leveret cluster join 10.0.0.3:27671 --data-dir empty --cluster-address 10.0.0.4:27671 --cluster-secret-file secret
       Another one joins it; with three, queues have as many copies as before.
 
-Exit codes: 0 done, or nothing is to be done; 1 nothing was done: without --yes, or as it says; 2 wrong command line; 3 not a data folder, or \
+Exit codes: 0 done, or nothing is to be done, also where standard output cannot be written (the outcome is on standard error then); \
+1 not done: without --yes, or as it says; 2 wrong command line; 3 not a data folder, or \
 one that a running node uses.";

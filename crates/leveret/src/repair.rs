@@ -76,11 +76,11 @@ pub(crate) fn run(asked: &Repair) -> Exit {
         tried => tried,
     };
     match report {
-        Ok((report, others)) => {
-            let shown = exit::print(&told(&report, asked.is_trial, others));
-            match shown {
-                Exit::Done if asked.is_trial && !report.found.is_empty() => Exit::Failed,
-                other => other,
+        Ok((report, next)) => {
+            let text = told(&report, asked.is_trial, next);
+            match asked.is_trial && !report.found.is_empty() {
+                true => exit::print_and_end(&text, Exit::Failed),
+                false => exit::print_and_end(&text, Exit::Done),
             }
         }
         Err((error, exit)) => {
@@ -96,7 +96,19 @@ fn stopped(error: StorageError) -> (String, Exit) {
     (error.to_string(), exit)
 }
 
-fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<(RepairReport, Others), (String, Exit)> {
+/// What comes after a repair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// The broker may start.
+    Start,
+    /// The same, and only what says whose folder it is was repaired: of all else the other nodes have copies, and a
+    /// start looks at it.
+    StartAmongOthers,
+    /// The folder is on its way to being that of a node alone.
+    Recover,
+}
+
+fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<(RepairReport, Next), (String, Exit)> {
     // The folder stays locked as long as this value.
     // Nobody starts a node more often than once a second.
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -104,13 +116,22 @@ fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<(RepairReport, O
     let restored = repair_identity(&disk, node_name, unused_start, |name| next_aside(&*disk, name)).map_err(stopped)?;
     if let Some(restored) = restored {
         let is_going_alone = disk.list("").is_ok_and(|names| names.iter().any(|name| name == ALONE_FILE));
-        let others = if is_going_alone { Others::GivenUp } else { Others::None };
-        let repaired = repair(&disk, restored.identity.folder_id, restored.node, others);
-        let mut report = repaired.map_err(|error| (error.to_string(), Exit::Failed))?;
+        let (others, next) = match is_going_alone {
+            true => (Others::GivenUp, Next::Recover),
+            false if restored.is_of_cluster => (Others::None, Next::StartAmongOthers),
+            false => (Others::None, Next::Start),
+        };
+        let mut report = match next {
+            Next::StartAmongOthers => RepairReport::default(),
+            _ => {
+                let repaired = repair(&disk, restored.identity.folder_id, restored.node, others);
+                repaired.map_err(|error| (error.to_string(), Exit::Failed))?
+            }
+        };
         report.found.splice(0..0, restored.damage);
         report.changed.splice(0..0, restored.changed);
         report.aside.extend(restored.aside);
-        return Ok((report, others));
+        return Ok((report, next));
     }
     let open = |name: &str| {
         let nobody = FolderIdentity { node_name: name.to_owned(), cluster_id: 0, folder_id: 0 };
@@ -122,28 +143,42 @@ fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<(RepairReport, O
         opened => opened,
     };
     // Of one whose other nodes are given up nobody else has anything.
-    let (folder, others) = match folder {
+    let (folder, others, next) = match folder {
         Err(StorageError::GoingAlone { .. }) => {
-            (DataFolder::open_as_it_is(disk.clone(), std::process::id()), Others::GivenUp)
+            (DataFolder::open_as_it_is(disk.clone(), std::process::id()), Others::GivenUp, Next::Recover)
         }
-        opened => (opened, Others::None),
+        opened => (opened, Others::None, Next::Start),
     };
     let folder = folder.map_err(stopped)?;
+    // What it says is not made anew.
+    folder.cluster_number().map_err(stopped)?;
     let repaired = repair(folder.disk(), folder.identity().folder_id, folder.node(), others);
-    Ok((repaired.map_err(|error| (error.to_string(), Exit::Failed))?, others))
+    Ok((repaired.map_err(|error| (error.to_string(), Exit::Failed))?, next))
 }
 
-fn told(report: &RepairReport, is_trial: bool, others: Others) -> String {
+fn told(report: &RepairReport, is_trial: bool, next: Next) -> String {
     let mut text = String::new();
     let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a string takes all text");
     if report.found.is_empty() {
-        line(format_args!("nothing is damaged; {} there, and nothing was changed", are(report.messages)));
+        let to_do = if next == Next::Recover { format!("; {RECOVER_AGAIN}") } else { String::new() };
+        line(format_args!("nothing is damaged; {} there, and nothing was changed{to_do}", are(report.messages)));
         return text;
     }
     report.found.iter().for_each(|found| line(format_args!("damaged: {found}")));
     report.given_up.iter().for_each(|lost| line(format_args!("given up: {lost}")));
     report.changed.iter().for_each(|changed| line(format_args!("changed: {changed}")));
     report.aside.iter().for_each(|(from, to)| line(format_args!("kept aside: {from} as {to}")));
+    if next == Next::StartAmongOthers {
+        line(format_args!(
+            "{}; the log and the states are looked at by a start, or by `leveret cluster recover` where the other nodes are lost for good",
+            if is_trial {
+                "this was a trial, nothing was changed: a repair makes it so"
+            } else {
+                "repaired; the broker may start"
+            }
+        ));
+        return text;
+    }
     let lost = lost_in_words(report);
     match is_trial {
         true => line(format_args!(
@@ -151,15 +186,14 @@ fn told(report: &RepairReport, is_trial: bool, others: Others) -> String {
             are(report.messages)
         )),
         false => {
-            let next = match others {
-                Others::None => "the broker may start",
-                Others::GivenUp => "run `leveret cluster recover` with --yes again, before which no broker starts",
-            };
+            let next = if next == Next::Recover { RECOVER_AGAIN } else { "the broker may start" };
             line(format_args!("repaired: {} there; {lost} were given up; {next}", are(report.messages)))
         }
     }
     text
 }
+
+const RECOVER_AGAIN: &str = "run `leveret cluster recover` with --yes again, before which no broker starts";
 
 /// `1 message is`, `2 messages are`.
 fn are(count: u64) -> String {
@@ -185,7 +219,10 @@ gives up: messages by queue and number, entries of the log by partition and inde
 the log what was written together is damaged together: messages that one turn of the broker took from one publisher. Damaged states and extents are \
 kept in the folder `damaged` inside the data folder, files of the log where they are. Nothing intact is given up: where it cannot be told whether a message was settled, it comes back, flagged as redelivered; messages of queues that nobody knows any more come into queues \
 called recovered.PARTITION.NUMBER. One thing needs a hand: where both saved states of a partition are lost, its messages in extents are kept \
-aside as files, since nothing says which of them were settled; `leveret inspect DIR --export` prints them. The file `identity` is made anew from what is left of it and from the log, and so is the file `node`.";
+aside as files, since nothing says which of them were settled; `leveret inspect DIR --export` prints them. The file `identity` is made anew from what is left of it and from the log, and so is the file `node`.
+
+Of a folder of a cluster the other nodes have what this one lost, so it is left as it is: only `identity` and `node` are repaired there, where \
+a checksum or the file `cluster` proves what they were. Where the others are lost for good, `leveret cluster recover` comes first.";
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -194,4 +231,5 @@ Examples:
   leveret repair data
       Does it. The broker must not run; copy the folder first if there is room.
 
-Exit codes: 0 repaired, or nothing is damaged; 1 --dry-run found damage, or the repair failed; 2 wrong command line; 3 not a data folder, or one that a running node uses.";
+Exit codes: 0 repaired, or nothing is damaged, also where standard output cannot be written (its last line is on standard error then); \
+1 --dry-run found damage, or the repair failed; 2 wrong command line; 3 not a data folder, or one that a running node uses.";

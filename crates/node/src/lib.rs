@@ -66,7 +66,8 @@ pub use quarantined_member::QuarantinedMember;
 pub use queue_member::QueueMember;
 pub use reader::Reader;
 pub use repair::{
-    ASIDE_FOLDER, AloneReport, Copy, GivenUp, Others, RepairReport, Uncounted, go_on_alone, next_aside, repair,
+    ASIDE_FOLDER, AloneReport, Copy, GivenUp, Others, RepairReport, RoomShort, Uncounted, go_on_alone, next_aside,
+    repair,
 };
 pub use shard::{Edge, Member, Now, Partition, Progress, Shard};
 pub use share::{Share, ShareLimits};

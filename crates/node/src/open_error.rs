@@ -98,7 +98,8 @@ pub enum OpenError {
          made up: nothing was changed. If the node starts, start it: what is damaged of a partition is set aside, and the others serve its \
          queues. If not, leave it stopped: the cluster serves without it as long as a majority of its nodes runs. The damaged bytes back from \
          this node's own disk make it whole; an older copy of the folder does not, and must not be used. Where they are gone, have another node \
-         forget this one (`leveret ctl forget_cluster_node`) and start one with an empty folder and cluster_join in its stead"
+         forget this one (`leveret ctl forget_cluster_node`) and start one with an empty folder and cluster_join in its stead. Where most of the \
+         others are lost for good, `leveret cluster recover DIR` says what this node could go on with alone"
     )]
     OthersHaveIt,
     /// The other nodes of a cluster are to be given up, and there is none.
@@ -109,8 +110,8 @@ pub enum OpenError {
     RunsAlone,
     /// The same of a node that has no part in its cluster yet.
     #[error(
-        "the cluster had not taken this node in yet, so it does not know what was declared: choose another node that is left; nothing was \
-         changed"
+        "the data folder is that of a node which is to join a cluster and was not taken in yet, so it has nothing that could go on: choose \
+         another node that is left; nothing was changed"
     )]
     NotTakenIn,
     /// The same of a node that the cluster has forgotten.
@@ -119,6 +120,21 @@ pub enum OpenError {
          that is left; nothing was changed"
     )]
     WasForgotten,
+    /// The steps by which a node goes on without the others met a disk that is full, or fails.
+    #[error(
+        "{error}. {}",
+        match .is_begun {
+            true => "Not all steps were taken, and no broker opens this folder before they are: once that is mended (where the disk is full, make \
+                     room on it outside of this folder), run `leveret cluster recover DIR --yes` again, which takes them all",
+            false => "Nothing was changed: once that is mended, run this again",
+        }
+    )]
+    StoppedHalfWay {
+        /// What the disk said.
+        error: Box<OpenError>,
+        /// Whether the folder says that it is on its way.
+        is_begun: bool,
+    },
     /// The system does not give a random number.
     #[error("the system gives no random numbers: {0}")]
     Random(std::io::Error),

@@ -41,7 +41,7 @@ use storage::{
     StorageError, Wal, WalOptions, WalPosition, WalReader, recover,
 };
 
-pub use alone::{AloneReport, Copy, GivenUp, go_on_alone};
+pub use alone::{AloneReport, Copy, GivenUp, RoomShort, go_on_alone};
 use uncounted::Density;
 pub use uncounted::Uncounted;
 
@@ -559,7 +559,9 @@ impl<D: Disk> Work<D> {
     fn tell_losses(&mut self, partition: &Salvage, is_state_lost: bool, topology: &Topology, density: &Density) {
         let (id, lost) = (partition.id().0, &partition.lost);
         let given_up = &mut self.report.given_up;
-        if is_state_lost && lost.entries.is_empty() {
+        // What every group's log has first is its own.
+        let is_all_lost = is_state_lost && partition.last().0.index.0 == 0;
+        if is_state_lost && lost.entries.is_empty() && !is_all_lost {
             self.report.changed.push(format!("partition {id}: its state is made anew from its whole log"));
         } else if is_state_lost {
             given_up.push(format!(
@@ -567,7 +569,7 @@ impl<D: Disk> Work<D> {
                  kept aside: leveret inspect DIR --export prints them"
             ));
         }
-        if is_state_lost && !lost.entries.is_empty() {
+        if is_state_lost && (is_all_lost || !lost.entries.is_empty()) {
             self.report.uncounted += Uncounted::Unknown;
         }
         for (first, count) in &lost.entries {
@@ -603,11 +605,11 @@ impl<D: Disk> Work<D> {
         for damage in density.behind_the_end(wal_report, needed) {
             let is_in_it = |(file, offset, _): &&(FileNo, u32, u64)| *file == damage.file && *offset >= damage.offset;
             let known = self.lost_in_log.iter().filter(is_in_it).map(|(_, _, count)| count).sum();
-            let messages = density.of_bytes(u64::from(damage.bytes)).beside(known);
+            let messages = density.of_bytes(u64::from(damage.bytes), wal_report).beside(known);
             let file = file_of(damage);
             self.report.given_up.push(format!(
                 "the end of the log, in {file}, and the messages that it published: {messages} beside those known by number, if it was as \
-                 what can be read"
+                 what can be read, and fewer where it had settled some of them"
             ));
             self.report.uncounted += messages;
         }
@@ -625,7 +627,12 @@ impl<D: Disk> Work<D> {
             let why = "of users, virtual hosts, exchanges, queues and bindings";
             self.report.given_up.push(format!("{count} changes {why}, from entry {first} of partition 0 on"));
         }
-        if is_state_lost {
+        let comes_from_log = log.last().0.index.0 > 0 && log.missing.is_none_or(|(first, _)| first > 1);
+        if is_state_lost && comes_from_log {
+            self.report
+                .changed
+                .push("what is declared is made anew from its log, which goes back to the beginning".to_owned());
+        } else if is_state_lost {
             self.report.given_up.push(
                 "everything that was declared: users, virtual hosts, exchanges, queues, bindings. Declare it anew, or import definitions"
                     .to_owned(),

@@ -310,7 +310,7 @@ fn names<'a>(command: &LogCommand<'a>) -> (QueueId, impl Iterator<Item = (u64, u
 }
 
 /// What is left of a log whose machine is the caller's.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SalvagedLog {
     head: Head,
     /// The state that its newest checkpoint holds.

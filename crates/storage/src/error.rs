@@ -102,6 +102,20 @@ pub enum StorageError {
         /// What is wrong with the file.
         why: String,
     },
+    /// The same of a folder of a cluster, or of its file `cluster`: other nodes count on what it says.
+    #[error(
+        "the data folder {folder}: {why}, and in the folder of a node of a cluster no command makes that file anew; nothing was changed. \
+         Bring it back from this node's own disk or from a copy of this folder. Where there is none: while other nodes of the cluster are left, leave \
+         this one; a majority of them serves, forgets it (`leveret ctl forget_cluster_node`) and takes in one with an empty folder in its stead \
+         (`leveret cluster join`), and where they are no majority one of them goes on (`leveret cluster recover`). If this folder is the last, \
+         keep it: `leveret inspect {folder} --export` prints the messages that are in extents; what is in its log alone no command prints"
+    )]
+    NotMadeAnew {
+        /// The folder.
+        folder: String,
+        /// What is wrong with the file.
+        why: String,
+    },
     /// A folder with a log and nothing that says whose it is.
     #[error(
         "the data folder {folder} has a log but no file `identity`; restore the file from a copy, or see with \
@@ -225,6 +239,7 @@ impl StorageError {
             StorageError::Corrupt { .. }
             | StorageError::Missing { .. }
             | StorageError::IdentityDamaged { .. }
+            | StorageError::NotMadeAnew { .. }
             | StorageError::NodeFileGone { .. } => true,
             StorageError::Io { source, .. } => source.raw_os_error().is_some_and(|errno| LOST_ERRNOS.contains(&errno)),
             _ => false,

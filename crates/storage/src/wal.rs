@@ -367,6 +367,11 @@ impl<D: Disk> Wal<D> {
         Ok(())
     }
 
+    /// How much room [`Wal::begin_next_file`] takes of the disk: none where a spare file is ready.
+    pub fn room_of_next_file(&self) -> u64 {
+        self.spares.room_of_next()
+    }
+
     /// End of what is durable.
     pub fn synced_position(&self) -> WalPosition {
         match &self.current {

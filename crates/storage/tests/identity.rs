@@ -7,8 +7,8 @@ use bytes::Bytes;
 use storage::data_folder::{IDENTITY_NAME, NODE_FILE, RESERVE_BYTES, RepairedIdentity, keep_reserve, repair_identity};
 use storage::wal::has_log;
 use storage::{
-    DataFolder, Disk, DryDisk, FaultyDisk, FileNo, FolderIdentity, GroupId, Record, RecordKind, StorageError,
-    WalOptions, WalPosition, recover,
+    ClusterRecord, DataFolder, Disk, DryDisk, FaultyDisk, FileNo, FolderIdentity, Founder, GroupId, Record, RecordKind,
+    StorageError, WalOptions, WalPosition, recover,
 };
 use storage::{NodeRecord, NodeState};
 
@@ -103,6 +103,68 @@ fn a_folder_without_an_identity_wants_a_name() {
     assert_eq!(repaired.aside, []);
     drop(repaired);
     assert_eq!(reopened(&disk, "rabbit@moor").folder_id, FOLDER_ID);
+}
+
+/// The folder of the first of three nodes that founded a cluster.
+fn folder_of_a_member() -> Arc<FaultyDisk> {
+    let disk = folder();
+    let mut folder = DataFolder::open(disk.clone(), identity(), 1).unwrap();
+    folder.become_member(NodeRecord::FOUNDER).unwrap();
+    let founder = |number: u32| {
+        let folder_id = if number == NodeRecord::FOUNDER { FOLDER_ID } else { u128::from(number) };
+        Founder { number, folder_id, address: format!("host{number}:1") }
+    };
+    let (joined, partitions, before) = (None, 4, Vec::new());
+    folder
+        .store_cluster_record(&ClusterRecord { joined, partitions, founders: (1..=3).map(founder).collect(), before })
+        .unwrap();
+    disk.plant("checkpoints/00000000.0", b"a state");
+    disk
+}
+
+#[test]
+fn in_a_folder_of_a_cluster_only_what_is_proven_is_made_anew() {
+    // One bit is turned back.
+    for name in [IDENTITY_NAME, NODE_FILE] {
+        let disk = folder_of_a_member();
+        let whole = disk.contents(name);
+        disk.flip_bit(name, 40, 1);
+        assert!(repair(&disk, None).unwrap().unwrap().is_of_cluster, "{name}");
+        assert_eq!(disk.contents(name), whole);
+    }
+    // Which node it is the list of them says.
+    for is_gone in [false, true] {
+        let disk = folder_of_a_member();
+        if is_gone {
+            disk.remove(NODE_FILE).unwrap()
+        } else {
+            disk.plant(NODE_FILE, b"rubbish")
+        }
+        let repaired = repair(&disk, None).unwrap().unwrap();
+        let expected = NodeRecord { id: 1, state: NodeState::Member, start: 1_000_000 };
+        assert_eq!((repaired.node, repaired.is_of_cluster), (expected, true));
+        assert!(repaired.changed[0].starts_with("the node is number 1 of its cluster, as"), "{:?}", repaired.changed);
+    }
+    // Nothing says it.
+    let not_made = |disk: &Arc<FaultyDisk>, name: &str| {
+        let before = disk.contents(name);
+        let error = repair(disk, Some("rabbit@hare")).unwrap_err();
+        assert!(matches!(error, StorageError::NotMadeAnew { .. }), "{error}");
+        assert_eq!(disk.contents(name), before);
+    };
+    let disk = folder_of_a_member();
+    disk.plant(NODE_FILE, b"rubbish");
+    disk.flip_bit("cluster", 40, 1);
+    not_made(&disk, NODE_FILE);
+    let disk = folder_of_a_member();
+    disk.remove("checkpoints/00000000.0").unwrap();
+    disk.plant(NODE_FILE, b"rubbish");
+    not_made(&disk, NODE_FILE);
+    let disk = folder_of_a_member();
+    overwrite(&disk, "folder 0099", "folder ??99");
+    not_made(&disk, IDENTITY_NAME);
+    disk.remove(IDENTITY_NAME).unwrap();
+    not_made(&disk, IDENTITY_NAME);
 }
 
 #[test]

@@ -8,25 +8,30 @@
 //! file of the log; a new checkpoint of every group, twice, so that both generations stand on it and go on with that
 //! file, the topology's last of them; the folder's cluster is another one, so that no node of the old one is believed
 //! any more; brokers may open it. So a crash anywhere leaves a folder as it was, or one for which the same steps are
-//! taken again. Nothing is copied and nothing is deleted: logs and extents stay as they lie.
+//! taken again, and so does a disk that fills; one that has too little room at the start is refused before any of it.
+//! Nothing is copied and nothing is deleted: logs and extents stay as they lie.
 //!
 //! Invariant: on a [`storage::DryDisk`] the folder stays as it is, byte for byte, and the same code runs both ways.
 
-use super::{Found, Others, in_words, live, read_topology};
+use super::{Found, Others, alone, failed, in_words, live, read_topology};
 use crate::TOPOLOGY;
 use crate::open_error::OpenError;
 use broker::topology::{NodeStanding, PartitionStage, Topology};
 use broker::{NodeNumber, PartitionId};
 use consensus::{NodeId, Position, Term};
 use partition::machine::schedule_of;
-use partition::salvage::Salvage;
+use partition::salvage::{Salvage, SalvagedLog};
 use partition::{Part, anew_checkpoint};
 use std::collections::{BTreeMap, BTreeSet};
-use storage::{AloneRecord, CheckpointStore, DataFolder, Disk, GroupId, WalPosition};
+use storage::{AloneRecord, CheckpointStore, DataFolder, Disk, GroupId, NodeState, StorageError, WalPosition};
 
 /// The term of the groups is so far above all that the node knows. The others cannot have come as far: in the worst
 /// case every member has begun an election of its own each second since.
 const TERMS_PASSED_OVER: u64 = 1 << 32;
+/// A state takes so much of the disk beside what is in it, at most: what is in front of it, and the end of its last block.
+const ROOM_OF_HEADER: u64 = 16 << 10;
+/// The files `alone` and `cluster`, and names.
+const ROOM_OF_SMALL_FILES: u64 = 256 << 10;
 
 /// Another node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +79,17 @@ pub struct AloneReport {
     pub messages: u64,
     /// An earlier try had not come to its end.
     pub was_begun: bool,
+    /// The disk has too little room. Then nothing was done.
+    pub room_short: Option<RoomShort>,
+}
+
+/// How much room of the disk, in bytes, there should be, and how much there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoomShort {
+    /// All that is written, at most.
+    pub needed: u64,
+    /// What is free.
+    pub free: u64,
 }
 
 impl AloneReport {
@@ -86,22 +102,32 @@ impl AloneReport {
 /// Makes a folder that of the only node of a cluster with this number, which no other has.
 ///
 /// - Cost: reads the whole log and every extent once; writes two states of each group.
-/// - Errors: as [`crate::bring_back`] has them; a node that runs alone, or that the cluster has not taken in yet.
+/// - Errors: as [`crate::bring_back`] has them; a node that runs alone, or that the cluster has not taken in yet; a file
+///   that says which cluster it is of is damaged or gone. Of a disk that fills, or fails, half way the error says that it
+///   is to be run again.
 /// - `nonce` is random: what is written tells itself by it from what lay there before.
 pub fn go_on_alone<D: Disk>(folder: &DataFolder<D>, cluster: u128, nonce: u64) -> Result<AloneReport, OpenError> {
-    let Some(before) = folder.cluster_number()? else { return Err(OpenError::RunsAlone) };
-    let begun = folder.alone_record()?;
+    if folder.node().state == NodeState::Joining {
+        return Err(OpenError::NotTakenIn);
+    }
+    let Some(before) = folder.cluster_number()? else { return Err(why_no_cluster(folder, nonce)?) };
+    let was_begun = folder.is_going_alone()?;
+    let begun = match folder.alone_record() {
+        // Its steps are taken again, to another number.
+        Err(StorageError::Corrupt { .. }) => None,
+        read => read?,
+    };
     let mut found = Found::look(folder.disk(), folder.identity().folder_id, folder.node(), nonce, Others::GivenUp)?;
     let mut damage = std::mem::take(&mut found.report);
     found.damaged_extents(&mut damage)?;
     let topology = read_topology(&found.topology);
-    let mut report = AloneReport { damage: damage.found, was_begun: begun.is_some(), ..AloneReport::default() };
+    let mut report = AloneReport { damage: damage.found, was_begun, ..AloneReport::default() };
     report.own = (folder.node().id, folder.identity().node_name.clone());
     let plan = begun.unwrap_or(AloneRecord { cluster, before, empty: BTreeSet::new() });
     report.clusters = (plan.before, plan.cluster);
     if !report.damage.is_empty() {
         // From here on a repair may make up what the others have: they are not asked any more.
-        folder.begin_going_alone(&plan)?;
+        folder.begin_going_alone(&plan).map_err(|error| half_way(folder, error.into()))?;
         return Ok(report);
     }
     let mut work = Work { own: folder.node().id, topology: topology?, found, plan, report };
@@ -111,10 +137,62 @@ pub fn go_on_alone<D: Disk>(folder: &DataFolder<D>, cluster: u128, nonce: u64) -
     }
     work.choose();
     let address = work.topology.node(NodeNumber(work.own)).map(|node| node.address.to_string()).unwrap_or_default();
-    folder.begin_going_alone(&work.plan)?;
-    let (plan, report) = work.write()?;
-    folder.end_going_alone(&plan, &address)?;
-    Ok(report)
+    let states = work.states();
+    let needed = states.room() + work.found.wal.room_of_next_file() + ROOM_OF_SMALL_FILES;
+    let free = folder.disk().free_bytes().map_err(|error| failed("measure", "", error))?;
+    if free < needed {
+        work.report.room_short = Some(RoomShort { needed, free });
+        return Ok(work.report);
+    }
+    let Work { plan, found, report, .. } = work;
+    let done = folder.begin_going_alone(&plan).map_err(OpenError::from);
+    let done = done.and_then(|()| states.write(found));
+    match done.and_then(|()| Ok(folder.end_going_alone(&plan, &address)?)) {
+        Ok(()) => Ok(report),
+        Err(error) => Err(half_way(folder, error)),
+    }
+}
+
+fn half_way<D: Disk>(folder: &DataFolder<D>, error: OpenError) -> OpenError {
+    // What cannot be told is taken for begun: to run it again is right in any case.
+    let is_begun = folder.is_going_alone().unwrap_or(true);
+    OpenError::StoppedHalfWay { error: Box::new(error), is_begun }
+}
+
+/// Of a folder in which no file says which cluster its node is of: whether it is of none.
+fn why_no_cluster<D: Disk>(folder: &DataFolder<D>, nonce: u64) -> Result<OpenError, OpenError> {
+    let found = Found::look(folder.disk(), folder.identity().folder_id, folder.node(), nonce, Others::GivenUp)?;
+    let has_others = alone(found.topology.membership()).is_err() || read_topology(&found.topology)?.nodes().count() > 1;
+    let why = "it has no file `cluster`, though what is declared in it names other nodes of a cluster".to_owned();
+    Ok(match has_others {
+        true => StorageError::NotMadeAnew { folder: folder.disk().describe(), why }.into(),
+        false => OpenError::RunsAlone,
+    })
+}
+
+/// The states of all groups as they are to be, before anything of them is written.
+struct States {
+    /// The topology's last.
+    payloads: Vec<(u32, Vec<u8>)>,
+    topology: SalvagedLog,
+}
+
+impl States {
+    /// How much room of the disk they take at most.
+    fn room(&self) -> u64 {
+        2 * self.payloads.iter().map(|(_, payload)| payload.len() as u64 + ROOM_OF_HEADER).sum::<u64>()
+    }
+
+    /// Has the log begin a new file, and both states of each group stand on it.
+    fn write<D: Disk>(self, found: Found<D>) -> Result<(), OpenError> {
+        let Found { mut checkpoints, mut wal, .. } = found;
+        // As for a repair: every state names a file that is there, behind every one that the log ever had.
+        wal.begin_next_file()?;
+        wal.append(&[self.topology.vote(GroupId(TOPOLOGY.0))], &mut Vec::new())?;
+        wal.sync()?;
+        let replay_from = WalPosition { file: wal.position().file, offset: 0 };
+        self.payloads.iter().try_for_each(|(id, payload)| save_twice(&mut checkpoints, *id, replay_from, payload))
+    }
 }
 
 struct Work<D: Disk> {
@@ -212,8 +290,8 @@ impl<D: Disk> Work<D> {
         Term(known.max().map_or(0, |term| term.0) + TERMS_PASSED_OVER)
     }
 
-    /// The states, as they are to be, and then the log's new file and all of them.
-    fn write(mut self) -> Result<(AloneRecord, AloneReport), OpenError> {
+    /// The states as they are to be.
+    fn states(&mut self) -> States {
         let term = self.next_term();
         let mut payloads: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         for id in self.plan.empty.iter().filter(|id| self.is_there(**id)) {
@@ -224,20 +302,10 @@ impl<D: Disk> Work<D> {
             partition.stand_alone(self.member(partition.id()), term);
             payloads.insert(partition.id().0, partition.checkpoint());
         }
-        let own = member_of_number(self.own);
-        let Work { found: Found { mut checkpoints, topology: mut log, mut wal, .. }, topology, plan, report, .. } =
-            self;
-        log.stand_alone(own, term);
-        let state = log.checkpoint(&topology.encode_snapshot());
-        // As for a repair: every state names a file that is there, behind every one that the log ever had.
-        wal.begin_next_file()?;
-        wal.append(&[log.vote(GroupId(TOPOLOGY.0))], &mut Vec::new())?;
-        wal.sync()?;
-        let replay_from = WalPosition { file: wal.position().file, offset: 0 };
-        for (id, payload) in payloads.iter().map(|(id, payload)| (*id, payload)).chain([(TOPOLOGY.0, &state)]) {
-            save_twice(&mut checkpoints, id, replay_from, payload)?;
-        }
-        Ok((plan, report))
+        let mut topology = self.found.topology.clone();
+        topology.stand_alone(member_of_number(self.own), term);
+        let state = topology.checkpoint(&self.topology.encode_snapshot());
+        States { payloads: payloads.into_iter().chain([(TOPOLOGY.0, state)]).collect(), topology }
     }
 
     fn is_there(&self, partition: u32) -> bool {

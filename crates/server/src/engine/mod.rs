@@ -42,8 +42,8 @@ use tokio::sync::Notify;
 
 pub(crate) use metadata::Decided;
 pub use node::{
-    ASIDE_FOLDER, AloneReport, BOUNDS_US, Durations, OpenError, Others, RepairReport, Stage, SyncTimes, Uncounted,
-    needs_of, next_aside,
+    ASIDE_FOLDER, AloneReport, BOUNDS_US, Durations, OpenError, Others, RepairReport, RoomShort, Stage, SyncTimes,
+    Uncounted, needs_of, next_aside,
 };
 pub(crate) use shard_disk::{ShardDisk, wall_ms, wall_us};
 use wal_thread::WalHandle;

@@ -124,24 +124,36 @@ impl<D: Disk> DataFolder<D> {
         })
     }
 
-    /// What is to become of it, if it is on its way to being alone.
+    /// Whether it is on its way to being alone.
+    pub fn is_going_alone(&self) -> Result<bool, StorageError> {
+        is_begun(&*self.disk)
+    }
+
+    /// What is to become of it, if it is on its way to being alone. A file that is damaged is one that says nothing
+    /// ([`StorageError::Corrupt`]): no node has heard of the number that it had, so the way may go on to another one.
     pub fn alone_record(&self) -> Result<Option<AloneRecord>, StorageError> {
         read_bytes(&*self.disk)?.map(|bytes| AloneRecord::decode(&bytes)).transpose()
     }
 
-    /// The number of the cluster that its node is of; `None` of a node that runs alone.
+    /// The number of the cluster that its node is of; `None` where no file says so. Errors: the file is damaged.
     pub fn cluster_number(&self) -> Result<Option<u128>, StorageError> {
-        let record = self.cluster_record()?;
+        let record = self.cluster_record().map_err(|error| match error.is_damage() {
+            true => StorageError::NotMadeAnew { folder: self.disk.describe(), why: error.to_string() },
+            false => error,
+        })?;
         Ok(record.map(|record| record.joined.unwrap_or(self.identity.cluster_id)))
     }
 
     /// No broker opens it any more before [`DataFolder::end_going_alone`]. Returns when that is durable. What was
-    /// begun before may have named fewer partitions.
+    /// begun before may have named fewer partitions, or is damaged.
     ///
     /// # Panics
     /// If it is to be another cluster than was begun before.
     pub fn begin_going_alone(&self, record: &AloneRecord) -> Result<(), StorageError> {
-        let begun = self.alone_record()?;
+        let begun = match self.alone_record() {
+            Err(StorageError::Corrupt { .. }) => None,
+            read => read?,
+        };
         if begun.as_ref() == Some(record) {
             return Ok(());
         }

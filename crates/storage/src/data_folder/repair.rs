@@ -8,11 +8,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::checkpoint::CHECKPOINT_FOLDER;
 use crate::disk::{Disk, DiskFile, FolderLock, OpenMode, read_whole};
 use crate::error::{StorageError, at, syncing};
 use crate::wal::folder_ids;
 
-use super::node::{self, NODE_FILE, NodeRecord};
+use super::cluster::{CLUSTER_FILE, read_cluster_record};
+use super::node::{self, NODE_FILE, NodeRecord, NodeState};
 use super::{
     FolderIdentity, IDENTITY_BYTES_MAX, IDENTITY_NAME, NODE_NAME_BYTES_MAX, decode_identity, note_holder, take_lock,
     write_identity,
@@ -29,6 +31,8 @@ pub struct RepairedIdentity<D: Disk> {
     pub damage: Vec<String>,
     /// What of the new one is not as the old one said, or cannot be proven to be; for a person.
     pub changed: Vec<String>,
+    /// Whether the folder is that of a node of a cluster, by a file that says of which.
+    pub is_of_cluster: bool,
     /// Damaged files, and where they are kept.
     pub aside: Vec<(String, String)>,
     _lock: D::File,
@@ -42,7 +46,8 @@ pub struct RepairedIdentity<D: Disk> {
 ///   start that was surely not used yet.
 /// - Cost: with damage, one look at the header of each file of the log.
 /// - Errors: the folder is in use; nothing says which folder it is; the name is needed and not
-///   given.
+///   given; a folder of a cluster, and neither a checksum nor another file says what it was
+///   ([`StorageError::NotMadeAnew`]).
 pub fn repair_identity<D: Disk>(
     disk: &Arc<D>,
     node_name: Option<&str>,
@@ -55,6 +60,8 @@ pub fn repair_identity<D: Disk>(
         Err(error) => return Err(at("open", IDENTITY_NAME)(error)),
     };
     let (mut damage, mut changed, mut broken) = (Vec::new(), Vec::new(), Vec::new());
+    let is_of_cluster = has_cluster_file(&**disk)?;
+    let not_proven = |why: &StorageError| StorageError::NotMadeAnew { folder: disk.describe(), why: why.to_string() };
     let (identity, version) = match contents.as_deref().map(decode_identity) {
         Some(Ok(whole)) => whole,
         failed => {
@@ -64,6 +71,8 @@ pub fn repair_identity<D: Disk>(
                 Some(found) => Some(found),
                 // Another version whose lines are whole is no damage.
                 None if !why.is_damage() => return Err(why),
+                // The others know the node by what it said, and it does not follow from the log.
+                None if is_of_cluster => return Err(not_proven(&why)),
                 // Without a file `node` it may be a folder of a build that made none.
                 None => pieced_together(&**disk, left, node_name)?.map(|(identity, told)| {
                     changed = told;
@@ -87,6 +96,18 @@ pub fn repair_identity<D: Disk>(
             if found.is_none() && !why.is_damage() {
                 return Err(why);
             }
+            let found = match found {
+                None if is_of_cluster => {
+                    let listed = listed(&**disk, &identity, unused_start).ok_or_else(|| not_proven(&why))?;
+                    let (id, file) = (listed.id, CLUSTER_FILE);
+                    changed.push(format!(
+                        "the node is number {id} of its cluster, as the file `{file}` says, and its starts are counted from a number on that \
+                         none had"
+                    ));
+                    Some(listed)
+                }
+                found => found,
+            };
             damage.push(why.to_string());
             broken.push((NODE_FILE, contents.clone()));
             found.unwrap_or_else(|| {
@@ -118,7 +139,30 @@ pub fn repair_identity<D: Disk>(
     if broken.iter().any(|(name, _)| *name == IDENTITY_NAME) {
         write_identity(&**disk, &identity)?;
     }
-    Ok(Some(RepairedIdentity { identity, node, damage, changed, aside: kept, _lock: lock, _folder_lock: folder_lock }))
+    Ok(Some(RepairedIdentity {
+        identity,
+        node,
+        damage,
+        changed,
+        is_of_cluster,
+        aside: kept,
+        _lock: lock,
+        _folder_lock: folder_lock,
+    }))
+}
+
+fn has_cluster_file<D: Disk>(disk: &D) -> Result<bool, StorageError> {
+    let names = disk.list("").map_err(at("list", "the data folder"))?;
+    Ok(names.iter().any(|name| name == CLUSTER_FILE))
+}
+
+/// The node of a folder by what the file `cluster` says, once the node has the state of its groups: which is what makes
+/// it a member.
+fn listed<D: Disk>(disk: &D, identity: &FolderIdentity, unused_start: u32) -> Option<NodeRecord> {
+    let record = read_cluster_record(disk).ok()??;
+    let own = record.founders.iter().find(|founder| founder.folder_id == identity.folder_id)?;
+    let has_state = disk.list(CHECKPOINT_FOLDER).ok()?.iter().any(|name| name.ends_with(".0") || name.ends_with(".1"));
+    has_state.then_some(NodeRecord { id: own.number, state: NodeState::Member, start: unused_start })
 }
 
 /// Why a file is no good that could not be decoded, or is not there.

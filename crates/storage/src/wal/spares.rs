@@ -96,6 +96,11 @@ impl<D: Disk> Spares<D> {
         Ok(TakenSlot { slot: Arc::new(self.create(disk)?), name_synced: false, is_filled: false })
     }
 
+    /// How much room of the disk [`Spares::take`] needs.
+    pub(super) fn room_of_next(&self) -> u64 {
+        if self.state().ready.is_empty() { u64::from(self.options.file_bytes) } else { 0 }
+    }
+
     /// Takes back a file that nobody needs.
     pub(super) fn give_back(&self, slot: Arc<Slot<D::File>>) {
         let mut state = self.state();

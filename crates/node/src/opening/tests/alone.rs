@@ -3,7 +3,7 @@
 //! The folder is that of node 1 of three: partitions 1 and 2 are on all of them, a queue with one copy is on node 2.
 
 use super::*;
-use crate::{AloneReport, go_on_alone};
+use crate::{AloneReport, RoomShort, go_on_alone};
 use amqp::{Table, Value};
 use broker::topology::{ClusterNode, CopyChange, MachineVersions, NodeChange};
 use consensus::{Membership, Term};
@@ -227,6 +227,118 @@ fn a_crash_at_any_operation_leaves_the_folder_as_it_was_or_one_for_which_it_is_d
         }
         assert!(points > 20 && begun > 15, "{kind:?}: {points} points, {begun} of them in the middle");
     }
+}
+
+/// Contents of every file but the lock's.
+fn contents(disk: &FaultyDisk) -> Vec<(String, Vec<u8>)> {
+    let folders = ["", "wal", "checkpoints", "extents"];
+    let names = folders.iter().flat_map(|folder| {
+        let names = disk.list(folder).unwrap().into_iter().filter(|name| !name.ends_with('/') && name != "lock");
+        names.map(move |name| if folder.is_empty() { name } else { format!("{folder}/{name}") })
+    });
+    names.map(|name| (name.clone(), disk.contents(&name).unwrap())).collect()
+}
+
+#[test]
+fn a_disk_that_is_full_at_any_operation_leaves_a_folder_for_which_it_is_done_again() {
+    let (mut points, mut begun) = (0, 0);
+    for at in 0.. {
+        let lost = folder(|_, _| {});
+        let disk = &lost.disk;
+        // The first operation is that of the lock.
+        disk.schedule(disk.operations() + 1 + at, Fault::Full);
+        let Err(error) = recover(disk, AFTER) else { break };
+        disk.clear_faults();
+        let told = error.to_string();
+        let OpenError::StoppedHalfWay { is_begun, .. } = error else { panic!("at {at}: {told}") };
+        assert!(told.starts_with("no space left on the disk for "), "at {at}: {told}");
+        match join(disk) {
+            Err(StorageError::GoingAlone { .. }) => {
+                assert!(is_begun && told.contains("run `leveret cluster recover DIR --yes` again"), "at {at}: {told}");
+                begun += 1;
+            }
+            Ok(_) => assert!(!is_begun && told.contains("Nothing was changed"), "at {at}: {told}"),
+            Err(other) => panic!("at {at}: {other}"),
+        }
+        let again = recover(disk, AFTER).unwrap();
+        assert_eq!((again.was_begun, again.messages), (is_begun, 12), "at {at}");
+        drop(goes_on(&lost));
+        points += 1;
+    }
+    assert!(points > 10 && begun > 8, "{points} points, {begun} of them in the middle");
+}
+
+#[test]
+fn a_disk_with_too_little_room_is_refused_before_anything_is_changed() {
+    let lost = folder(|_, _| {});
+    let disk = &lost.disk;
+    let before = contents(disk);
+    let free = |bytes| disk.set_capacity(disk.used_bytes() + bytes);
+    free(1 << 20);
+    let report = recover(disk, AFTER).unwrap();
+    let RoomShort { needed, free: told } = report.room_short.unwrap();
+    assert!(told <= 1 << 20 && needed > u64::from(WalOptions::new(1).file_bytes), "{report:?}");
+    assert_eq!((report.given_up.len(), report.copies.len(), report.messages), (2, 3, 12), "it says what there is");
+    assert!(contents(disk) == before && join(disk).is_ok());
+    // So much is enough, to the byte.
+    free(needed - 1);
+    assert!(recover(disk, AFTER).unwrap().room_short.is_some());
+    free(needed);
+    assert_eq!(recover(disk, AFTER).unwrap().room_short, None);
+    disk.set_capacity(u64::MAX);
+    drop(goes_on(&lost));
+}
+
+#[test]
+fn a_file_that_says_what_was_begun_and_is_damaged_is_made_anew() {
+    for at in [None, Some(15), Some(20), Some(25)] {
+        let lost = folder(|_, _| {});
+        let disk = &lost.disk;
+        match at {
+            None => disk.plant("alone", b"rubbish"),
+            Some(at) => {
+                disk.schedule(disk.operations() + at, Fault::Crash(Crash::Process));
+                recover(disk, 77).unwrap_err();
+                disk.restart();
+                disk.flip_bit("alone", 40, 2);
+            }
+        }
+        assert!(matches!(join(disk), Err(StorageError::GoingAlone { .. })), "{at:?}");
+        let report = recover(disk, AFTER).unwrap();
+        assert_eq!((report.was_begun, report.clusters.1, report.messages), (true, AFTER, 12), "{at:?}");
+        drop(goes_on(&lost));
+    }
+}
+
+#[test]
+fn a_node_that_lost_the_file_of_its_cluster_or_has_no_cluster_yet_does_not_run_alone() {
+    let lost = folder(|_, _| {});
+    let told = |disk: &Arc<FaultyDisk>| recover(disk, AFTER).unwrap_err().to_string();
+    let whole = lost.disk.contents("cluster").unwrap();
+    lost.disk.flip_bit("cluster", 40, 2);
+    let damaged = told(&lost.disk);
+    assert!(damaged.contains("cluster is damaged") && damaged.contains("no command makes that file anew"), "{damaged}");
+    lost.disk.remove("cluster").unwrap();
+    let gone = told(&lost.disk);
+    assert!(gone.contains("it has no file `cluster`, though") && gone.contains("inspect"), "{gone}");
+    lost.disk.plant("cluster", &whole);
+    recover(&lost.disk, AFTER).unwrap();
+    let joining = Arc::new(FaultyDisk::new(1));
+    drop(join(&joining).unwrap());
+    assert!(matches!(recover(&joining, AFTER), Err(OpenError::NotTakenIn)));
+}
+
+#[test]
+fn what_is_declared_comes_back_from_a_whole_log_and_is_not_told_as_given_up() {
+    let lost = folder(|_, _| {});
+    (0..2).for_each(|place| lost.disk.flip_bit(&format!("checkpoints/00000000.{place}"), 60, 3));
+    let node = join(&lost.disk).unwrap().node();
+    assert!(!recover(&lost.disk, AFTER).unwrap().damage.is_empty());
+    let report = repair(&lost.disk, FOLDER, node, 7, Others::GivenUp).unwrap();
+    assert_eq!((&report.given_up[..], report.messages_lost), (&[][..], 0), "{report:?}");
+    assert!(report.changed.iter().any(|line| line.starts_with("what is declared is made anew")), "{report:?}");
+    recover(&lost.disk, 99).unwrap();
+    goes_on(&lost);
 }
 
 #[test]
