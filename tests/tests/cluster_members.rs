@@ -5,7 +5,7 @@
 use clients::broker::{free_port, is_foreign};
 use clients::nodes::{Node, PATIENCE, durable, quorum};
 use clients::tools::Tools;
-use clients::{Client, Event, Nodes, QueueDeclare};
+use clients::{Event, Nodes, QueueDeclare};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
