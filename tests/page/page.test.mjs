@@ -540,6 +540,7 @@ test("a virtual host is limited on the page of limits, and the limit taken back"
   // What there is already is in the fields of whatever is chosen.
   await press(page, "Set a limit", "main section.card:first-of-type");
   const offered = () => page.$$eval("dialog[open] input", (all) => all.map((one) => one.value));
+  await page.waitForSelector("dialog[open] input");
   assert.deepEqual(await offered(), ["", ""]);
   await fill(page, "Which", "second");
   assert.deepEqual(await offered(), ["", "7"]);
