@@ -150,6 +150,18 @@ test("leaders are spread over the nodes after a question", async () => {
   await close(page);
 });
 
+test("how long copies on other nodes take is on the overview of a node that has such", async () => {
+  const replicated = async () => (await all("leveret/latencies")).stages.replicate.count;
+  await until("an entry is measured", async () => {
+    for (let at = 0; at < QUEUES; at += 1) await nodes[0].api("POST", "exchanges/%2F/amq.default/publish", { routing_key: `orders.${at}`, payload: "m", payload_encoding: "string", properties: { delivery_mode: 2 } });
+    return (await replicated()) > 0;
+  }, 60_000);
+  const page = await open();
+  await says(page, "Copies on other nodes", "table.latencies");
+  await close(page);
+  for (let at = 0; at < QUEUES; at += 1) await nodes[0].api("DELETE", `queues/%2F/orders.${at}/contents`);
+});
+
 test("the page of another node tells which Leveret it runs, and what it speaks as", async () => {
   const { leveret_version: own, rabbitmq_version: told } = await all("overview");
   const page = await open();

@@ -6,11 +6,12 @@
 // them, are in cluster.test.mjs.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
+import { createHash } from "node:crypto";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { THEMES, WIDTHS, binary, browse, close, confirmBy, fill, go, gone, login, look, open as window, press, says, start, until, watchAccess } from "./harness.mjs";
+import { THEMES, WIDTHS, binary, browse, close, confirmBy, fill, go, gone, login, look, open as window, press, says, start, until, wait, watchAccess } from "./harness.mjs";
 
 let broker, folder, api, amqp, browser, benches = [];
 const open = (how) => window(browser, broker.base, how);
@@ -353,6 +354,39 @@ test("definitions come in from a file, and a file that is none is told", async (
   await close(page);
 });
 
+test("who replaces his own user by an import is told before, and reads what was left out over the login and after it", async () => {
+  await api("PUT", "users/mover", { password: "old", tags: "administrator" });
+  const page = await open({ user: "mover", password: "old" });
+  await go(page, "#/definitions");
+  const choose = (held) => page.$eval("input[type=file]", (input, text) => { const data = new DataTransfer(); data.items.add(new File([text], "moved.json")); input.files = data.files; input.dispatchEvent(new Event("change", { bubbles: true })); }, JSON.stringify(held));
+  const told = "Your own user is replaced: you will have to log in again";
+  // A file that has him as he is ends no session.
+  const { users } = await api("GET", "definitions");
+  await choose({ users: users.filter(({ name }) => name === "mover") });
+  await press(page, "Import …", "main");
+  await says(page, "1 user", "dialog[open]");
+  assert.equal(await page.$eval("dialog[open]", (box) => box.textContent.includes("log in again")), false);
+  await press(page, "Import", "dialog[open]");
+  await gone(page, "dialog[open]");
+  await says(page, "Imported.", "main");
+  const salt = Buffer.from("aabbccdd", "hex");
+  const password_hash = Buffer.concat([salt, createHash("sha256").update(salt).update("new").digest()]).toString("base64");
+  await choose({ users: [{ name: "mover", password_hash, hashing_algorithm: "rabbit_password_hashing_sha256", tags: "administrator" }], policies: [{ vhost: "/", name: "mirrors", pattern: "^m", "apply-to": "queues", priority: 0, definition: { "ha-mode": "all" } }] });
+  await press(page, "Import …", "main");
+  await says(page, told, "dialog[open]");
+  await press(page, "Import", "dialog[open]");
+  await page.waitForSelector(".login");
+  await says(page, "ha-mode", "dialog[open]");
+  await press(page, "Close", "dialog[open] footer");
+  await gone(page, "dialog[open]");
+  await login(page, "mover", "new");
+  await says(page, "ha-mode", "main [role=status]");
+  await press(page, "Close", "main [role=status]");
+  await gone(page, "main [role=status]");
+  await api("DELETE", "users/mover");
+  await close(page);
+});
+
 test("the command palette goes to a queue, by keys alone", async () => {
   const page = await open();
   await page.keyboard.down("Control");
@@ -387,7 +421,77 @@ test("who only watches is not offered what is refused", async () => {
   await press(page, "Declare a queue", "main");
   await fill(page, "Name", "mine");
   await press(page, "Declare", "dialog[open]");
-  await says(page, "You may not do this", "dialog[open] [role=alert]");
+  await says(page, "You may not do this: Access refused. An administrator can give you the right.", "dialog[open] [role=alert]");
+  await close(page);
+});
+
+test("an administrator is not sent to an administrator: reserved names are told as such, and who lacks rights where to take them", async () => {
+  const page = await open();
+  for (const [hash, button] of [["exchanges", "Declare an exchange"], ["queues", "Declare a queue"]]) {
+    await go(page, `#/${hash}`);
+    await press(page, button, "main");
+    await fill(page, "Name", "amq.bad");
+    await press(page, "Declare", "dialog[open]");
+    await says(page, "Names that begin with “amq.” are the broker's own", "dialog[open] [role=alert]");
+    await press(page, "Cancel", "dialog[open]");
+    await gone(page, "dialog[open]");
+  }
+  await api("PUT", "vhosts/alien", {});
+  await api("DELETE", "permissions/alien/guest");
+  await go(page, "#/queues?vhost=alien");
+  await page.waitForSelector("label.vhost-filter select");
+  await press(page, "Declare a queue", "main");
+  await fill(page, "Name", "mine");
+  await press(page, "Declare", "dialog[open]");
+  await says(page, "your own page under Users", "dialog[open] [role=alert]");
+  assert.equal(await page.$eval("dialog[open] [role=alert]", (box) => box.textContent.includes("An administrator can")), false);
+  await api("DELETE", "vhosts/alien");
+  await close(page);
+});
+
+test("a queue is declared of the type that its virtual host has for queues without one", async () => {
+  await api("PUT", "vhosts/quorums", { default_queue_type: "quorum" });
+  await api("PUT", "vhosts/classics", { default_queue_type: "classic" });
+  const page = await open();
+  await go(page, "#/queues");
+  await page.waitForSelector("label.vhost-filter select");
+  await press(page, "Declare a queue", "main");
+  const type = () => page.$$eval("dialog[open] select", (all) => all[1].value);
+  for (const name of ["quorums", "classics", "quorums"]) {
+    await fill(page, "Virtual host", name);
+    assert.equal(await type(), name.slice(0, -1));
+    // Durable or not is a classic queue's to choose.
+    assert.equal(await page.$$eval("dialog[open] label", (all) => all.some((one) => one.textContent.startsWith("Durable"))), name === "classics");
+  }
+  assert.equal(await page.$eval("dialog[open]", (box) => box.textContent.includes("if durable")), false);
+  // What somebody has chosen stays chosen.
+  await fill(page, "Type", "classic");
+  await fill(page, "Virtual host", "quorums");
+  assert.equal(await type(), "classic");
+  await fill(page, "Name", "own");
+  await press(page, "Declare", "dialog[open]");
+  await until("it is there", async () => (await api("GET", "queues/quorums/own")).type === "classic");
+  for (const name of ["quorums", "classics"]) await api("DELETE", `vhosts/${name}`);
+  await close(page);
+});
+
+test("the overview of a node that is alone speaks of no copies, counts one message as one, and says how long it has run", async () => {
+  await api("PUT", "vhosts/lonely", {});
+  await api("PUT", "queues/lonely/single", { durable: true });
+  // Some of them are measured.
+  for (let at = 0; at < 60; at += 1) await api("POST", "exchanges/lonely/amq.default/publish", { routing_key: "single", payload: "one", payload_encoding: "string", properties: {} });
+  assert.ok((await api("GET", "leveret/latencies")).stages.confirm.count > 0);
+  assert.equal((await api("GET", "leveret/latencies")).stages.replicate.count, 0);
+  const page = await open();
+  await page.setRequestInterception(true);
+  page.on("request", (request) => (request.url().includes("sort=messages") ? request.respond({ contentType: "application/json", body: JSON.stringify({ items: [{ name: "single", vhost: "lonely", messages: 1 }, { name: "pair", vhost: "lonely", messages: 2 }] }) }) : request.continue()));
+  await page.reload();
+  await says(page, "Publish to confirm, in all", "table.latencies");
+  assert.equal(await page.$eval("table.latencies", (table) => table.textContent.includes("Copies on other nodes")), false);
+  await page.waitForFunction(() => [...document.querySelectorAll(".ranking li")].some((row) => row.textContent === "single lonely1 message"));
+  assert.ok(await page.$$eval(".ranking li", (rows) => rows.some((row) => row.textContent === "pair lonely2 messages")));
+  await page.waitForFunction(() => /The node has run for \d+ (s|min \d+ s)\./.test(document.querySelector(".all-well")?.textContent));
+  await api("DELETE", "vhosts/lonely");
   await close(page);
 });
 
@@ -426,13 +530,22 @@ test("a virtual host is limited on the page of limits, and the limit taken back"
   await go(page, "#/limits");
   await press(page, "Set a limit", "main section.card:first-of-type");
   await fill(page, "Which", "second");
-  await press(page, "Go on", "dialog[open]");
+  // One window asks for all of it.
   await fill(page, "Queues", "7");
   await press(page, "Save", "dialog[open]");
   const limit = async () => (await api("GET", "vhost-limits/second"))[0]?.value?.["max-queues"];
   await until("the limit", async () => (await limit()) === 7);
   await gone(page, "dialog[open]");
   await says(page, "second", "main section.card:first-of-type table");
+  // What there is already is in the fields of whatever is chosen.
+  await press(page, "Set a limit", "main section.card:first-of-type");
+  const offered = () => page.$$eval("dialog[open] input", (all) => all.map((one) => one.value));
+  await page.waitForSelector("dialog[open] input");
+  assert.deepEqual(await offered(), ["", ""]);
+  await fill(page, "Which", "second");
+  assert.deepEqual(await offered(), ["", "7"]);
+  await press(page, "Cancel", "dialog[open]");
+  await gone(page, "dialog[open]");
   await press(page, "Change", "main section.card:first-of-type table");
   await fill(page, "Queues", "");
   await press(page, "Save", "dialog[open]");
@@ -723,4 +836,48 @@ test("the topology shows what is fed by what, and queues that are alike as one b
   await page.waitForFunction((before) => document.querySelectorAll(".topo-node.queue").length > before + 20, {}, closed);
   assert.ok((await page.$$(".topo-lines path")).length >= 2);
   await close(page);
+});
+
+test("boxes of the topology have the same places at each look: first what messages went through lately, however many and how fast", async () => {
+  await api("PUT", "vhosts/drawn", {});
+  for (const [exchange, queues] of [["a-idle", ["c", "d"]], ["m-idle", ["e"]], ["z-live", ["x", "y"]]]) {
+    await api("PUT", `exchanges/drawn/${exchange}`, { type: "direct", durable: true });
+    for (const queue of queues) {
+      await api("PUT", `queues/drawn/${queue}`, { durable: true });
+      await api("POST", `bindings/drawn/e/${exchange}/q/${queue}`, { routing_key: queue });
+    }
+  }
+  const publish = async (queue, count) => { for (let at = 0; at < count; at += 1) await api("POST", "exchanges/drawn/z-live/publish", { routing_key: queue, payload: "m", payload_encoding: "string", properties: {} }); };
+  // Something that is sampled before and after it.
+  const samples = async (name) => (await api("GET", `queues/drawn/${name}?msg_rates_age=20&msg_rates_incr=5`)).message_stats?.publish_details.samples.map((one) => one.sample);
+  await samples("x");
+  await wait(6);
+  await publish("y", 3);
+  await publish("x", 1);
+  await until("it is sampled", async () => (await samples("x"))?.[0] === 1 && (await samples("y"))[0] === 3, 40_000);
+  const boxes = (page) => page.$$eval(".topo-node", (all) => all.map((one) => one.dataset.id).filter((id) => /^[eq]:/.test(id)));
+  const expected = ["e:z-live", "e:a-idle", "e:m-idle", "q:x", "q:y", "q:c", "q:d", "q:e"];
+  const page = await open();
+  await page.evaluate(() => {
+    globalThis.seen = new Set();
+    new MutationObserver(() => { const ids = [...document.querySelectorAll(".topo-node")].map((one) => one.dataset.id).filter((id) => /^[eq]:/.test(id)); if (ids.length) seen.add(ids.join(" ")); }).observe(document.body, { childList: true, subtree: true });
+  });
+  await go(page, "#/topology?vhost=drawn");
+  await page.waitForSelector(".topo-node.queue");
+  assert.deepEqual(await boxes(page), expected);
+  // More wait in another one now, and nothing flows any more.
+  await publish("x", 5);
+  await page.waitForFunction(() => /6/.test(document.querySelector("[data-id='q:x'] b")?.textContent), { timeout: 40_000 });
+  await wait(6);
+  await page.keyboard.press("r");
+  await wait(1);
+  assert.deepEqual(await boxes(page), expected);
+  assert.deepEqual(await page.evaluate(() => [...seen]), [expected.join(" ")], "nothing moved, from the first drawing on");
+  await close(page);
+  const again = await open();
+  await go(again, "#/topology?vhost=drawn");
+  await again.waitForSelector(".topo-node.queue");
+  assert.deepEqual(await boxes(again), expected, "another window sees the same");
+  await api("DELETE", "vhosts/drawn");
+  await close(again);
 });

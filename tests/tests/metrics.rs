@@ -377,6 +377,23 @@ fn our_dashboard_and_our_alerts_ask_for_nothing_that_is_not_there() {
 }
 
 #[test]
+fn an_alert_that_one_thing_sets_off_tells_its_number_without_a_noun_behind_it() {
+    let rules = include_str!("../../docs/monitoring/alerts.yml");
+    let mut is_of_one = false;
+    let mut told = 0;
+    for line in rules.lines().map(str::trim) {
+        if let Some(condition) = line.strip_prefix("expr: ") {
+            is_of_one = condition.ends_with("> 0");
+        }
+        if is_of_one && line.starts_with("summary: ") && line.contains("$value") {
+            told += 1;
+            assert!(!line.contains("{{ $value }} "), "{line}");
+        }
+    }
+    assert_eq!(told, 5, "those with a number");
+}
+
+#[test]
 fn metrics_count_what_clients_did() {
     if clients::broker::is_foreign() {
         return;

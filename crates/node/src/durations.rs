@@ -87,15 +87,17 @@ pub enum Stage {
     Route,
     /// From there until its shard takes it in.
     Queue,
-    /// From the proposal of an entry until a majority has synced it.
+    /// From the proposal of an entry until a majority has synced it, in a group that has copies on other nodes.
     Replicate,
     /// From handling a publish to its confirm.
     Confirm,
+    /// From the proposal of an entry until it is synced, in a group whose only member is here.
+    Alone,
 }
 
 impl Stage {
     /// All of them, in order.
-    pub const ALL: [Stage; 4] = [Stage::Route, Stage::Queue, Stage::Replicate, Stage::Confirm];
+    pub const ALL: [Stage; 5] = [Stage::Route, Stage::Queue, Stage::Replicate, Stage::Confirm, Stage::Alone];
 }
 
 /// The measurements of one shard, on its thread.
@@ -107,7 +109,10 @@ pub struct StageClock {
 
 impl Default for StageClock {
     fn default() -> StageClock {
-        StageClock { counts: [const { [const { Cell::new(0) }; BUCKETS] }; 4], totals: [const { Cell::new(0) }; 4] }
+        StageClock {
+            counts: [const { [const { Cell::new(0) }; BUCKETS] }; Stage::ALL.len()],
+            totals: [const { Cell::new(0) }; Stage::ALL.len()],
+        }
     }
 }
 

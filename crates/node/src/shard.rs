@@ -5,6 +5,7 @@
 //! costs what it steps and not what there is: a node may have hundreds of partitions and one busy
 //! one.
 
+use crate::durations::Stage;
 use crate::ending_member::EndingMember;
 use crate::quarantined_member::QuarantinedMember;
 use crate::queue_member::QueueMember;
@@ -561,11 +562,12 @@ impl<M: Proposer> Shard<M> {
         })
     }
 
-    /// Up to which index a group is committed, if this shard leads it.
-    pub fn committed(&self, partition: PartitionId) -> Option<u64> {
+    /// Up to which index a group is committed, if this shard leads it; and the stage that its entries pass until then.
+    pub fn committed(&self, partition: PartitionId) -> Option<(u64, Stage)> {
         let member = self.queue_members().find(|member| member.partition().id() == partition)?;
-        let status = member.partition().replica().group().status();
-        (status.role == consensus::Role::Leader).then_some(status.commit.0)
+        let replica = member.partition().replica();
+        let stage = if replica.is_alone() { Stage::Alone } else { Stage::Replicate };
+        replica.group().is_leader().then(|| (replica.group().commit().0, stage))
     }
 
     /// How far a group has come, if this shard leads it.

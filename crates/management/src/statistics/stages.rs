@@ -12,12 +12,14 @@ const KEPT_MS: u64 = 65_000;
 /// A sample that is so much younger is of a minute ago.
 const SLACK_MS: u64 = 5_000;
 
-/// A stage, as it is called.
+/// The stages that are told, as they are called.
 pub(crate) const NAMES: [&str; 6] = ["route", "queue", "write", "sync", "replicate", "confirm"];
 const REPLICATE: usize = 4;
+/// What no copy is waited for counts as a commit all the same.
+const ALONE: usize = NAMES.len();
 
-/// How long each took, in the order of [`NAMES`].
-pub(crate) type Stages = [Durations; NAMES.len()];
+/// How long each took, in the order of [`NAMES`], and last what is committed by this node alone.
+pub(crate) type Stages = [Durations; NAMES.len() + 1];
 
 /// What shards and the log's thread measured since the start.
 pub(super) fn gather(shards: &[ShardStatistics], figures: &NodeFigures) -> Stages {
@@ -27,7 +29,7 @@ pub(super) fn gather(shards: &[ShardStatistics], figures: &NodeFigures) -> Stage
         sum
     };
     let (writes, syncs) = figures.log_times;
-    [of(Stage::Route), of(Stage::Queue), writes, syncs, of(Stage::Replicate), of(Stage::Confirm)]
+    [of(Stage::Route), of(Stage::Queue), writes, syncs, of(Stage::Replicate), of(Stage::Confirm), of(Stage::Alone)]
 }
 
 /// See the module.
@@ -69,11 +71,17 @@ impl StageHistory {
         }
     }
 
-    /// How long entries took on average, in seconds, from their proposal until a majority had them; over the time of
-    /// [`StageHistory::last_minute`], or since the start if none was measured in it. `None` if none ever was.
+    /// How long entries took on average, in seconds, from their proposal until a majority had them, be it this node
+    /// alone; over the time of [`StageHistory::last_minute`], or since the start if none was measured in it. `None` if
+    /// none ever was.
     pub(crate) fn mean_commit_s(&self, now_ms: u64) -> Option<f64> {
         let (lately, _) = self.last_minute(now_ms);
-        let measured = [&lately[REPLICATE], &self.now[REPLICATE]].into_iter().find(|measured| measured.count() > 0)?;
+        let commits = |of: &Stages| {
+            let mut sum = of[REPLICATE];
+            sum.add(&of[ALONE]);
+            sum
+        };
+        let measured = [commits(&lately), commits(&self.now)].into_iter().find(|measured| measured.count() > 0)?;
         Some(measured.total_us as f64 / 1e6 / measured.count() as f64)
     }
 }
@@ -119,5 +127,9 @@ mod tests {
         assert_eq!(history.mean_commit_s(61_000), Some(0.01), "not what was before");
         history.sample(61_000);
         assert_eq!(history.mean_commit_s(121_000), Some(0.005_75), "none in the last minute");
+        let mut stages = counted(4, 23_000);
+        stages[ALONE] = Durations { counts: std::array::from_fn(|at| u64::from(at == 3)), total_us: 7_000 };
+        history.update(stages);
+        assert_eq!(history.mean_commit_s(121_000), Some(0.007), "of a group of one node too");
     }
 }

@@ -19,8 +19,9 @@ export const path = (...parts) => parts.map(part).join("/");
 
 /** Why something was not done, in words for people. */
 export class Failure extends Error {
-  constructor(status, error, reason) {
-    super(sentence(status, error, reason));
+  /** `asked` is the method and the URL of the request. */
+  constructor(status, error, reason, asked = "") {
+    super(sentence(status, error, reason, asked));
     this.name = "Failure";
     this.status = status;
     this.error = error;
@@ -28,12 +29,12 @@ export class Failure extends Error {
   }
 }
 
-function sentence(status, error, reason) {
+function sentence(status, error, reason, asked) {
   const said = typeof reason === "string" ? reason : reason ? JSON.stringify(reason) : "";
   const dot = (text) => (/[.!?]$/.test(text) ? text : `${text}.`);
   switch (status) {
     case 0: return "The node does not answer. It may be starting again, or the way to it is cut. This page asks again by itself.";
-    case 401: return error === "not_authorized" ? `Not logged in: ${dot(said || "the session has ended")} Log in again.` : `You may not do this: ${dot(said)} An administrator can give you the right.`;
+    case 401: return error === "not_authorized" ? `Not logged in: ${dot(said || "the session has ended")} Log in again.` : refused(dot(said), asked);
     case 403: return dot(said || "This is refused");
     case 404: return said && !/^(object )?not found$/i.test(said) ? dot(said) : "It is not there (any more). Somebody may have deleted it, or its connection was closed.";
     case 405: return "This broker does not offer that.";
@@ -42,6 +43,16 @@ function sentence(status, error, reason) {
     case 503: return dot(said || "The node cannot do this now");
     default: return dot(said || `The broker answered ${status}`);
   }
+}
+
+/** Whoever asks, names of these are the broker's own. */
+const RESERVED = /^(PUT (queues|exchanges)|DELETE exchanges)\/[^/]+\/amq\.[^/]*$/;
+
+/** The broker does not say why it refuses what somebody who is logged in asks for. */
+function refused(said, asked) {
+  if (RESERVED.test(asked.split("?")[0])) return "Names that begin with “amq.” are the broker's own: nobody else declares or deletes what is called so. Choose another name.";
+  if (!rights(me.get()).administrates) return `You may not do this: ${said} An administrator can give you the right.`;
+  return `You may not do this: ${said} Administrators too need rights in a virtual host: your own page under Users says which you have, and gives you more.`;
 }
 
 /** One request. What comes back is JSON, or null where there is nothing to say. */
@@ -68,7 +79,7 @@ export async function ask(method, url, body, { signal, headers } = {}) {
   if (response.ok) return value;
   // RabbitMQ's two spellings: z is about the login, s about rights.
   if (response.status === 401 && value?.error === "not_authorized" && me.get()) me.set(null);
-  throw new Failure(response.status, value?.error, value?.reason);
+  throw new Failure(response.status, value?.error, value?.reason, `${method} ${url}`);
 }
 
 export const get = (url, options) => ask("GET", url, undefined, options);

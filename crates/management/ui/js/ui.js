@@ -121,11 +121,14 @@ function FormDialog({ title, fields, verb, submit, wide, note, close }) {
 }
 
 /**
- * A form out of descriptions: { name, label, kind, value, options, help, isNeeded, when }.
+ * A form out of descriptions: { name, label, kind, value, follows, options, help, isNeeded, when }.
  * Kinds: text, password, number, area, choice, check, table (names and values), names (a list).
+ * What `follows` says of the other values is a field's own until somebody fills it in.
  */
 export function Form({ fields, verb, submit, onCancel, isInline }) {
-  const [values, setValues] = useState(() => Object.fromEntries(fields.map((field) => [field.name, field.value ?? blank(field)])));
+  const initial = () => Object.fromEntries(fields.filter((field) => !field.follows).map((field) => [field.name, field.value ?? blank(field)]));
+  const [said, setValues] = useState(initial);
+  const values = { ...Object.fromEntries(fields.filter((field) => field.follows).map((field) => [field.name, field.follows(said)])), ...said };
   const [failure, setFailure] = useState();
   const [isBusy, setBusy] = useState(false);
   const set = (name, value) => setValues((was) => ({ ...was, [name]: value }));
@@ -134,7 +137,7 @@ export function Form({ fields, verb, submit, onCancel, isInline }) {
     setFailure(undefined);
     setBusy(true);
     try {
-      await submit(values, () => setValues(Object.fromEntries(fields.map((field) => [field.name, field.value ?? blank(field)]))));
+      await submit(values, () => setValues(initial()));
     } catch (error) {
       setFailure(error.message);
     }

@@ -538,15 +538,15 @@ impl StepTask {
         }
     }
 
-    /// Measures how long an entry takes from its proposal until a majority has it: one at a time, and
+    /// Measures how long an entry takes from its proposal until it is committed: one at a time, and
     /// seldom, as it takes a look at the groups.
     fn note_proposed(&mut self) {
         if let Some((partition, index, begin_us)) = self.proposed {
             match self.shard.committed(partition) {
-                Some(committed) if committed < index => {}
-                Some(_) => {
+                Some((committed, _)) if committed < index => {}
+                Some((_, stage)) => {
                     let took_us = self.local.shared.elapsed_us().saturating_sub(begin_us);
-                    self.local.stages.note(Stage::Replicate, took_us);
+                    self.local.stages.note(stage, took_us);
                     self.proposed = None;
                 }
                 // It leads no more: nobody knows.

@@ -13,7 +13,8 @@ export function Latencies() {
   const { nodes } = useStore(cluster);
   const isThere = useOffer("leveret/latencies");
   const { data } = usePoll(can.monitors && isThere ? "leveret/latencies" : null, { every: 5 });
-  const known = STAGES.filter(([name]) => data?.stages?.[name]).map(([name, words]) => ({ name, words, ...data.stages[name] }));
+  // Of a node that is alone no copies are waited for.
+  const known = STAGES.filter(([name]) => data?.stages?.[name] && (name !== "replicate" || nodes?.length > 1 || data.stages[name].count > 0)).map(([name, words]) => ({ name, words, ...data.stages[name] }));
   if (known.length === 0) return null;
   const most = Math.max(1, ...known.map((stage) => stage.p99_us ?? 0));
   const cell = (value, strong) => (value === undefined || value === null ? html`<span class="faint">–</span>` : strong ? html`<b>${micros(value)}</b>` : micros(value));

@@ -49,8 +49,8 @@ export function Overview() {
     </div>
     <${Latencies} />
     ${can.monitors && nodes && html`<${Card} title="Nodes" aside=${html`<a href="#/nodes">All about them</a>`}><div class="node-rows">${nodes.map((node) => html`<${NodeRow} key=${node.name} node=${node} />`)}</div></${Card}>`}
-    <div class="halves"><${Busy} title="Longest queues" sort="messages" cell=${(queue) => html`<${Figure} n=${queue.messages} strong />`} words="messages" has=${(queue) => queue.messages > 0} none="No message waits anywhere." />
-      <${Busy} title="Busiest queues" sort="message_stats.publish_details.rate" cell=${(queue) => rate(queue.message_stats?.publish_details?.rate)} words="published" has=${(queue) => queue.message_stats?.publish_details?.rate > 0} none="Nothing was published to a queue in the last seconds." /></div>
+    <div class="halves"><${Busy} title="Longest queues" sort="messages" cell=${(queue) => html`<${Figure} n=${queue.messages} strong />`} words=${(queue) => (queue.messages === 1 ? "message" : "messages")} has=${(queue) => queue.messages > 0} none="No message waits anywhere." />
+      <${Busy} title="Busiest queues" sort="message_stats.publish_details.rate" cell=${(queue) => rate(queue.message_stats?.publish_details?.rate)} words=${() => "published"} has=${(queue) => queue.message_stats?.publish_details?.rate > 0} none="Nothing was published to a queue in the last seconds." /></div>
     <div class="halves">${data?.churn_rates && html`<${Churn} of=${data.churn_rates} at=${at} age=${span[0]} inAll=${inAll} />`}
     ${data && html`<${Card} title="Ports">${data.listeners?.length ? html`<div class="chips">${data.listeners.map((one) => html`<span class="chip" key=${`${one.node}${one.protocol}${one.port}${one.ip_address}`}><b>${one.protocol}</b> ${one.ip_address?.includes(":") ? `[${one.ip_address}]` : one.ip_address}:${one.port}${nodes?.length > 1 ? html` <span class="faint">${one.node}</span>` : ""}</span>`)}</div>` : html`<p class="faint">Which ports are open is shown to users with the tag <code>monitoring</code>.</p>`}</${Card}>`}</div>`;
 }
@@ -75,7 +75,9 @@ function Churn({ of, at, age, inAll }) {
 function AllWell({ data, nodes }) {
   const running = nodes?.filter((node) => node.running !== false);
   const uptime = running?.length ? Math.min(...running.map((node) => node.uptime ?? Infinity)) : undefined;
-  return html`<p class="all-well"><i class="dot good" /><b>All is well.</b> ${nodes ? html`${nodes.length === 1 ? "The node runs" : `All ${nodes.length} nodes run`}${Number.isFinite(uptime) ? `, since ${duration(uptime)}` : ""}. ` : ""}No alarm is on; ${plural(data.object_totals?.queues, "queue")}, ${plural(data.queue_totals?.messages ?? 0, "message")}. <span class="faint">Leveret ${data.leveret_version ?? ""}${data.rabbitmq_version && data.leveret_version ? `, speaks as RabbitMQ ${data.rabbitmq_version}` : data.product_version ?? data.rabbitmq_version ?? ""}</span></p>`;
+  const time = Number.isFinite(uptime) && duration(uptime);
+  const run = nodes?.length === 1 ? (time ? `The node has run for ${time}` : "The node runs") : `All ${nodes?.length} nodes run${time ? `, the youngest for ${time}` : ""}`;
+  return html`<p class="all-well"><i class="dot good" /><b>All is well.</b> ${nodes ? `${run}. ` : ""}No alarm is on; ${plural(data.object_totals?.queues, "queue")}, ${plural(data.queue_totals?.messages ?? 0, "message")}. <span class="faint">Leveret ${data.leveret_version ?? ""}${data.rabbitmq_version && data.leveret_version ? `, speaks as RabbitMQ ${data.rabbitmq_version}` : data.product_version ?? data.rabbitmq_version ?? ""}</span></p>`;
 }
 
 export const Tile = ({ label, value, points, hue, more, kind = "" }) => html`<div class="tile ${kind}"><h3><i style=${hue ? { background: `var(${hue})` } : undefined} />${label}</h3><p class="tile-value">${value ?? NONE}</p><p class="tile-more">${more ?? " "}</p>${points && html`<${Spark} points=${points} hue=${hue} label="${label} over time" />`}</div>`;
@@ -85,5 +87,5 @@ function Busy({ title, sort, cell, words, has, none }) {
   const { data, failure } = usePoll(`queues?page=1&page_size=6&sort=${sort}&sort_reverse=true&columns=name,vhost,messages,message_stats.publish_details.rate`, { every: 10 });
   const queues = data?.items?.filter(has);
   return html`<${Card} title=${title} aside=${html`<a href="#/queues?sort=${sort}&sort_reverse=true">All</a>`}><${Wrong} failure=${failure} />
-    ${queues?.length ? html`<ol class="ranking">${queues.map((queue) => html`<li key=${queue.vhost + queue.name}><a href=${href("queues", queue.vhost, queue.name)}>${queue.name}</a>${queue.vhost !== "/" && html` <span class="faint">${queue.vhost}</span>`}<span class="ranking-end">${cell(queue)} <span class="faint">${words}</span></span></li>`)}</ol>` : queues && html`<${Empty} title=${none} />`}</${Card}>`;
+    ${queues?.length ? html`<ol class="ranking">${queues.map((queue) => html`<li key=${queue.vhost + queue.name}><a href=${href("queues", queue.vhost, queue.name)}>${queue.name}</a>${queue.vhost !== "/" && html` <span class="faint">${queue.vhost}</span>`}<span class="ranking-end">${cell(queue)} <span class="faint">${words(queue)}</span></span></li>`)}</ol>` : queues && html`<${Empty} title=${none} />`}</${Card}>`;
 }

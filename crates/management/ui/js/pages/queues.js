@@ -53,9 +53,12 @@ const COLUMNS = [
 const ASKED = "name,vhost,type,state,durable,auto_delete,exclusive,arguments,policy,effective_policy_definition,members,online,leader,node,messages,messages_ready,messages_unacknowledged,message_bytes,consumers,message_stats.publish_details.rate,message_stats.deliver_get_details.rate,message_stats.ack_details.rate";
 
 /** The virtual hosts' names, for forms and filters. */
-export function useVhosts() {
-  const { data } = usePoll("vhosts?columns=name", { every: 60 });
-  return useMemo(() => data?.map((one) => one.name) ?? [], [data]);
+export const useVhosts = () => useDefaultTypes()[0];
+
+/** The virtual hosts' names, and of each the type of queues that are declared without one. */
+function useDefaultTypes() {
+  const { data } = usePoll("vhosts?columns=name,default_queue_type", { every: 60 });
+  return useMemo(() => [data?.map((one) => one.name) ?? [], new Map(data?.map((one) => [one.name, one.default_queue_type]))], [data]);
 }
 
 /** Chooses one virtual host of several, where there are several. */
@@ -76,13 +79,13 @@ export function useDoing(word, doing, isReady = true) {
   }, [query.do, isReady]);
 }
 
-export function declareQueue(vhosts, vhost) {
+function declareQueue(vhosts, types, vhost) {
   ask_for({
     title: "Declare a queue", verb: "Declare", wide: true,
     fields: [
       { name: "name", label: "Name", isNeeded: true },
       { name: "vhost", label: "Virtual host", kind: "choice", value: vhost ?? vhosts[0] ?? "/", options: vhosts.map((name) => [name]) },
-      { name: "type", label: "Type", kind: "choice", value: "quorum", options: [["quorum", "quorum: a copy on several nodes"], ["classic", "classic"]], help: "Both are on disk when a publish is confirmed, if durable." },
+      { name: "type", label: "Type", kind: "choice", follows: (values) => types.get(values.vhost) ?? "classic", options: [["quorum", "quorum: a copy on several nodes"], ["classic", "classic"]], help: "What is published to a quorum queue, or to a durable classic one, is on disk when it is confirmed." },
       { name: "durable", label: "Durable: outlives a restart", kind: "check", value: true, when: (values) => values.type === "classic" },
       { name: "auto_delete", label: "Auto-delete: goes with its last consumer", kind: "check", when: (values) => values.type === "classic" },
       { name: "arguments", label: "Arguments", kind: "table", suggest: ARGUMENTS, help: "Such as x-message-ttl = 60000 or x-dead-letter-exchange = retry" },
@@ -111,10 +114,11 @@ async function each(queues, doing) {
 }
 
 export function Queues() {
-  const vhosts = useVhosts();
+  const [vhosts, types] = useDefaultTypes();
   const { query } = useStore(place);
   const vhost = query.vhost;
-  useDoing("declare", () => declareQueue(vhosts, vhost), vhosts.length > 0);
+  const declare = () => declareQueue(vhosts, types, vhost);
+  useDoing("declare", declare, vhosts.length > 0);
   const columns = useMemo(() => COLUMNS.map((column) => (column.key === "vhost" ? { ...column, isOptional: undefined } : column)).filter((column) => column.key !== "vhost" || (vhosts.length > 1 && !vhost)), [vhosts.length, vhost]);
   const sum = (queues, field) => queues.reduce((all, queue) => all + (queue[field] ?? 0), 0);
   const names = (queues) => html`<p class="mono names">${queues.slice(0, 8).map((queue) => queue.name).join(", ")}${queues.length > 8 ? ` and ${queues.length - 8} more` : ""}</p>`;
@@ -122,7 +126,7 @@ export function Queues() {
     { label: "Purge", icon: "purge", run: (queues, done) => confirm({ title: `Purge ${plural(queues.length, "queue")}?`, body: html`${names(queues)}<p><b>${plural(sum(queues, "messages_ready"), "ready message is", "ready messages are")} lost for good.</b> What consumers hold stays.</p>`, verb: "Purge", typed: sum(queues, "messages_ready") > 0 ? "purge" : undefined, doing: () => each(queues, (queue) => ask("DELETE", `queues/${path(queue.vhost, queue.name)}/contents`)).then(done) }) },
     { label: "Delete", icon: "trash", kind: "danger", run: (queues, done) => confirm({ title: `Delete ${plural(queues.length, "queue")}?`, body: html`${names(queues)}<p><b>${plural(sum(queues, "messages"), "message is", "messages are")} lost for good</b>, and ${plural(sum(queues, "consumers"), "consumer is", "consumers are")} cancelled.</p>`, verb: "Delete", typed: "delete", doing: () => each(queues, (queue) => ask("DELETE", `queues/${path(queue.vhost, queue.name)}`)).then(done) }) },
   ];
-  return html`<div class="page-head"><h1>Queues</h1><div class="actions"><${VhostFilter} vhosts=${vhosts} /><button type="button" class="primary" onClick=${() => declareQueue(vhosts, vhost)}><${Icon} name="plus" />Declare a queue</button></div></div>
+  return html`<div class="page-head"><h1>Queues</h1><div class="actions"><${VhostFilter} vhosts=${vhosts} /><button type="button" class="primary" onClick=${declare}><${Icon} name="plus" />Declare a queue</button></div></div>
     <${DataTable} id="queues" url=${vhost ? `queues/${part(vhost)}` : "queues"} query=${`columns=${ASKED}`} columns=${columns} rowKey=${(queue) => `${queue.vhost}/${queue.name}`} noun="queues" placeholder="Filter queues by name" selection=${selection}
-      empty=${html`<${Empty} title="There is no queue yet.">Applications declare theirs when they connect; or <button type="button" class="link" onClick=${() => declareQueue(vhosts, vhost)}>declare one here</button>.</${Empty}>`} />`;
+      empty=${html`<${Empty} title="There is no queue yet.">Applications declare theirs when they connect; or <button type="button" class="link" onClick=${declare}>declare one here</button>.</${Empty}>`} />`;
 }

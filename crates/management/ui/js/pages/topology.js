@@ -1,6 +1,9 @@
 // Who publishes where, and where it goes: publishers, exchanges, queues, consumers, from left to
 // right. Queues that are fed alike and called alike are one box until it is opened, so that a
 // hundred of them stay readable.
+//
+// Invariant: what is declared the same is drawn at the same place. No rate and no number of messages
+// moves a box; only whether anything went through it within some minutes does.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState, useStore } from "../lib.js";
 import { get, pace, part, path, usePoll } from "../api.js";
 import { href, place } from "../router.js";
@@ -16,13 +19,17 @@ const BOX_MIN = 4;
 const ASKED_MAX = 40;
 /** So many things are drawn in one column; the filter finds the others. */
 const COLUMN_MAX = 150;
+/** What something went through within so many seconds, or twice as many at most, is drawn first. */
+const LIVELY_S = 300;
 
 /** Who publishes to which exchange, where the broker counts that. */
 function usePublishers(vhost, exchanges) {
-  const [flows, setFlows] = useState([]);
+  const [flows, setFlows] = useState();
   const seconds = useStore(pace);
   const names = exchanges?.filter((one) => !/^amq\.(rabbitmq|match|headers|fanout|direct|topic)/.test(one.name)).slice(0, ASKED_MAX).map((one) => one.name || "amq.default").join("\n");
   useEffect(() => {
+    if (names === undefined) return undefined;
+    setFlows((was) => (names ? was : []));
     if (!names) return undefined;
     const controller = new AbortController();
     const look = async () => {
@@ -42,6 +49,20 @@ function usePublishers(vhost, exchanges) {
   return flows;
 }
 
+const KEPT = [{ list: "exchanges", mark: "e", fields: ["publish_in", "publish_out"] }, { list: "queues", mark: "q", fields: ["publish", "deliver_get"] }];
+
+/** The exchanges and queues that something went through lately, once it is known: as the broker has kept it, so that each look says the same. */
+function useLively(vhost) {
+  const kept = (list, fields) => `${list}/${part(vhost)}?columns=name,${fields.map((field) => `message_stats.${field},message_stats.${field}_details.rate,message_stats.${field}_details.samples.sample`)}&msg_rates_age=${LIVELY_S}&msg_rates_incr=${LIVELY_S}`;
+  const all = KEPT.map(({ list, fields }) => usePoll(vhost && kept(list, fields), { every: 30 }));
+  return useMemo(() => {
+    if (all.some(({ data, failure, isOld }) => isOld || !(data || failure))) return undefined;
+    // What was counted since the oldest sample; where none are kept, a rate is all that is known.
+    const counts = ({ message_stats: of = {} }, field) => { const { rate: now, samples } = of[`${field}_details`] ?? {}; return samples?.length ? of[field] !== samples.at(-1).sample : now > 0; };
+    return new Set(all.flatMap(({ data }, at) => (data ?? []).filter((one) => KEPT[at].fields.some((field) => counts(one, field))).map((one) => `${KEPT[at].mark}:${one.name}`)));
+  }, all.flatMap(({ data, failure, isOld }) => [data, failure, isOld]));
+}
+
 export function Topology() {
   const vhosts = useVhosts();
   const { query } = useStore(place);
@@ -54,7 +75,10 @@ export function Topology() {
   const consumers = usePoll(vhost && `consumers/${part(vhost)}`, { every: 15 });
   const connections = usePoll("connections?columns=name,user_provided_name,client_properties.connection_name", { every: 15 });
   const flows = usePublishers(vhost, exchanges.data);
-  const graph = useMemo(() => (exchanges.data && bindings.data && queues.data ? graphOf({ exchanges: exchanges.data, bindings: bindings.data, queues: queues.data, consumers: consumers.data ?? [], connections: connections.data ?? [], flows, filter, opened }) : undefined), [exchanges.data, bindings.data, queues.data, consumers.data, connections.data, flows, filter, opened]);
+  const lively = useLively(vhost);
+  // Nothing is drawn before all of it is there, or it would move.
+  const isThere = exchanges.data && bindings.data && queues.data && flows && lively && [consumers, connections].every((one) => one.data || one.failure);
+  const graph = useMemo(() => (isThere ? graphOf({ exchanges: exchanges.data, bindings: bindings.data, queues: queues.data, consumers: consumers.data ?? [], connections: connections.data ?? [], flows, lively, filter, opened }) : undefined), [isThere, exchanges.data, bindings.data, queues.data, consumers.data, connections.data, flows, lively, filter, opened]);
   const flip = (id) => setOpened((was) => { const next = new Set(was); if (!next.delete(id)) next.add(id); return next; });
   return html`<div class="page-head"><h1>Topology</h1><div class="actions"><${VhostFilter} vhosts=${vhosts} /><div class="search" role="search"><input type="search" data-main-search aria-label="Show only what has this in its name" placeholder="Filter by name" value=${filter} onInput=${(event) => setFilter(event.target.value)} /></div></div></div>
     <${Wrong} failure=${exchanges.failure ?? bindings.failure ?? queues.failure} />
@@ -62,17 +86,17 @@ export function Topology() {
     ${graph && html`<p class="key"><span><i class="edge-key is-flowing" />messages flow now</span><span><i class="edge-key" />bound</span><span class="faint">Point at something, or move to it with Tab, to see only its way.</span>${graph.left > 0 && html`<b>${plural(graph.left, "more thing is", "more things are")} not drawn: filter by name.</b>`}</p>`}`;
 }
 
-function graphOf({ exchanges, bindings, queues, consumers, connections, flows, filter, opened }) {
+function graphOf({ exchanges, bindings, queues, consumers, connections, flows, lively, filter, opened }) {
   const word = filter.trim().toLowerCase();
   const edges = [];
   const named = new Map(connections.map((one) => [one.name, one.user_provided_name || one.client_properties?.connection_name]));
   const label = (name) => named.get(name) || (name ?? "").replace(/ -> .*/, "");
   const publishers = new Map(), takers = new Map();
-  const add = (from, to, flow) => edges.push({ from, to, flow });
+  const add = (from, to, flow, isFixed) => edges.push({ from, to, flow, isFixed });
   for (const exchange of flows) {
     for (const one of exchange.incoming ?? []) {
       const name = label(one.channel_details?.connection_name ?? one.channel_details?.name?.replace(/ \(\d+\)$/, ""));
-      const own = publishers.get(name) ?? { id: `p:${name}`, kind: "publisher", name, place: one.channel_details?.connection_name, rate: 0 };
+      const own = publishers.get(name) ?? { id: `p:${name}`, kind: "publisher", name, isLively: true, place: one.channel_details?.connection_name, rate: 0 };
       own.rate += one.stats?.publish_details?.rate ?? 0;
       publishers.set(name, own);
       add(own.id, `e:${exchange.name}`, one.stats?.publish_details?.rate ?? 0);
@@ -85,23 +109,24 @@ function graphOf({ exchanges, bindings, queues, consumers, connections, flows, f
   for (const one of bindings) {
     if (one.source === "") continue;
     const to = `${one.destination_type === "queue" ? "q" : "e"}:${one.destination}`, id = `e:${one.source}\n${to}`;
-    const own = keys.get(id) ?? { from: `e:${one.source}`, to, keys: [], flow: outOf.get(`${one.source}\n${one.destination}`) ?? 0 };
+    const own = keys.get(id) ?? { from: `e:${one.source}`, to, keys: [], isFixed: true, flow: outOf.get(`${one.source}\n${one.destination}`) ?? 0 };
     own.keys.push(one.routing_key);
     keys.set(id, own);
   }
   edges.push(...keys.values());
   for (const one of consumers) {
     const name = label(one.channel_details?.connection_name ?? one.channel_details?.name?.replace(/ \(\d+\)$/, ""));
-    const own = takers.get(name) ?? { id: `c:${name}`, kind: "consumer", name, place: one.channel_details?.connection_name, queues: 0 };
+    const own = takers.get(name) ?? { id: `c:${name}`, kind: "consumer", name, isLively: false, place: one.channel_details?.connection_name, queues: 0 };
     own.queues += 1;
+    own.isLively ||= lively.has(`q:${one.queue.name}`);
     takers.set(name, own);
-    add(`q:${one.queue.name}`, own.id, queues.find((queue) => queue.name === one.queue.name)?.message_stats?.deliver_get_details?.rate ?? 0);
+    add(`q:${one.queue.name}`, own.id, queues.find((queue) => queue.name === one.queue.name)?.message_stats?.deliver_get_details?.rate ?? 0, true);
   }
   const touched = new Set(edges.flatMap((edge) => [edge.from, edge.to]));
   let nodes = [
     ...publishers.values(),
-    ...exchanges.filter((one) => touched.has(`e:${one.name}`)).map((one) => ({ id: `e:${one.name}`, kind: "exchange", name: one.name, type: one.type, rate: one.message_stats?.publish_in_details?.rate })),
-    ...queues.map((one) => ({ id: `q:${one.name}`, kind: "queue", name: one.name, messages: one.messages ?? 0, consumers: one.consumers, rate: one.message_stats?.publish_details?.rate, state: one.state })),
+    ...exchanges.filter((one) => touched.has(`e:${one.name}`)).map((one) => ({ id: `e:${one.name}`, kind: "exchange", name: one.name, isLively: lively.has(`e:${one.name}`), type: one.type, rate: one.message_stats?.publish_in_details?.rate })),
+    ...queues.map((one) => ({ id: `q:${one.name}`, kind: "queue", name: one.name, isLively: lively.has(`q:${one.name}`), messages: one.messages ?? 0, consumers: one.consumers, rate: one.message_stats?.publish_details?.rate, state: one.state })),
     ...takers.values(),
   ];
   if (word) {
@@ -116,7 +141,7 @@ function graphOf({ exchanges, bindings, queues, consumers, connections, flows, f
   if (alone.length > SINGLE_MAX) [nodes, links] = grouped(nodes, links, opened);
   let left = 0;
   const columns = ["publisher", "exchange", "queue", "consumer"].map((kind) => {
-    const all = nodes.filter((node) => node.kind === kind).sort((a, b) => (kind === "queue" ? b.messages - a.messages : 0) || a.name.localeCompare(b.name));
+    const all = nodes.filter((node) => node.kind === kind).sort((a, b) => b.isLively - a.isLively || byName(a, b));
     left += Math.max(0, all.length - COLUMN_MAX);
     return all.slice(0, COLUMN_MAX);
   });
@@ -140,7 +165,7 @@ function merged(links) {
 /** Puts queues that are fed by the same exchanges, and several of one name among them, into one box. */
 function grouped(nodes, links, opened) {
   const sources = new Map(), targets = new Map();
-  for (const { from, to } of links) {
+  for (const { from, to } of links.filter((edge) => edge.isFixed)) {
     if (to.startsWith("q:")) sources.set(to, [...(sources.get(to) ?? []), from]);
     if (from.startsWith("q:")) targets.set(from, [...(targets.get(from) ?? []), to]);
   }
@@ -160,7 +185,7 @@ function grouped(nodes, links, opened) {
     if (members.length < BOX_MIN) continue;
     const stems = new Set(members.map((one) => /^[^.\-_:/\d]+/.exec(one.name)?.[0] ?? ""));
     const from = [...new Set(sources.get(members[0].id) ?? [])].map((source) => source.slice(2) || "default").join(" + ");
-    const box = { id, kind: "queue", isGroup: true, isOpen: opened.has(id), name: stems.size === 1 ? `${[...stems][0]}…` : from ? `of ${from}` : "not bound", size: members.length, messages: members.reduce((all, one) => all + one.messages, 0), rate: members.some((one) => one.rate !== undefined) ? members.reduce((all, one) => all + (one.rate ?? 0), 0) : undefined, consumers: members.reduce((all, one) => all + (one.consumers ?? 0), 0) };
+    const box = { id, kind: "queue", isGroup: true, isOpen: opened.has(id), isLively: members.some((one) => one.isLively), name: stems.size === 1 ? `${[...stems][0]}…` : from ? `of ${from}` : "not bound", size: members.length, messages: members.reduce((all, one) => all + one.messages, 0), rate: members.some((one) => one.rate !== undefined) ? members.reduce((all, one) => all + (one.rate ?? 0), 0) : undefined, consumers: members.reduce((all, one) => all + (one.consumers ?? 0), 0) };
     boxes.push(box);
     if (!box.isOpen) for (const one of members) inGroup.set(one.id, id);
   }
@@ -168,16 +193,33 @@ function grouped(nodes, links, opened) {
   return [[...nodes.filter((node) => !inGroup.has(node.id)), ...boxes], links.map((edge) => ({ ...edge, from: name(edge.from), to: name(edge.to) }))];
 }
 
-/** Boxes beside those that they are joined with, so that fewer lines cross. */
+const byName = (a, b) => a.name.localeCompare(b.name) || (a.id < b.id ? -1 : 1);
+
+/**
+ * Boxes beside those that they are joined with, so that fewer lines cross: by what is bound and consumed from, and not by what
+ * flows now. What is lively comes first.
+ */
 function order(columns, links) {
-  for (let round = 0; round < 4; round += 1) {
+  const fixed = links.filter((edge) => edge.isFixed).sort((a, b) => (`${a.from}\n${a.to}` < `${b.from}\n${b.to}` ? -1 : 1));
+  const joined = new Set(fixed.flatMap((edge) => [edge.from, edge.to]));
+  // What is joined with nothing has no say about the others' places.
+  const all = columns.map((column) => column.filter((node) => joined.has(node.id)).sort(byName));
+  untangle(all, fixed, [1, 2, 3], [2, 1, 0]);
+  columns.forEach((column, at) => column.splice(0, column.length, ...all[at], ...column.filter((node) => !joined.has(node.id)).sort(byName)));
+  for (const column of columns.slice(1)) column.sort((a, b) => b.isLively - a.isLively);
+  untangle(columns, links, [0]);
+}
+
+/** Sorts columns by the middle of what their boxes are joined with, those that `ways` name, each way twice. */
+function untangle(columns, links, ...ways) {
+  for (let round = 0; round < 2 * ways.length; round += 1) {
     const places = new Map();
     columns.forEach((column) => column.forEach((node, at) => places.set(node.id, at / Math.max(1, column.length))));
-    const from = round % 2 === 0 ? [1, 2, 3] : [2, 1, 0];
-    for (const at of from) {
+    for (const at of ways[round % ways.length]) {
       const middle = (node) => {
         const near = links.flatMap((edge) => (edge.to === node.id ? [edge.from] : edge.from === node.id ? [edge.to] : [])).map((id) => places.get(id)).filter((spot) => spot !== undefined);
-        return near.length ? near.reduce((a, b) => a + b, 0) / near.length : 2;
+        // Rounded, as a sum depends on the order of its parts.
+        return near.length ? Math.round((1e6 * near.reduce((a, b) => a + b, 0)) / near.length) : 2e6;
       };
       const spots = new Map(columns[at].map((node) => [node.id, middle(node)]));
       columns[at].sort((a, b) => spots.get(a.id) - spots.get(b.id));
