@@ -3,6 +3,7 @@
 use crate::api::Api;
 use crate::failure::{DATA, Failure, SOFTWARE, USAGE};
 use crate::form::Form;
+use crate::json_once;
 use crate::options::Options;
 use crate::tool::Tool;
 use crate::verb::Verb;
@@ -119,10 +120,10 @@ impl<'a> Cx<'a> {
         Err(Failure::argument(USAGE, text))
     }
 
-    /// A word as JSON. Errors: it is none.
+    /// A word as JSON. Errors: it is none, or a key comes twice.
     pub(crate) fn json(&self, at: usize) -> Result<Value, Failure> {
-        let parsed = serde_json::from_str(self.word(at));
-        parsed.map_err(|error| Failure::refused(format!("JSON decoding error. Reason: {error}")))
+        json_once::read(self.word(at))
+            .map_err(|error| Failure::refused(format!("JSON decoding error. Reason: {error}")))
     }
 }
 

@@ -54,6 +54,11 @@ impl Failure {
         Failure::error(UNAVAILABLE, text)
     }
 
+    /// Whether the node said nothing of it, neither yes nor no.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.kind == Kind::Plain && [UNAVAILABLE, TOO_LATE].contains(&self.code)
+    }
+
     /// What RabbitMQ says of a user that is not there.
     pub(crate) fn no_user(name: &str) -> Failure {
         Failure::error(NO_USER, format!("User \"{name}\" does not exist"))

@@ -16,6 +16,7 @@ mod context;
 mod failure;
 mod form;
 mod help;
+mod json_once;
 mod options;
 mod output;
 mod password;

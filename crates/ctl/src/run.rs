@@ -21,7 +21,6 @@ pub fn run(tool: Tool, words: &[String], version: &str) -> u8 {
     match (tool, words.first().map(String::as_str)) {
         (Tool::Admin, _) => return admin::run(tool.name(), words, version),
         (Tool::Leveret, Some("admin")) => return admin::run("leveret ctl admin", &words[1..], version),
-        (Tool::Leveret, Some("plugins")) => return run(Tool::Plugins, &words[1..], version),
         _ => {}
     }
     let Some((at, name)) = options::find_verb(words) else {
@@ -29,6 +28,15 @@ pub fn run(tool: Tool, words: &[String], version: &str) -> u8 {
     };
     let rest = [&words[..at], &words[at + 1..]].concat();
     match (tool, name) {
+        (Tool::Leveret, "plugins") => return run(Tool::Plugins, &rest, version),
+        (Tool::Leveret, "admin") => {
+            err(&format!(
+                "Error:\nThe options of rabbitmqadmin stand behind its word, and are its own: leveret ctl admin [options] ...\n\
+                 It asks the node at --host and --port, in the name of --username: {} is not for it.\n",
+                crate::term::harmless(&words[..at].join(" "))
+            ));
+            return USAGE;
+        }
         (_, "help") => return helped(tool, &rest),
         (_, "version") => {
             out(&format!("{version}\n"));

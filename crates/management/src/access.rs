@@ -8,7 +8,7 @@ use crate::answer::Refused;
 use crate::operator::Token as OperatorToken;
 use base64::Engine as _;
 use broker::VhostId;
-use broker::topology::{Actor, Name, Scopes, Token, Topology};
+use broker::topology::{Actor, Name, OPERATOR, Scopes, Token, Topology};
 use server::Handle;
 use server::handle::{LoginError, is_token, operator};
 use std::net::SocketAddr;
@@ -22,10 +22,6 @@ const CREDENTIALS_BYTES_MAX: usize = 32_768;
 
 /// What is said of a wrong name or password, and where they were not looked at.
 const FAILED: &str = "Login failed";
-
-/// What the operator is called where a user's name is told. No user is meant by it, even if one is
-/// called so.
-const OPERATOR: &str = "(operator)";
 
 /// Who may use the API: a user, or who runs this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

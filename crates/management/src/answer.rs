@@ -46,10 +46,20 @@ pub(crate) enum Refused {
     TooLarge,
     /// 408: the body did not come in time.
     TooSlow,
-    /// 503: the node does not answer.
+    /// 503: the node could not go on with it, and nobody knows how far it came.
     NoAnswer,
     /// 503: what it concerns is not served now.
     Unavailable(String),
+}
+
+impl Refused {
+    /// The same with what is to be known beside it, where something is not served now.
+    pub(crate) fn but(self, more: &str) -> Refused {
+        match self {
+            Refused::Unavailable(reason) => Refused::Unavailable(format!("{reason}; {more}")),
+            other => other,
+        }
+    }
 }
 
 impl Answer {
@@ -219,7 +229,9 @@ impl From<Refused> for Answer {
             Refused::TooLarge => error(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", "the body is too large"),
             Refused::TooSlow => error(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come in time"),
             Refused::NoAnswer => {
-                error(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "the node does not answer")
+                let reason =
+                    "the node could not finish this request: if it changes something, look whether that is done";
+                error(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
             }
         }
     }
@@ -248,8 +260,8 @@ impl From<ChangeError> for Refused {
             ChangeError::Unavailable
             | ChangeError::Undecided(_)
             | ChangeError::NotCaughtUp(_)
-            | ChangeError::Leaderless(_) => Refused::Unavailable(error.to_string()),
-            ChangeError::NoAnswer => Refused::NoAnswer,
+            | ChangeError::Leaderless(_)
+            | ChangeError::NoAnswer => Refused::Unavailable(error.to_string()),
         }
     }
 }

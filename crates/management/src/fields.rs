@@ -7,6 +7,7 @@
 use crate::answer::Refused;
 use bytes::Bytes;
 use serde_json::{Map, Value};
+use server::json_once::{self, NotRead};
 use std::borrow::Cow;
 
 /// So much of an unknown name is repeated in the refusal.
@@ -49,6 +50,15 @@ impl Fields {
     }
 }
 
+/// A text of a body that may be missing. Errors: 400 for anything else.
+pub(crate) fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>, Refused> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(Refused::BadRequest(format!("{name} is no text"))),
+    }
+}
+
 fn cut(name: &str) -> Cow<'_, str> {
     match name.char_indices().nth(NAME_CHARS_SHOWN) {
         Some((end, _)) => Cow::Owned(format!("{}...", &name[..end])),
@@ -56,15 +66,17 @@ fn cut(name: &str) -> Cow<'_, str> {
     }
 }
 
+/// A body as an object; an empty one says nothing. Errors: 400 for what is no object, and for a key that comes twice.
 fn object(body: &Bytes) -> Result<Map<String, Value>, Refused> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok(Map::new());
     }
-    match serde_json::from_slice(body) {
+    match json_once::read(body) {
         Ok(Value::Object(fields)) => Ok(fields),
         // RabbitMQ's clients send an empty list where there is nothing to say.
         Ok(Value::Array(items)) if items.is_empty() => Ok(Map::new()),
         Ok(Value::Null) => Ok(Map::new()),
+        Err(NotRead::Twice(sentence)) => Err(Refused::BadRequest(sentence)),
         _ => Err(Refused::BadRequest("not_json".to_owned())),
     }
 }
@@ -349,6 +361,8 @@ mod tests {
         for body in ["5", "[1]", "{", r#""{}""#] {
             assert_eq!(told(&QUEUE, body), "not_json", "{body}");
         }
+        let twice = r#"{"durable":true,"arguments":{"x-max-length":1,"x-max-length":2}}"#;
+        assert_eq!(told(&QUEUE, twice), r#"the field "x-max-length" comes twice"#);
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub(crate) struct Client {
     pub(crate) in_flush: Cell<bool>,
     /// It is in its shard's list of connections that wait for a loaded shard.
     pub(crate) is_paused: Cell<bool>,
+    /// It is the node's own, which carries a request of HTTP.
+    pub(crate) is_own: bool,
     inner: RefCell<Inner>,
     waker: RefCell<Option<Waker>>,
 }
@@ -127,7 +129,7 @@ impl Client {
         peer: Peer,
         offer: Arc<amqp::ConnectionConfig>,
     ) -> Self {
-        let now = local.now();
+        let (now, is_own) = (local.now(), peer.is_own);
         let mut amqp = Connection::new(offer, now);
         amqp.set_blocked(local.shared.alarms.blocked_reason());
         let inner = Inner {
@@ -159,6 +161,7 @@ impl Client {
             seat,
             in_flush: Cell::new(false),
             is_paused: Cell::new(false),
+            is_own,
             inner: RefCell::new(inner),
             waker: RefCell::new(None),
         }

@@ -131,7 +131,9 @@ pub enum ChangeError {
     #[error("the queue is unavailable: its partition is damaged on this node and has to be repaired")]
     Unavailable,
     /// The node drains, or its log does not answer.
-    #[error("the node does not answer")]
+    #[error(
+        "the node is ending, or what should do it does not answer any more: nobody knows whether it is done; look once the node is back"
+    )]
     NoAnswer,
     /// The cluster decided nothing about it in time.
     #[error(

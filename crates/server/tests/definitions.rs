@@ -81,6 +81,8 @@ fn a_real_export_is_taken_in_and_what_it_has_for_others_is_told() {
         "the federation-upstream \"berlin\" needs a plugin that this version has not",
         "the shovel \"move\" needs a plugin that this version has not",
         "policies[0].definition.federation-upstream-set: this key of the policy needs what this version has not",
+        "policies[0].definition: none of the keys of the policy \"federated\" is left: it stays for its place before those of lower \
+         priority, sets nothing, and is exported with \"queue-mode\": \"default\", which says nothing",
         "policies[1].definition.ha-mode: ",
         "policies[1].definition.ha-params: ",
         "policies[1].definition.ha-sync-mode: ",
@@ -117,7 +119,9 @@ fn a_real_export_of_version_4_is_taken_in() {
         "the federation-upstream \"up\" needs a plugin",
         "the shovel \"sh\" needs a plugin",
         "policies[0].definition.federation-upstream-set: ",
+        "policies[0].definition: none of the keys of the policy \"fed\" is left",
         "policies[2].definition.max-age: ",
+        "policies[2].definition: none of the keys of the policy \"str\" is left",
     ];
     assert_eq!(imported.left_out.len(), expected.len(), "{told}");
     expected.iter().for_each(|sentence| assert!(told.contains(sentence), "{sentence}\nin\n{told}"));
@@ -151,6 +155,7 @@ fn a_real_export_of_version_3_13_is_taken_in() {
         "policies[0].definition.ha-promote-on-shutdown: ",
         "policies[0].definition.ha-sync-mode: ",
         "policies[1].definition.max-age: ",
+        "policies[1].definition: none of the keys of the policy \"kept\" is left",
     ];
     assert_eq!(imported.left_out.len(), expected.len(), "{told}");
     expected.iter().for_each(|sentence| assert!(told.contains(sentence), "{sentence}\nin\n{told}"));

@@ -6,7 +6,7 @@
 use crate::algorithm::Algorithm;
 use crate::jws::Jws;
 use crate::key::Keys;
-use broker::topology::{NAME_BYTES_MAX, Name, SCOPES_MAX, Scopes, TAGS_MAX, Token};
+use broker::topology::{NAME_BYTES_MAX, Name, OPERATOR, SCOPES_MAX, Scopes, TAGS_MAX, Token};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -69,6 +69,8 @@ pub enum Refused {
     Issuer,
     /// It names a user that has too long a name.
     LongName,
+    /// It names a user by what logs call the operator.
+    OperatorsName,
     /// It has more scopes than anybody needs.
     ManyScopes,
 }
@@ -89,6 +91,7 @@ impl Refused {
             Refused::Audience => "the token is for another audience (aud)",
             Refused::Issuer => "the token is of another issuer (iss)",
             Refused::LongName => "the token names a user with a name of more than 255 bytes",
+            Refused::OperatorsName => "the token names a user by what the audit log calls the operator",
             Refused::ManyScopes => "the token has too many scopes",
         }
     }
@@ -127,6 +130,9 @@ impl Rules {
         let user = user.unwrap_or(UNKNOWN);
         if user.len() > NAME_BYTES_MAX {
             return Err(Refused::LongName);
+        }
+        if user == OPERATOR {
+            return Err(Refused::OperatorsName);
         }
         let scopes = self.scopes(&claims);
         if scopes.len() > SCOPES_MAX {

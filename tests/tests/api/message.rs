@@ -281,3 +281,26 @@ fn an_answer_takes_no_more_once_it_is_large_and_what_is_not_in_it_stays() {
     assert_eq!(got[2]["message_count"], 2);
     ready(&http, "%2F", "q", 2);
 }
+
+#[test]
+fn what_is_published_while_the_node_is_drained_is_answered_as_ever() {
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let vhost = vhost(&http);
+    http.put(&format!("/api/queues/{vhost}/q"), r#"{"durable":true}"#).with(201);
+    let node = http.get("/api/overview").with(200)["node"].as_str().unwrap().to_owned();
+    let maintenance = format!("/api/nodes/{node}/maintenance");
+    let (threads, each) = (4, 50);
+    std::thread::scope(|scope| {
+        let publishers: Vec<_> =
+            (0..threads).map(|_| scope.spawn(|| (0..each).for_each(|_| publish(&http, &vhost, "q", "x")))).collect();
+        // Many times, as a publish is under way for a moment only.
+        while !publishers.iter().all(|publisher| publisher.is_finished()) {
+            http.put(&maintenance, "").with(204);
+            http.delete(&maintenance).with(204);
+        }
+    });
+    http.put(&maintenance, "").with(204);
+    publish(&http, &vhost, "q", "in maintenance");
+    ready(&http, &vhost, "q", threads * each + 1);
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}

@@ -294,3 +294,74 @@ fn who_sends_half_a_body_and_stalls_is_told_as_what_is_waited_for() {
     assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
     assert_eq!(told(), told_once, "it waited for nobody else");
 }
+
+#[test]
+fn a_key_that_comes_twice_is_refused_by_its_name() {
+    // RabbitMQ takes the last one.
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let (vhost, name) = (vhost(&http), unique("user"));
+    for (path, body, key) in [
+        (format!("users/{name}"), r#"{"password":"a","password":"b","tags":""}"#, "password"),
+        (
+            format!("queues/{vhost}/q"),
+            r#"{"durable":true,"arguments":{"x-max-length":1,"x-max-length":2}}"#,
+            "x-max-length",
+        ),
+        (format!("exchanges/{vhost}/x"), r#"{"type":"fanout","arguments":{"a":{"b":1,"b":2}}}"#, "b"),
+        (format!("policies/{vhost}/p"), r#"{"pattern":".*","definition":{"expires":5,"expires":6}}"#, "expires"),
+        (format!("global-parameters/{name}"), r#"{"value":[{"a":1,"a":1}]}"#, "a"),
+    ] {
+        let told = reason(&http.put(&format!("/api/{path}"), body), 400);
+        assert_eq!(told, format!("the field \"{key}\" comes twice"), "{path}");
+        assert_eq!(http.get(&format!("/api/{path}")).status, 404, "nothing was made");
+    }
+    let part = r#"{"policies":[],"queues":[{"name":"q","arguments":{"a":1,"a":2}}],"policies":[]}"#;
+    for path in ["definitions".to_owned(), format!("definitions/{vhost}")] {
+        assert_eq!(reason(&http.post(&format!("/api/{path}"), part), 400), "the field \"a\" comes twice");
+    }
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}
+
+#[test]
+fn a_field_that_is_known_is_of_its_type() {
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let (vhost, name) = (vhost(&http), unique("user"));
+    let no_queue = "an exclusive queue belongs to a connection of AMQP and ends with it: over HTTP there is none";
+    let hash = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR";
+    let user = |more: &str| format!(r#"{{"password":"pw","tags":"",{more}}}"#);
+    for (path, body, told) in [
+        (format!("queues/{vhost}/q"), r#"{"exclusive":true}"#.to_owned(), no_queue),
+        (format!("queues/{vhost}/q"), r#"{"exclusive":"true"}"#.to_owned(), no_queue),
+        (format!("queues/{vhost}/q"), r#"{"exclusive":{}}"#.to_owned(), "exclusive is neither true nor false"),
+        (format!("queues/{vhost}/q"), r#"{"queue_type":5}"#.to_owned(), "queue_type is no text"),
+        (format!("queues/{vhost}/q"), r#"{"type":[]}"#.to_owned(), "type is no text"),
+        (format!("queues/{vhost}/q"), r#"{"node":7}"#.to_owned(), "node is no text"),
+        (format!("exchanges/{vhost}/x"), r#"{"type":"fanout","node":{}}"#.to_owned(), "node is no text"),
+        (format!("users/{name}"), user(r#""hashing_algorithm":5"#), "hashing_algorithm is no text"),
+        (format!("users/{name}"), user(r#""hashing_algorithm":[]"#), "hashing_algorithm is no text"),
+        (format!("users/{name}"), user(r#""hashing_algorithm":"rot13""#), "unknown hashing algorithm 'rot13'"),
+        (format!("users/{name}"), user(r#""administrator":{}"#), "administrator is neither true nor false"),
+        (format!("users/{name}"), r#"{"password_hash":5,"tags":""}"#.to_owned(), "password_hash is no text"),
+        (format!("vhosts/{name}"), r#"{"metadata":true}"#.to_owned(), "metadata is no object"),
+        (format!("vhosts/{name}"), r#"{"default_queue_type":5}"#.to_owned(), "default_queue_type is no text"),
+    ] {
+        assert_eq!(reason(&http.put(&format!("/api/{path}"), &body), 400), told, "{path} {body}");
+        assert_eq!(http.get(&format!("/api/{path}")).status, 404, "nothing was made");
+    }
+    for nonsense in ["true", "null", "5", "{}"] {
+        let told = reason(&http.post("/api/definitions", &format!(r#"{{"nonsense":{nonsense}}}"#)), 400);
+        assert_eq!(told, "nonsense: this part is not known here");
+    }
+    // What clients send.
+    http.put(&format!("/api/queues/{vhost}/q"), r#"{"durable":true,"exclusive":false,"type":null,"node":null}"#)
+        .with(201);
+    let with_hash =
+        format!(r#"{{"password_hash":"{hash}","hashing_algorithm":"rabbit_password_hashing_sha256","tags":[]}}"#);
+    http.put(&format!("/api/users/{name}"), &with_hash).with(201);
+    http.put(&format!("/api/users/{name}"), &user(r#""hashing_algorithm":"rabbit_password_hashing_sha512""#)).with(204);
+    http.put(&format!("/api/vhosts/{name}"), r#"{"metadata":{"description":""},"default_queue_type":null}"#).with(201);
+    http.post("/api/definitions", r#"{"explanation":"a text","rabbit_version":"9.9.9","queues":null}"#).with(204);
+    http.delete(&format!("/api/vhosts/{name}")).with(204);
+    http.delete(&format!("/api/users/{name}")).with(204);
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}

@@ -126,3 +126,56 @@ fn a_new_user_comes_with_its_permissions_and_an_administrator_is_one_without_tag
     assert_eq!(tags(r#"{"password":"pw","administrator":true,"tags":"monitoring"}"#), json!(["monitoring"]));
     http.delete(&format!("/api/vhosts/{vhost}")).with(204);
 }
+
+#[test]
+fn a_put_that_came_half_way_is_finished_by_the_same_put() {
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let (one, two, name) = (vhost(&http), vhost(&http), unique("user"));
+    let path = format!("/api/users/{name}");
+    let said = json!({ "configure": "", "write": "^w", "read": "^r" });
+    let body =
+        json!({ "password": "pw", "tags": "management", "permissions": { one.clone(): said, two.clone(): said } });
+    let held = || -> Vec<Value> {
+        let all = http.get(&format!("{path}/permissions")).with(200).as_array().unwrap().clone();
+        all.into_iter().map(|held| held["vhost"].clone()).collect()
+    };
+    let both = || {
+        let mut both = vec![json!(one), json!(two)];
+        both.sort_unstable_by_key(Value::to_string);
+        both
+    };
+    // As a node that was killed between the user and its permissions leaves it, and between the two of them.
+    http.put(&path, r#"{"password":"pw","tags":"management"}"#).with(201);
+    http.put(&path, &body.to_string()).with(204);
+    let mut found = held();
+    found.sort_unstable_by_key(Value::to_string);
+    assert_eq!(found, both());
+    http.delete(&format!("/api/permissions/{two}/{name}")).with(204);
+    http.put(&path, &body.to_string()).with(204);
+    let mut found = held();
+    found.sort_unstable_by_key(Value::to_string);
+    assert_eq!(found, both());
+    // Who has others keeps them.
+    http.delete(&format!("/api/permissions/{two}/{name}")).with(204);
+    http.put(&format!("/api/permissions/{one}/{name}"), r#"{"configure":"","write":"","read":""}"#).with(204);
+    http.put(&path, &body.to_string()).with(204);
+    assert_eq!(held(), [json!(one)]);
+    assert_eq!(http.get(&format!("/api/permissions/{one}/{name}")).with(200)["write"], "");
+    http.delete(&path).with(204);
+    [one, two].iter().for_each(|vhost| drop(http.delete(&format!("/api/vhosts/{vhost}")).with(204)));
+}
+
+#[test]
+fn nobody_is_called_as_the_audit_log_calls_the_operator() {
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let told = "(operator) is what the audit log calls who runs the machine: a user needs another name";
+    for name in ["(operator)", "%28operator%29"] {
+        let made = http.put(&format!("/api/users/{name}"), r#"{"password":"pw","tags":"administrator"}"#);
+        assert_eq!(reason(&made, 400), told);
+    }
+    let user = json!({ "name": "(operator)", "password": "pw", "tags": [] });
+    let refused = reason(&http.post("/api/definitions", &json!({ "users": [user] }).to_string()), 400);
+    assert_eq!(refused, format!("users[0].name: {told}"));
+    assert_eq!(http.get("/api/users").with(200).as_array().unwrap().len(), 1, "nobody was made");
+    http.put("/api/users/operator", r#"{"password":"pw","tags":""}"#).with(201);
+}

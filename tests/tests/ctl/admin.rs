@@ -99,3 +99,16 @@ fn definitions_go_round_and_a_file_names_the_host() {
     admin(&["import", "/nonexistent"]).bad(1);
     tools.words("rabbitmqadmin", &["-c", &conf, "-N", "nosuch", "list", "queues"]).bad(2);
 }
+
+#[test]
+fn options_before_the_word_are_taken_or_it_is_said_where_the_word_goes() {
+    let Some((_broker, _http, tools)) = begin(&[]) else { return };
+    let folder = tools.folder().to_owned();
+    let leveret = |words: &[&str]| clients::tools::run_with_input("/", "leveret", words, "");
+    let before = leveret(&["ctl", "--data-dir", &folder, "plugins", "-q", "list", "-m", "-e"]);
+    let behind = leveret(&["ctl", "plugins", "--data-dir", &folder, "-q", "list", "-m", "-e"]);
+    assert_eq!(before.clone().good(), behind.good());
+    assert!(before.out.contains("rabbitmq_management"), "{before:?}");
+    let told = leveret(&["ctl", "--data-dir", &folder, "admin", "list", "queues"]).bad(64);
+    assert!(told.contains("leveret ctl admin [options]") && told.contains("--data-dir"), "{told}");
+}

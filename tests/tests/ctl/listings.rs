@@ -30,6 +30,19 @@ fn queues_are_listed_by_columns_and_forms() {
     assert!(tools.ctl("list_queues --timeout 0").bad(75).contains("timed out. Timeout value used: 0"));
 }
 
+/// As RabbitMQ 3.10.8 has it: what is kept by virtual host is looked up by its name, and what is declared is not.
+#[test]
+fn a_virtual_host_that_is_not_there_has_nothing_in_it_or_is_told_as_in_rabbitmq() {
+    let Some((_broker, _http, tools)) = begin(&[]) else { return };
+    for verb in ["list_queues", "list_exchanges", "list_bindings", "list_consumers", "list_unresponsive_queues"] {
+        assert_eq!(tools.ctl(&format!("-s {verb} -p nope")).good(), "", "{verb}");
+    }
+    let kept = ["policies", "operator_policies", "permissions", "topic_permissions", "parameters", "vhost_limits"];
+    for verb in kept.map(|what| format!("list_{what} -p nope")) {
+        assert_eq!(tools.ctl(&verb).bad(65), "Virtual host 'nope' does not exist\n", "{verb}");
+    }
+}
+
 #[test]
 fn exchanges_and_bindings_are_listed() {
     let Some((_broker, http, tools)) = begin(&[]) else { return };

@@ -8,6 +8,7 @@ mod admin;
 mod definitions;
 mod forms;
 mod health;
+mod leave;
 mod lifetime;
 mod listings;
 mod meaningless;

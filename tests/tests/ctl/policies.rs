@@ -50,3 +50,33 @@ fn what_a_policy_cannot_be_is_refused() {
     assert!(set("{}", &["--priority", "high"]).bad(64).contains("--priority : high"));
     assert_eq!(tools.ctl("list_policies -p nov").bad(65), "Virtual host 'nov' does not exist\n");
 }
+
+#[test]
+fn a_policy_or_parameter_without_a_name_and_a_key_that_comes_twice_are_refused() {
+    let Some((_broker, _http, tools)) = begin(&[]) else { return };
+    let limit = r#"{"max-length":1}"#;
+    for (words, told) in [
+        (&["set_policy", "", "a", limit][..], "the name of a policy cannot be an empty string"),
+        (&["set_operator_policy", "", "a", limit], "the name of a policy cannot be an empty string"),
+        (&["clear_policy", ""], "the name of a policy cannot be an empty string"),
+        (&["clear_operator_policy", ""], "the name of a policy cannot be an empty string"),
+        (&["set_parameter", "vhost-limits", "", "{}"], "the name of a parameter cannot be an empty string"),
+        (&["set_parameter", "", "limits", "{}"], "the component cannot be an empty string"),
+        (&["set_global_parameter", "", "{}"], "the name of a parameter cannot be an empty string"),
+        (&["clear_global_parameter", ""], "the name of a parameter cannot be an empty string"),
+    ] {
+        assert!(tools.words("rabbitmqctl", words).bad(65).contains(told), "{words:?}");
+    }
+    for words in [
+        &["set_policy", "p", "a", r#"{"expires":5,"expires":6}"#][..],
+        &["set_operator_policy", "p", "a", r#"{"expires":5,"expires":6}"#],
+        &["set_global_parameter", "g", r#"{"a":[{"expires":1,"expires":1}]}"#],
+        &["set_user_limits", "guest", r#"{"expires":5,"expires":6}"#],
+    ] {
+        let told = tools.words("rabbitmqctl", words).bad(69);
+        assert!(told.contains("the field \"expires\" comes twice"), "{words:?}: {told}");
+    }
+    let twice = r#"arguments={"expires":5,"expires":6}"#;
+    let told = tools.words("rabbitmqadmin", &["declare", "queue", "name=q", twice]).bad(1);
+    assert!(told.contains("arguments: the field \"expires\" comes twice"), "{told}");
+}

@@ -72,3 +72,11 @@ fn limits_of_users_are_set_told_and_cleared() {
     tools.words("rabbitmqctl", &["set_user_limits", "guest", "{"]).bad(69);
     tools.words("rabbitmqctl", &["set_user_limits", "nobody", limits]).bad(67);
 }
+
+#[test]
+fn nobody_is_added_who_is_called_as_the_operator_is() {
+    let Some((_broker, _http, tools)) = begin(&[]) else { return };
+    let told = tools.words("rabbitmqctl", &["add_user", "(operator)", "pw"]).bad(69);
+    assert!(told.contains("is what the audit log calls who runs the machine"), "{told}");
+    assert_eq!(tools.ctl("-s list_users").good(), "guest\t[administrator]\n");
+}

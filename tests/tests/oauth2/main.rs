@@ -100,6 +100,14 @@ fn a_token_is_a_password_and_says_who_one_is_and_what_one_may_do() {
     assert_eq!(client.purge(channel, "mine-1").unwrap_err().code, 403);
     let nowhere = issuer.token("eve", "rabbitmq.read:elsewhere/*", 600);
     assert_eq!(code(login(&broker, "eve", &nowhere)), 530);
+    // What it does would be told as the operator's.
+    let token = issuer.token("(operator)", ALL, 600);
+    assert_eq!(code(login(&broker, "", &token)), 403);
+    assert!(
+        broker.log().contains("the token names a user by what the audit log calls the operator"),
+        "{}",
+        broker.log()
+    );
     // Passwords are as they were.
     login(&broker, "guest", "guest").unwrap();
     login(&broker, "eve", "sesame").unwrap();

@@ -96,6 +96,10 @@ fn a_node_that_is_drained_serves_nobody_and_leads_nothing_until_it_is_revived() 
     assert!(tools.diagnostics("check_running").bad(69).contains("maintenance mode"));
     assert!(tools.ctl("cluster_status").good().contains("Node: leveret@n1, status: marked for maintenance"));
     assert!(tools.ctl("status").good().contains("Is under maintenance?: true"));
+    let shown = Tools::of(&nodes.brokers[1]).run("leveret", "cluster status").good();
+    let of_first = shown.lines().find(|line| line.starts_with("leveret@n1 ")).unwrap().to_owned();
+    assert!(of_first.contains("  running, in maintenance  "), "{shown}");
+    assert!(shown.contains("In maintenance, without clients: leveret@n1. `leveret ctl revive`"), "{shown}");
     for http in &nodes.http {
         assert_eq!(http.get("/api/nodes/leveret@n1").with(200)["being_drained"], true);
     }
@@ -153,6 +157,22 @@ fn a_node_that_is_drained_serves_nobody_and_leads_nothing_until_it_is_revived() 
         assert!(refused.contains(&told), "{refused}");
         assert!(begin.elapsed().as_secs() < 8, "{:?}", begin.elapsed());
     }
+}
+
+#[test]
+fn a_node_that_leads_nothing_and_is_left_alone_says_that_it_hands_nothing_over() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 3]);
+    let tools = Tools::of(&nodes.brokers[2]);
+    tools.run("rabbitmq-upgrade", "drain").good();
+    nodes.brokers[0].kill();
+    nodes.brokers[1].kill();
+    nodes.until("the others are gone", || (nodes.running(2) == nodes.names[2..]).then_some(()));
+    let said = tools.run("rabbitmq-upgrade", "drain").good();
+    let told = "no other node runs that is not in maintenance mode, and node leveret@n3 leads nothing now";
+    assert!(said.contains(&format!("Skipping the transfer of leaders: {told}")), "{said}");
 }
 
 /// One node is killed by a word and started again by another; at the end nothing runs.

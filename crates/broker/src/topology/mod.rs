@@ -97,7 +97,7 @@ pub use settings::{
 };
 pub use snapshot::SNAPSHOT_VERSION;
 pub use topic::TOPIC_HASH_WILDCARDS_MAX;
-pub use user::{Access, Permission, TAGS_MAX, TopicPermission, User, UserLimits};
+pub use user::{Access, OPERATOR, OPERATORS_NAME, Permission, TAGS_MAX, TopicPermission, User, UserLimits};
 use vhost::BytesByVhost;
 pub use vhost::{VHOST_DESCRIPTION_BYTES_MAX, VHOST_TAGS_MAX, Vhost, VhostDescription, VhostLimits};
 pub use wording::type_name;

@@ -11,6 +11,13 @@ use super::password::PasswordHash;
 use super::pattern::{Pattern, TooManySteps, WrongPattern};
 use crate::ids::VhostId;
 
+/// What logs call who runs the machine and is no user. A user of that name would do what is told of the operator.
+pub const OPERATOR: &str = "(operator)";
+
+/// Why nobody may be called so.
+pub const OPERATORS_NAME: &str =
+    "(operator) is what the audit log calls who runs the machine: a user needs another name";
+
 /// Tags of one user; RabbitMQ knows six.
 pub const TAGS_MAX: usize = 64;
 

@@ -4,7 +4,7 @@
 //! what it was, or drained; the same command goes on from there.
 
 use super::upgrade::hand_over;
-use crate::api::{Answer, path};
+use crate::api::{Answer, Api, path};
 use crate::context::Cx;
 use crate::failure::{Failure, SOFTWARE, UNAVAILABLE};
 use crate::form::Shown;
@@ -20,6 +20,10 @@ const LED_WITHIN: Duration = Duration::from_secs(10);
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// What to do where nobody here knows whether it has left.
+const ASK: &str = "Ask another node (`leveret cluster status`): where it is still a member, start it on its folder, and let it leave \
+                   again";
+
 pub(super) const VERBS: &[Verb] = &[Verb {
     name: "leave_cluster",
     tools: LEVERET,
@@ -30,16 +34,40 @@ pub(super) const VERBS: &[Verb] = &[Verb {
 }];
 
 fn leave(cx: &Cx<'_>) -> Result<Shown, Failure> {
-    let node = cx.node()?;
-    let api = cx.api()?;
+    // A leave that was broken off before leaves a node behind that does not run, and nobody here knows whether it left.
+    let begun = cx.node().and_then(|node| Ok((node, cx.api()?)));
+    let (node, api) = begun.map_err(|failure| match failure.is_unanswered() {
+        true => {
+            let text =
+                format!("{}\nIf it was about to leave before, the leave may be half done. {ASK}\n", failure.text);
+            Failure { text, ..failure }
+        }
+        false => failure,
+    })?;
     let process = api.place.pid.and_then(Process::of);
     cx.banner(&format!("Node {node} leaves its cluster ..."));
-    let at = path(&["leveret", "nodes", &node, "leave"]);
+    let left = walk(cx, api, &node, process.as_ref());
+    match left {
+        // Somebody ended it, or it was forgotten and its answer was lost: whoever takes the one for the other throws a
+        // folder away that counts. What was asked last tells nothing of that.
+        Err(failure) if failure.is_unanswered() && has_ended(cx, process.as_ref(), LOOK_EVERY) => Err(Failure::error(
+            UNAVAILABLE,
+            format!(
+                "Node {node} ended before it said whether its cluster has forgotten it: the leave may be half done. {ASK}"
+            ),
+        )),
+        left => left,
+    }
+}
+
+/// All steps of it, in their order.
+fn walk(cx: &Cx<'_>, api: &Api, node: &str, process: Option<&Process>) -> Result<Shown, Failure> {
+    let at = path(&["leveret", "nodes", node, "leave"]);
     settled(LED_WITHIN, || api.get(&at))?.good()?;
-    let maintenance = path(&["nodes", &node, "maintenance"]);
-    let was_drained = api.get(&path(&["nodes", &node]))?.good()?["being_drained"] == true;
+    let maintenance = path(&["nodes", node, "maintenance"]);
+    let was_drained = api.get(&path(&["nodes", node]))?.good()?["being_drained"] == true;
     api.put(&maintenance, &Value::Null)?.good()?;
-    let left = hand_over(cx, &node)?;
+    let left = hand_over(cx, node)?;
     let asked = match left.is_empty() {
         true => settled(LED_WITHIN, || api.post(&at, &json!({}))),
         false => Err(Failure::error(
@@ -49,17 +77,7 @@ fn leave(cx: &Cx<'_>) -> Result<Shown, Failure> {
     };
     let refused = match asked {
         Ok(answer) => answer.good().err(),
-        // Somebody ended it, or it was forgotten and its answer was lost: whoever takes the one for the other throws a
-        // folder away that counts.
-        Err(_) if has_ended(cx, process.as_ref(), LOOK_EVERY) => {
-            return Err(Failure::error(
-                UNAVAILABLE,
-                format!(
-                    "Node {node} ended before it said whether its cluster has forgotten it. Ask another node (`leveret cluster status`): \
-                     where it is still a member, start it on its folder, and let it leave again"
-                ),
-            ));
-        }
+        Err(failure) if failure.is_unanswered() => return Err(failure),
         Err(failure) => Some(failure),
     };
     if let Some(failure) = refused {
@@ -69,7 +87,7 @@ fn leave(cx: &Cx<'_>) -> Result<Shown, Failure> {
         }
         return Err(failure);
     }
-    if !has_ended(cx, process.as_ref(), ENDS_WITHIN) {
+    if !has_ended(cx, process, ENDS_WITHIN) {
         return Err(Failure::error(
             SOFTWARE,
             format!(

@@ -112,7 +112,8 @@ fn list(cx: &Cx<'_>) -> Result<Shown, Failure> {
 }
 
 fn set(cx: &Cx<'_>) -> Result<Shown, Failure> {
-    let (component, name, value, vhost) = (cx.word(0), cx.word(1), cx.word(2), cx.vhost());
+    let (component, name) = (cx.name(0, "the component")?, cx.name(1, "the name of a parameter")?);
+    let (value, vhost) = (cx.word(2), cx.vhost());
     cx.banner(&format!(
         "Setting runtime parameter \"{name}\" for component \"{component}\" to \"{value}\" in vhost \"{vhost}\" ..."
     ));
@@ -121,7 +122,8 @@ fn set(cx: &Cx<'_>) -> Result<Shown, Failure> {
 }
 
 fn clear(cx: &Cx<'_>) -> Result<Shown, Failure> {
-    let (component, name, vhost) = (cx.word(0), cx.word(1), cx.vhost());
+    let (component, name) = (cx.name(0, "the component")?, cx.name(1, "the name of a parameter")?);
+    let vhost = cx.vhost();
     cx.banner(&format!("Clearing runtime parameter \"{name}\" for component \"{component}\" on vhost \"{vhost}\" ..."));
     let cleared = cx.api()?.delete(&path(&["parameters", component, vhost, name]))?.good_or_none()?;
     cleared.map(|_| Shown::Done).ok_or_else(missing)
@@ -135,7 +137,7 @@ fn list_global(cx: &Cx<'_>) -> Result<Shown, Failure> {
 }
 
 fn set_global(cx: &Cx<'_>) -> Result<Shown, Failure> {
-    let (name, value) = (cx.word(0), cx.word(1));
+    let (name, value) = (cx.name(0, "the name of a parameter")?, cx.word(1));
     cx.banner(&format!("Setting global runtime parameter \"{name}\" to \"{value}\" ..."));
     let value = json!({ "name": name, "value": cx.json(1)? });
     let answer = cx.api()?.put(&path(&["global-parameters", name]), &value)?;
@@ -143,7 +145,7 @@ fn set_global(cx: &Cx<'_>) -> Result<Shown, Failure> {
 }
 
 fn clear_global(cx: &Cx<'_>) -> Result<Shown, Failure> {
-    let name = cx.word(0);
+    let name = cx.name(0, "the name of a parameter")?;
     cx.banner(&format!("Clearing global runtime parameter \"{name}\" ..."));
     let cleared = cx.api()?.delete(&path(&["global-parameters", name]))?.good_or_none()?;
     cleared.map(|_| Shown::Done).ok_or_else(missing)

@@ -97,8 +97,13 @@ fn list(cx: &Cx<'_>, whose: Whose) -> Result<Shown, Failure> {
     Ok(Rows::new(&["vhost", "name", "pattern", "apply-to", "definition", "priority"]).with(found.iter().map(row)))
 }
 
+/// The policy's name. Errors: it is empty, and the path of the API would be that of all policies.
+fn named<'a>(cx: &'a Cx<'_>) -> Result<&'a str, Failure> {
+    cx.name(0, "the name of a policy")
+}
+
 fn set(cx: &Cx<'_>, whose: Whose) -> Result<Shown, Failure> {
-    let (name, pattern, definition, vhost) = (cx.word(0), cx.word(1), cx.word(2), cx.vhost());
+    let (name, pattern, definition, vhost) = (named(cx)?, cx.word(1), cx.word(2), cx.vhost());
     let priority = cx.options.number("priority").unwrap_or(0);
     let what = if whose.path == USERS.path { "policy" } else { "operator policy override" };
     cx.banner(&format!(
@@ -117,7 +122,7 @@ fn set(cx: &Cx<'_>, whose: Whose) -> Result<Shown, Failure> {
 }
 
 fn clear(cx: &Cx<'_>, whose: Whose) -> Result<Shown, Failure> {
-    let (name, vhost) = (cx.word(0), cx.vhost());
+    let (name, vhost) = (named(cx)?, cx.vhost());
     cx.banner(&format!("Clearing {} \"{name}\" on vhost \"{vhost}\" ...", whose.one));
     let cleared = cx.api()?.delete(&path(&[whose.path, vhost, name]))?.good_or_none()?;
     cleared.map(|_| Shown::Done).ok_or_else(super::parameters::missing)

@@ -53,7 +53,11 @@ fn drain(cx: &Cx<'_>) -> Result<Shown, Failure> {
     if !has_heirs(&cluster, &node) {
         let count = leads(&cluster, &node).len();
         let text = match (is_alone(&cluster), count) {
-            (true, _) | (_, 0) => return Ok(Shown::Done),
+            (true, _) => return Ok(Shown::Done),
+            (_, 0) => format!(
+                "Skipping the transfer of leaders: no other node runs that is not in maintenance mode, and node {node} leads nothing now. \
+                 What it has copies of stands still until a majority of their nodes is there"
+            ),
             _ => format!(
                 "Skipping the transfer of leaders: no other node runs that is not in maintenance mode. Node {node} goes on leading {count} \
                  partitions, which stand still once it stops, until a majority of their nodes is there"

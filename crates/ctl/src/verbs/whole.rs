@@ -49,7 +49,12 @@ fn lines(told: &Value, on_terminal: bool) -> String {
         let alarms: Vec<String> = node["alarms"].as_array().into_iter().flatten().map(text).collect();
         nodes.push(vec![
             text(&node["name"]),
-            if node["running"] == true { "running" } else { "unreachable" }.to_owned(),
+            match (node["running"] == true, rests(&node)) {
+                (true, true) => "running, in maintenance",
+                (true, false) => "running",
+                (false, _) => "unreachable",
+            }
+            .to_owned(),
             node["uptime"].as_u64().map_or("-".to_owned(), |ms| duration(ms / 1000)),
             size(&node["mem_used"]),
             size(&node["disk_free"]),
@@ -85,6 +90,14 @@ fn lines(told: &Value, on_terminal: bool) -> String {
             + &aligned(&nodes),
         title("Partitions") + &aligned(&partitions),
     ];
+    let resting: Vec<String> =
+        list("nodes").iter().filter(|node| rests(node)).map(|node| text(&node["name"])).collect();
+    if !resting.is_empty() {
+        parts[0] += &format!(
+            "\nIn maintenance, without clients: {}. `leveret ctl revive` there, or its restart, ends that.\n",
+            resting.join(", ")
+        );
+    }
     match guarantees.len() {
         1 => parts.push(title("Queues") + "(none)\n"),
         _ => parts.push(title("Queues") + &aligned(&guarantees)),
@@ -105,6 +118,11 @@ fn lines(told: &Value, on_terminal: bool) -> String {
         parts.push(format!("Not heard of: {}. What is shown of them is what others know.\n", missing.join(", ")));
     }
     parts.join("\n")
+}
+
+/// Whether a node that runs is in maintenance mode.
+fn rests(node: &Value) -> bool {
+    node["running"] == true && node["being_drained"] == true
 }
 
 /// A member in a few letters: `n2 ok`, `n3 +1200`, `n3 unreachable`.
@@ -149,6 +167,7 @@ mod tests {
             "cluster_name": "demo", "asked": "n1", "missing": ["n3"],
             "nodes": [
                 {"name": "n1", "running": true, "uptime": 7_300_000, "mem_used": 3 << 20, "disk_free": 9_u64 << 30, "leads": 1, "alarms": ["memory"]},
+                {"name": "n2", "running": true, "being_drained": true, "uptime": 5_000, "mem_used": 1 << 20, "disk_free": 9_u64 << 30, "leads": 0, "alarms": []},
                 {"name": "n3", "running": false, "uptime": null, "mem_used": null, "disk_free": null, "leads": 0, "alarms": []},
             ],
             "partitions": [{
@@ -167,9 +186,12 @@ mod tests {
         let expected = "\
 Cluster demo, as n1 sees it
 
-node  state        up         memory  disk free  leads  alarms
-n1    running      2 h 1 min  3 MiB   9216 MiB   1      memory
-n3    unreachable  -          -       -          0      -
+node  state                    up         memory  disk free  leads  alarms
+n1    running                  2 h 1 min  3 MiB   9216 MiB   1      memory
+n2    running, in maintenance  5 s        1 MiB   9216 MiB   0      -
+n3    unreachable              -          -       -          0      -
+
+In maintenance, without clients: n2. `leveret ctl revive` there, or its restart, ends that.
 
 Partitions
 

@@ -243,7 +243,7 @@ pub(super) async fn queue_action(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Bo
     cx.handle().topology().find_queue(id, checked(name)?).ok_or(Refused::NotFound)?;
     let fields = fields::QUEUE_ACTION.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["action"])?;
-    let action = fields["action"].as_str().unwrap_or_default();
+    let action = fields::text(&fields, "action")?.unwrap_or_default();
     Err(Refused::BadRequest(format!("unknown action \"{action}\": copies of a queue keep up by themselves")))
 }
 

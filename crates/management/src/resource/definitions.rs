@@ -10,8 +10,9 @@ use crate::json;
 use broker::VhostId;
 use broker::topology::{Kind, QueueType, Topology};
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use server::definitions::ImportError;
+use server::json_once::{self, NotRead};
 
 /// GET of everything, or of what is in one virtual host.
 pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
@@ -76,7 +77,7 @@ pub(super) async fn import(cx: Cx<'_>, vhost: Option<&[u8]>, body: Body) -> Resu
             }
             Ok(Answer::json(&json!({ "different": imported.different, "left_out": imported.left_out })))
         }
-        Err(ImportError::Undecided { .. }) => Err(Refused::NoAnswer),
+        Err(undecided @ ImportError::Undecided { .. }) => Err(Refused::Unavailable(undecided.to_string())),
         Err(error) => Err(Refused::BadRequest(error.to_string())),
     }
 }
@@ -161,13 +162,16 @@ fn bindings(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value>
 
 /// A document of one virtual host with that virtual host's name wherever one belongs.
 fn in_vhost(body: &Bytes, vhost: &[u8]) -> Result<String, Refused> {
-    let wrong = || Refused::BadRequest("not_json".to_owned());
-    let mut document: Map<String, Value> = serde_json::from_slice(body).map_err(|_| wrong())?;
+    let mut document = match json_once::read(body) {
+        Ok(Value::Object(document)) => document,
+        Err(NotRead::Twice(sentence)) => return Err(Refused::BadRequest(sentence)),
+        _ => return Err(Refused::BadRequest("not_json".to_owned())),
+    };
     for part in ["users", "vhosts", "permissions", "topic_permissions", "global_parameters"] {
         // What concerns more than one virtual host is not changed through one of them.
         document.remove(part);
     }
-    for part in ["metadata", "limits"] {
+    for part in ["metadata", "limits", "description", "default_queue_type"] {
         // What is said of the virtual host that was exported changes nothing about this one, as in
         // RabbitMQ; limits come as parameters too.
         document.remove(part);

@@ -65,7 +65,7 @@ pub(super) async fn publish(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -
         let published = channel.publish(exchange, routing_key.as_bytes(), &properties, &payload).await;
         let published = published.map_err(|ended| match ended {
             Ended::Closed { code, text } if !is_end(code) => Refused::BadRequest(format!("{code} {text}")),
-            other => refused(other),
+            other => refused(other).but("the message may or may not be in its queues"),
         })?;
         // What it said is said; how the channel ends changes nothing any more.
         let _ = channel.close().await;
@@ -133,7 +133,13 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     };
     // Whatever was got by then goes back.
     match tokio::time::timeout(TIMEOUT, getting).await {
-        Ok(Err(Refused::NoAnswer)) | Err(_) => Err(without_leader(cx, partition).unwrap_or(Refused::NoAnswer)),
+        Ok(Err(ended @ (Refused::NoAnswer | Refused::Unavailable(_)))) => {
+            Err(without_leader(cx, partition).unwrap_or(ended))
+        }
+        Err(_) => Err(without_leader(cx, partition).unwrap_or_else(|| {
+            let late = "the queue did not answer in time: what was got of it goes back to it";
+            Refused::Unavailable(late.to_owned())
+        })),
         Ok(answered) => answered,
     }
 }
@@ -183,19 +189,25 @@ pub(super) fn said(refused: Refused, missing: &str) -> Refused {
     if refused == Refused::NotFound { Refused::Missing(missing.to_owned()) } else { refused }
 }
 
-/// Whether a code says that the connection was ended from elsewhere: the operator did it, or the
-/// node drains.
+/// Whether a code says that the connection was ended from elsewhere: the operator did it, the node
+/// ends, or something in it is damaged.
 fn is_end(code: u16) -> bool {
     code == 320 || code == 541
 }
 
 pub(super) fn refused(ended: Ended) -> Refused {
     match ended {
-        Ended::Closed { code, .. } if is_end(code) => Refused::NoAnswer,
+        Ended::Closed { code, text } if is_end(code) => {
+            Refused::Unavailable(format!("the connection of this request was closed: {text}"))
+        }
         Ended::Closed { code: 403 | 530, text } => Refused::Denied(text),
         Ended::Closed { code: 404, text } => Refused::Missing(text),
         Ended::Closed { code, text } => Refused::BadRequest(format!("{code} {text}")),
-        Ended::Gone => Refused::NoAnswer,
+        Ended::Gone => {
+            let why =
+                "the node let this request have no connection, or broke it off: it is ending, or has as many as it may";
+            Refused::Unavailable(why.to_owned())
+        }
     }
 }
 

@@ -263,12 +263,16 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     let arguments = fields.remove("arguments").unwrap_or_else(|| json!({}));
     let mut arguments =
         json::to_table(&arguments).ok_or_else(|| Refused::BadRequest("arguments is no object".to_owned()))?;
-    let kind = match (fields.remove("queue_type"), fields.remove("type")) {
-        (Some(Value::String(kind)), _) => Some(kind),
+    let kind = match (fields::text(&fields, "queue_type")?, fields::text(&fields, "type")?) {
+        (Some(kind), _) => Some(kind.to_owned()),
         // As answers show it. What is so anyway is not said again.
-        (_, Some(Value::String(kind))) => Some(kind).filter(|kind| *kind != default_type(cx, vhost).word()),
+        (_, Some(kind)) => Some(kind.to_owned()).filter(|kind| *kind != default_type(cx, vhost).word()),
         _ => None,
     };
+    if flag(&fields, "exclusive", false)? {
+        let reason = "an exclusive queue belongs to a connection of AMQP and ends with it: over HTTP there is none";
+        return Err(Refused::BadRequest(reason.to_owned()));
+    }
     if let Some(kind) = kind
         && arguments.get("x-queue-type").is_none()
     {
@@ -299,10 +303,8 @@ fn default_type(cx: Cx<'_>, vhost: VhostId) -> QueueType {
 /// Errors: 400 for a `node` that there is not. Any node serves all that is declared, and where a queue lives its
 /// partition decides; what is no node is a mistake all the same.
 pub(super) fn check_node(cx: Cx<'_>, fields: &serde_json::Map<String, Value>) -> Result<(), Refused> {
-    match fields.get("node") {
-        Some(Value::String(node))
-            if !node.is_empty() && !cx.handle().members().iter().any(|member| member.name == *node) =>
-        {
+    match fields::text(fields, "node")? {
+        Some(node) if !node.is_empty() && !cx.handle().members().iter().any(|member| member.name == node) => {
             Err(Refused::BadRequest(format!("Node {node} is not a cluster member")))
         }
         _ => Ok(()),

@@ -53,7 +53,11 @@ pub(super) async fn transfer(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) 
                 break;
             };
             // What is not acknowledged goes back to its place when the channel is dropped.
-            let published = channel.publish(b"", to.as_bytes(), &got.properties, &got.body).await.map_err(refused)?;
+            let published = channel.publish(b"", to.as_bytes(), &got.properties, &got.body).await;
+            let published = published.map_err(|ended| {
+                refused(ended)
+                    .but("the message that was on its way may be in both queues, those before it are in the other one")
+            })?;
             match published {
                 Published::Routed => {}
                 Published::Unrouted => {

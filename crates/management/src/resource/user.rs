@@ -11,7 +11,9 @@ use crate::body::Body;
 use crate::fields;
 use crate::{json, listing};
 use broker::VhostId;
-use broker::topology::{Command, HashAlgorithm, NAME_BYTES_MAX, Name, PasswordHash, Permission, User};
+use broker::topology::{
+    Command, HashAlgorithm, NAME_BYTES_MAX, Name, OPERATOR, OPERATORS_NAME, PasswordHash, Permission, User,
+};
 use serde_json::{Map, Value, json};
 use server::definitions::{named_by, read_hash, text_of};
 
@@ -45,11 +47,15 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
     if name.is_empty() {
         return Err(Refused::BadRequest("a user needs a name".to_owned()));
     }
+    if *name == *OPERATOR.as_bytes() {
+        return Err(Refused::BadRequest(OPERATORS_NAME.to_owned()));
+    }
     let fields = fields::USER.of(&body.read(cx.caller).await?)?;
+    // Of a body that says both the tags count, which is no reason to pass over what the other one is.
+    let is_administrator = super::queue::flag(&fields, "administrator", false)?;
     let tags = match fields.get("tags") {
         // As it was said before there were tags, and RabbitMQ still takes it.
         None if fields.contains_key("administrator") => {
-            let is_administrator = super::queue::flag(&fields, "administrator", false)?;
             is_administrator.then(|| Name::from("administrator")).into_iter().collect()
         }
         None => return Err(Refused::BadRequest("tags_not_present".to_owned())),
@@ -57,21 +63,39 @@ pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, R
     };
     let permissions = permissions(cx, &fields)?;
     let password = password(cx, &fields).await?;
-    let known = cx.handle().topology().user(&name).map(|user| user.limits);
+    let (known, lacking) = {
+        let topology = cx.handle().topology();
+        let user = topology.user(&name);
+        (user.map(|user| user.limits), lacking(user, permissions))
+    };
     let before = known.unwrap_or_default();
     let limits = super::limit::with_limits(before, fields.get("limits"))?;
     cx.handle().change(Command::PutUser { name: name.clone(), password, tags }).await?;
     if limits != before {
         cx.handle().change(Command::SetUserLimits { user: name.clone(), limits }).await?;
     }
-    // A user that was there keeps its own, as in RabbitMQ.
-    for (vhost, permission) in permissions.into_iter().filter(|_| known.is_none()) {
+    for (vhost, permission) in lacking {
         cx.handle().change(Command::PutPermission { user: name.clone(), vhost, permission }).await?;
     }
     Ok(Answer::put(known.is_none()))
 }
 
-/// The permissions that a body gives to a new user, by virtual host.
+/// Those of a body's permissions that a PUT of this user gives: a user that was there keeps its own, as in RabbitMQ. One that
+/// has none but the body's is what such a PUT left that came only half way, as each permission is a change of its own:
+/// the same PUT gives what is missing.
+fn lacking(user: Option<&User>, permissions: Vec<(VhostId, Permission)>) -> Vec<(VhostId, Permission)> {
+    let held = user.map(|user| &user.permissions);
+    let is_of_body = |(vhost, held): (&VhostId, &Permission)| {
+        permissions.iter().any(|(of, permission)| of == vhost && permission == held)
+    };
+    if !held.into_iter().flatten().all(is_of_body) {
+        return Vec::new();
+    }
+    let is_held = |vhost: &VhostId| held.is_some_and(|held| held.contains_key(vhost));
+    permissions.into_iter().filter(|(vhost, _)| !is_held(vhost)).collect()
+}
+
+/// The permissions that a body gives, by virtual host.
 fn permissions(cx: Cx<'_>, fields: &Map<String, Value>) -> Result<Vec<(VhostId, Permission)>, Refused> {
     let named = match fields.get("permissions") {
         None | Some(Value::Null) => return Ok(Vec::new()),
@@ -133,18 +157,19 @@ async fn password(cx: Cx<'_>, fields: &Map<String, Value>) -> Result<PasswordHas
     if ["password", "password_hash"].iter().all(|name| fields.get(*name).is_some_and(|value| !value.is_null())) {
         return Err(wrong("both_password_and_password_hash_are_provided".to_owned()));
     }
-    if let Some(Value::String(hash)) = fields.get("password_hash") {
-        let algorithm = match fields.get("hashing_algorithm").and_then(Value::as_str) {
-            None => named_by(hash).unwrap_or(HashAlgorithm::Sha256),
-            Some(word) => {
-                HashAlgorithm::of_module(word).ok_or_else(|| wrong(format!("unknown hashing algorithm '{word}'")))?
-            }
-        };
+    let unknown = |word: &str| wrong(format!("unknown hashing algorithm '{word}'"));
+    let algorithm = fields::text(fields, "hashing_algorithm")?;
+    let algorithm = algorithm.map(|word| HashAlgorithm::of_module(word).ok_or_else(|| unknown(word))).transpose()?;
+    if let Some(hash) = fields::text(fields, "password_hash")? {
+        let algorithm = algorithm.or_else(|| named_by(hash)).unwrap_or(HashAlgorithm::Sha256);
         return read_hash(Some(algorithm), hash).map_err(|why| wrong(format!("password_hash: {why}")));
     }
     match fields.get("password") {
         Some(Value::String(password)) if password.len() <= PASSWORD_BYTES_MAX => {
-            cx.handle().hash_password(password.as_bytes()).await.ok_or(Refused::NoAnswer)
+            let hashed = cx.handle().hash_password(password.as_bytes()).await;
+            // Nothing was changed yet.
+            let busy = || Refused::Unavailable("too many passwords wait to be hashed: ask again".to_owned());
+            hashed.ok_or_else(busy)
         }
         Some(_) => Err(wrong(format!("password is a text of at most {PASSWORD_BYTES_MAX} bytes"))),
         // Nobody logs in with a password then; a certificate may still name the user.

@@ -113,10 +113,11 @@ fn description(fields: &serde_json::Map<String, Value>, known: VhostDescription)
     if let Some(tags) = fields.get("tags") {
         wanted.tags = super::user::tags(tags).ok_or_else(|| wrong("tags"))?;
     }
-    match fields.get("default_queue_type").or(fields.get("defaultqueuetype")) {
-        None | Some(Value::Null) => {}
-        Some(Value::String(word)) => {
-            wanted.default_queue_type = match word.as_str() {
+    let [first, second] = ["default_queue_type", "defaultqueuetype"].map(|name| fields::text(fields, name));
+    match first?.or(second?) {
+        None => {}
+        Some(word) => {
+            wanted.default_queue_type = match word {
                 "" | "undefined" => None,
                 "classic" | "rabbit_classic_queue" => Some(QueueType::Classic),
                 "quorum" | "rabbit_quorum_queue" => Some(QueueType::Quorum),
@@ -126,9 +127,12 @@ fn description(fields: &serde_json::Map<String, Value>, known: VhostDescription)
                 }
             }
         }
-        Some(_) => return Err(wrong("default_queue_type")),
     }
-    Ok(wanted)
+    match fields.get("metadata") {
+        // It says again what the others say.
+        None | Some(Value::Null | Value::Object(_)) => Ok(wanted),
+        Some(_) => Err(Refused::BadRequest("metadata is no object".to_owned())),
+    }
 }
 
 /// The places of virtual hosts in the order of their names, in which lists have what is declared in them.

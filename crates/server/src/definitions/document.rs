@@ -5,8 +5,9 @@
 //! ignored.
 
 use crate::config::nearest;
+use crate::json_once::{sentence, twice};
 use serde_json::value::RawValue;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// What is wrong with a document, and where.
@@ -75,7 +76,10 @@ impl<'a> Node<'a> {
             whole.and_then(|Sound| serde_json::from_str::<&RawValue>(source)).map_err(|error| WrongDefinitions {
                 line: if is_one_line(source) { 0 } else { error.line() },
                 field: String::new(),
-                text: format!("column {}: not JSON: {}", error.column(), without_place(&error)),
+                text: match error.is_data() {
+                    true => sentence(&error),
+                    false => format!("column {}: not JSON: {}", error.column(), sentence(&error)),
+                },
             })?;
         Ok(Node { source, raw, path: String::new() })
     }
@@ -109,7 +113,7 @@ impl<'a> Node<'a> {
         self.raw.get().starts_with(['[', '{'])
     }
 
-    /// Its fields. Errors: it is no object, or a field comes twice.
+    /// Its fields. Errors: it is no object.
     pub(super) fn fields(&self) -> Result<Fields<'a>, WrongDefinitions> {
         if !self.raw.get().starts_with('{') {
             return Err(self.wrong("an object is expected"));
@@ -118,9 +122,7 @@ impl<'a> Node<'a> {
         let mut fields = BTreeMap::new();
         for (name, raw) in pairs.0 {
             let node = self.child(raw, &name);
-            if let Some(twice) = fields.insert(name, node) {
-                return Err(twice.wrong("the field comes twice"));
-            }
+            fields.insert(name, node);
         }
         Ok(Fields::new(self.clone(), fields))
     }
@@ -175,12 +177,7 @@ impl<'a> Node<'a> {
     }
 }
 
-fn without_place(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    text.split(" at line ").next().unwrap_or_default().to_owned()
-}
-
-/// A value in which everything can be read. It keeps nothing: documents may be large.
+/// A value in which everything can be read, and no key comes twice. It keeps nothing: documents may be large.
 struct Sound;
 
 impl<'de> serde::Deserialize<'de> for Sound {
@@ -223,7 +220,13 @@ impl<'de> serde::Deserialize<'de> for Sound {
             }
 
             fn visit_map<A: serde::de::MapAccess<'de>>(self, mut fields: A) -> Result<Sound, A::Error> {
-                while fields.next_entry::<Sound, Sound>()?.is_some() {}
+                let mut keys = BTreeSet::new();
+                while let Some(key) = fields.next_key::<String>()? {
+                    fields.next_value::<Sound>()?;
+                    if let Some(key) = keys.replace(key) {
+                        return Err(twice(&key));
+                    }
+                }
                 Ok(Sound)
             }
         }
@@ -309,9 +312,9 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The same of the parts of a document, where what is neither list nor object may be left.
+    /// The same of the parts of a document, where texts may be left.
     pub(super) fn end_of_parts(self) -> Result<(), WrongDefinitions> {
-        match self.fields.into_iter().find(|(_, node)| node.is_composed()) {
+        match self.fields.into_iter().find(|(_, node)| !node.raw.get().starts_with('"')) {
             None => Ok(()),
             Some((name, node)) => Err(node.wrong(unknown("part", &name, &self.asked))),
         }
@@ -356,6 +359,18 @@ mod tests {
         let users = top.need("users").expect("it is there").items().expect("a list");
         let why = top.end_of_parts().expect_err("user").to_string();
         assert_eq!(why, "line 1: user: this part is not known here; did you mean users?");
+        let left = |source: &'static str| {
+            Node::document(source).expect("it is JSON").fields().expect("an object").end_of_parts()
+        };
+        assert_eq!(left(r#"{"explanation": "of texts nothing is lost"}"#), Ok(()));
+        for never in ["true", "null", "5", "{}", "[]"] {
+            let source = format!(r#"{{"nonsense": {never}}}"#);
+            let wrong = Node::document(&source).expect("it is JSON").fields().expect("an object").end_of_parts();
+            assert_eq!(
+                wrong.map_err(|wrong| wrong.to_string()),
+                Err("nonsense: this part is not known here".to_owned())
+            );
+        }
         let mut fields = users[0].fields().expect("an object");
         let why = fields.need("name").expect_err("it is misspelled").to_string();
         assert_eq!(why, "line 2: users[0].nmae: this field is not known here; did you mean name?");
@@ -380,10 +395,10 @@ mod tests {
                 "{never}: what cannot be a value is refused before anybody looks at it"
             );
         }
-        let twice = Node::document("{\"a\": 1,\n\"a\": 2}").expect("JSON").fields().expect_err("twice");
-        assert_eq!(twice.to_string(), "line 1: a: the field comes twice");
-        let twice = Node::document("{\"a\": 1, \"a\": 2}").expect("JSON").fields().expect_err("twice");
-        assert_eq!(twice.to_string(), "a: the field comes twice", "of one line");
+        let twice = Node::document("{\"a\": 1,\n\"a\": 2}").expect_err("twice");
+        assert_eq!(twice.to_string(), "line 2: the field \"a\" comes twice");
+        let twice = Node::document("{\"b\": [{\"a\": 1, \"a\": 2}]}").expect_err("twice");
+        assert_eq!(twice.to_string(), "the field \"a\" comes twice", "of one line, in a value");
         assert!(Node::document("7").expect("JSON").fields().is_err());
     }
 }

@@ -9,9 +9,9 @@ use crate::config::nearest;
 use crate::patterns::{Meter, check_cost};
 use broker::topology::{
     Applied, ApplyTo, Binding, Command, DeclareExchange, ExchangeType, HashAlgorithm, Kind, NAME_BYTES_MAX, Name,
-    PasswordHash, Pattern, Permission, Policy, PolicySurvey, PutPolicy, QueueType, Refusal, TopicPermission, Topology,
-    Unplanned, UserLimits, VhostDescription, VhostLimits, check_definition, check_keys, is_unsupported_key,
-    policy_keys,
+    OPERATOR, OPERATORS_NAME, PasswordHash, Pattern, Permission, Policy, PolicySurvey, PutPolicy, QueueType, Refusal,
+    TopicPermission, Topology, Unplanned, UserLimits, VhostDescription, VhostLimits, check_definition, check_keys,
+    is_unsupported_key, policy_keys,
 };
 use broker::{PartitionId, VhostId};
 use bytes::Bytes;
@@ -150,8 +150,8 @@ impl Planner<'_> {
         let wrong: Vec<_> =
             items(&mut top, "bindings")?.iter().filter_map(|binding| self.binding(binding).err()).collect();
         WrongDefinitions::all(wrong)?;
-        // Versions, names and explanations of the exporting broker are texts; a list that is not
-        // known would be lost.
+        // Versions, names and explanations of the exporting broker are texts; anything else that is
+        // not known would be lost.
         top.end_of_parts()
     }
 
@@ -205,7 +205,7 @@ impl Planner<'_> {
         let mut fields = node.fields()?;
         let name = name(&fields.need("name")?)?;
         for information in ["tracing", "protected_from_deletion"] {
-            fields.take(information);
+            fields.flag(information, false)?;
         }
         // RabbitMQ 4.3 says these in here alone, earlier ones beside it too.
         let mut metadata = fields.take("metadata").map(|node| node.fields()).transpose()?;
@@ -271,7 +271,11 @@ impl Planner<'_> {
 
     fn user(&mut self, node: &Node<'_>) -> Result<String, WrongDefinitions> {
         let mut fields = node.fields()?;
-        let name = name(&fields.need("name")?)?;
+        let name_node = fields.need("name")?;
+        let name = name(&name_node)?;
+        if *name == *OPERATOR.as_bytes() {
+            return Err(name_node.wrong(OPERATORS_NAME));
+        }
         let password = self.password(&name, node, &mut fields)?;
         let tags = tags(fields.take("tags"))?;
         let limits = match fields.take("limits") {
@@ -391,6 +395,7 @@ impl Planner<'_> {
         let definition_node = fields.need("definition")?;
         fields.end()?;
         let mut definition = amqp::Table::new();
+        let told = self.plan.left_out.len();
         for (key, value) in definition_node.properties()?.rest() {
             if is_unsupported_key(key.as_bytes()) {
                 // The policy itself stays, and so its place before those of lower priority.
@@ -411,6 +416,15 @@ impl Planner<'_> {
             definition.push(Bytes::from(key), value_amqp);
         }
         check_definition(&definition, operator).map_err(|error| definition_node.wrong(error.reason))?;
+        if definition.is_empty() && self.plan.left_out.len() > told {
+            let export =
+                if operator { "" } else { ", and is exported with \"queue-mode\": \"default\", which says nothing" };
+            let text = format!(
+                "none of the keys of the policy \"{name}\" is left: it stays for its place before those of lower priority, sets \
+                 nothing{export}"
+            );
+            self.leave_out(&definition_node, text);
+        }
         let policy = Policy { pattern, apply_to, priority, definition };
         let vhost_now = self.copy.vhost_of(vhost).expect("it was found by name");
         let policies = if operator { &vhost_now.operator_policies } else { &vhost_now.policies };

@@ -51,7 +51,7 @@ pub(crate) enum Parcel {
         /// What the client is told.
         text: String,
     },
-    /// The operator closes all of them.
+    /// The operator closes all of them but the node's own.
     CloseClients,
     /// Somebody looked at the password of a login.
     Password {

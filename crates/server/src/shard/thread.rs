@@ -441,7 +441,8 @@ impl StepTask {
                 }
             }
             Parcel::CloseClients => {
-                for client in local.all_clients() {
+                // The API serves on, so what it has under way is finished.
+                for client in local.all_clients().into_iter().filter(|client| !client.is_own) {
                     client.close_by_operator(MAINTENANCE, local, now);
                     local.flush_later(&client);
                 }
