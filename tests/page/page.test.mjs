@@ -10,6 +10,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
+import { Client } from "./amqp.mjs";
 import { THEMES, WIDTHS, binary, browse, close, confirmBy, fill, go, gone, login, look, open as window, press, says, start, until, watchAccess } from "./harness.mjs";
 
 let broker, folder, api, amqp, browser, benches = [];
@@ -103,17 +104,35 @@ test("between a phone and a desk, a list that is wider than the window is scroll
   await close(page);
 });
 
+test("on a phone the stages of a message are words on a line or two", async () => {
+  const page = await open({ width: 400 });
+  await page.waitForSelector("table.latencies tbody th");
+  const heights = await page.$$eval("table.latencies tbody th", (all) => all.map((one) => one.getBoundingClientRect().height));
+  assert.ok(heights.every((height) => height < 60), heights.join());
+  await close(page);
+});
+
 test("lists of clients are in the order that their heads tell", async () => {
+  // They come in another order than that of their names.
+  const clients = [];
+  for (const [name, queue] of [["zebra", "orders.us"], ["ant", "bulk.050"], ["mole", "orders.eu"]]) {
+    const client = await Client.open(amqp, name);
+    clients.push(client);
+    await client.channel();
+    await client.consume(queue, name, 1, () => {});
+  }
+  await until("all consume", async () => (await api("GET", "consumers")).length > clients.length);
   const page = await open();
-  for (const [hash, cell] of [["connections", "td.name a"], ["channels", "td.name a"], ["consumers", "td.name a"]]) {
+  for (const hash of ["connections", "channels", "consumers"]) {
     await go(page, `#/${hash}`);
     await page.waitForFunction(() => document.querySelectorAll("tbody tr").length > 0);
     const head = await page.$eval("th[aria-sort=ascending]", (one) => one.cellIndex);
     assert.equal(head, hash === "connections" ? 1 : 0, hash);
-    const shown = await page.$$eval(`tbody ${cell}`, (all) => all.map((one) => one.textContent));
-    assert.ok(shown.length > 1, hash);
+    const shown = await page.$$eval("tbody td.name a", (all) => all.map((one) => one.textContent));
+    assert.ok(shown.length > clients.length, hash);
     assert.deepEqual(shown, shown.toSorted(), hash);
   }
+  clients.forEach((client) => client.end());
   await close(page);
 });
 
