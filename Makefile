@@ -1,5 +1,5 @@
 # The project's commands, each one line to type. Details: CONTRIBUTING.md.
-.PHONY: server test check matrices page-test page-measure page-beside lab-pages conformance applications migration torture bench examples fuzz dist static image deb verify-packages beside
+.PHONY: server test check matrices page-test page-pictures page-measure page-beside lab-pages conformance applications migration torture bench examples fuzz dist static image deb verify-packages beside
 
 # Starts the broker: AMQP on 5672, data in ./data.
 server:
@@ -21,6 +21,11 @@ matrices:
 page-test:
 	cargo build --locked --workspace --bin leveret
 	cd tests/page && npm ci --omit=optional --no-fund --no-audit && node --test --test-timeout=1200000 --test-concurrency=1 page.test.mjs cluster.test.mjs
+
+# The pictures of the page in README.md and docs/page.md anew (a quarter of an hour; needs node 20 with npm and a chromium).
+page-pictures:
+	cargo build --locked --workspace --bin leveret
+	cd tests/page && npm ci --omit=optional --no-fund --no-audit && node pictures.mjs ../../docs/images
 
 # What the page costs with 10,000 queues and 2,000 connections (six minutes on a quiet machine; LEVERET_BIN=a release build; needs node 20
 # with npm and a chromium).

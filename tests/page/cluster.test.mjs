@@ -94,6 +94,25 @@ test("the map of three nodes shows who leads and who has copies, as the broker s
   await close(page);
 });
 
+test("a copy that runs and is some entries behind is no alarm, and one that is far behind is", async () => {
+  const page = await open();
+  let behind = 7;
+  await page.setRequestInterception(true);
+  page.on("request", async (request) => {
+    if (!request.url().includes("leveret/queues/%2F/orders.0")) { await request.continue(); return; }
+    const told = await all("leveret/queues/%2F/orders.0");
+    const late = told.members.find((member) => member.node === NAMES[1]);
+    Object.assign(late, { in_sync: false, heard: true, synced_index: told.committed_index - behind });
+    await request.respond({ contentType: "application/json", body: JSON.stringify({ ...told, copies_in_sync: 2, guarantee: "2 of 3 copies synced to disk; 2 before a confirm" }) });
+  });
+  await go(page, "#/queues/%2F/orders.0");
+  await says(page, "leveret@n2 runs and is 7 entries behind.", ".guarantee.good");
+  behind = 5000;
+  await page.keyboard.press("r");
+  await says(page, "leveret@n2 runs and is 5,000 entries behind.", ".guarantee.warn");
+  await close(page);
+});
+
 test("a node that is gone is told with what to do, and what lacks a copy; when it is back, nothing is", async () => {
   await nodes[2].end("SIGKILL");
   await until("it is missed", async () => (await running()) === 2 && !(await whole()));

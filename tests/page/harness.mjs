@@ -2,10 +2,11 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, statSync } from "node:fs";
-import { connect, createServer } from "node:net";
+import { createServer } from "node:net";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import puppeteer from "puppeteer-core";
+import { Client } from "./amqp.mjs";
 
 const here = dirname(fileURLToPath(import.meta.url));
 export const root = join(here, "../..");
@@ -63,32 +64,8 @@ export async function start(data, more = [], ports = {}) {
   return broker;
 }
 
-/** A connection over AMQP that is open and does nothing; by hand, as a client's library is not needed for it. */
-export function client(amqp) {
-  const short = (text) => Buffer.from([text.length, ...Buffer.from(text)]);
-  const long = (text) => Buffer.concat([Buffer.from([0, 0, 0, text.length]), Buffer.from(text)]);
-  const method = (...parts) => { const body = Buffer.concat(parts); const head = Buffer.alloc(7); head[0] = 1; head.writeUInt32BE(body.length, 3); return Buffer.concat([head, body, Buffer.from([0xce])]); };
-  const said = [
-    [method(Buffer.from([0, 10, 0, 11, 0, 0, 0, 0]), short("PLAIN"), long("\0guest\0guest"), short("en_US"))],
-    [method(Buffer.from([0, 10, 0, 31, 0, 1, 0, 2, 0, 0, 0, 0])), method(Buffer.from([0, 10, 0, 40]), short("/"), Buffer.from([0, 0]))],
-  ];
-  return new Promise((resolve, reject) => {
-    let held = Buffer.alloc(0);
-    const socket = connect(amqp, "127.0.0.1", () => socket.write("AMQP\0\0\t\x01"));
-    socket.on("error", reject);
-    socket.on("data", (bytes) => {
-      held = Buffer.concat([held, bytes]);
-      while (held.length >= 8 && held.length >= held.readUInt32BE(3) + 8) {
-        const number = held.readUInt16BE(9);
-        held = held.subarray(held.readUInt32BE(3) + 8);
-        const next = said.shift();
-        if (next) next.forEach((frame) => socket.write(frame));
-        else if (number === 41) resolve(socket);
-        else reject(new Error(`method ${number} instead of open-ok`));
-      }
-    });
-  });
-}
+/** A connection over AMQP that is open and does nothing. */
+export const client = async (amqp) => (await Client.open(amqp)).socket;
 
 export const browse = () => puppeteer.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
 
@@ -153,10 +130,12 @@ export const gone = (page, selector) => page.waitForFunction((what) => !document
 
 /** The policy of the page lets nobody add a script; the debugger is not bound by it. */
 export const watchAccess = (page) => page.evaluate(axe);
-/** It is as wide as its window and has nothing serious for axe; SHOTS=folder keeps a picture of it. Needs `watchAccess` before. */
+/** It is as wide as its window, so are its lists, and it has nothing serious for axe; SHOTS=folder keeps a picture of it. Needs `watchAccess` before. */
 export async function look(page, name) {
   const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
   assert.ok(over <= 0, `${name} scrolls sideways by ${over} pixels`);
+  const cut = await page.$$eval(".table-box", (all) => all.filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.querySelector("thead").textContent));
+  assert.deepEqual(cut, [], `${name} has a list that is wider than its box`);
   if (process.env.SHOTS) {
     mkdirSync(process.env.SHOTS, { recursive: true });
     await page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) });

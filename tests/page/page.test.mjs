@@ -11,6 +11,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
+import { Client } from "./amqp.mjs";
 import { THEMES, WIDTHS, binary, browse, close, confirmBy, fill, go, gone, login, look, open as window, press, says, start, until, wait, watchAccess } from "./harness.mjs";
 
 let broker, folder, api, amqp, browser, benches = [];
@@ -54,19 +55,87 @@ for (const theme of THEMES) {
       await page.waitForSelector(".login");
       await look(page, `${theme}-${width}-login`);
       await login(page, "guest", "guest");
-      const [{ name: node }] = await api("GET", "nodes?columns=name");
-      for (const [hash, name] of [...EVERY, [`nodes/${encodeURIComponent(node)}`, "node"]]) {
+      const one = async (list) => `${list}/${encodeURIComponent((await until(`one of ${list}`, () => api("GET", `${list}?columns=name`).then((all) => all[0]))).name)}`;
+      const ones = [[await one("nodes"), "node"], [await one("connections"), "connection"], [await one("channels"), "channel"]];
+      const every = [...EVERY, ...ones];
+      const menu = await page.$$eval(".side li a", (all) => all.map((link) => link.getAttribute("href").slice(2)));
+      assert.deepEqual(menu.filter((hash) => !every.some(([known]) => known === hash)), [], "every page of the menu is looked at");
+      for (const [hash, name] of every) {
         await go(page, `#/${hash}`);
+        // What is drawn with the first answer is looked at too.
+        await page.waitForFunction(() => document.querySelector("main .card, main .table-box, main .topology, main .tiles"));
         await look(page, `${theme}-${width}-${name}`);
       }
       await go(page, "#/nodes");
       await press(page, "Add a node", "main");
       await says(page, "This node runs alone.", "dialog[open]");
       await look(page, `${theme}-${width}-join`);
+      for (const [hash, name, button] of [["queues", "declare-queue", "Declare a queue"], ["exchanges/%2F/orders", "publish", "Publish"], ["users", "add-user", "Add a user"], ["policies", "add-policy", "Add a policy"]]) {
+        await go(page, `#/${hash}`);
+        await press(page, button, "main");
+        await page.waitForSelector("dialog[open] form");
+        await look(page, `${theme}-${width}-${name}`);
+      }
+      await go(page, "#/");
+      for (const [key, name] of [["?", "keys"], ["/", "palette"]]) {
+        await page.keyboard.press(key);
+        await page.waitForSelector("dialog[open]");
+        await look(page, `${theme}-${width}-${name}`);
+        await page.keyboard.press("Escape");
+        await gone(page, "dialog[open]");
+      }
       await close(page);
     });
   }
 }
+
+test("between a phone and a desk, a list that is wider than the window is scrolled, and keeps its columns and whole words", async () => {
+  const page = await open({ width: 900 });
+  for (const [hash, last] of [["queues", "Consumers"], ["channels", "Acked"], ["connections", "Since"]]) {
+    await go(page, `#/${hash}`);
+    await page.waitForFunction(() => document.querySelectorAll("tbody tr").length > 0);
+    await page.$eval(".table-box", (box) => { box.scrollLeft = box.scrollWidth; });
+    const { right, text, names } = await page.$eval(".table-box", (box) => {
+      const head = [...box.querySelectorAll("thead th")].at(-1);
+      return { text: head.textContent, right: head.getBoundingClientRect().right - box.getBoundingClientRect().right, names: box.querySelector("td.name").getBoundingClientRect().width };
+    });
+    assert.ok(text.startsWith(last) && right <= 1, `${hash}: the last column is ${text}, ${right} pixels beyond its box`);
+    assert.ok(names >= 100, `${hash}: ${names} pixels are left for names`);
+  }
+  await close(page);
+});
+
+test("on a phone the stages of a message are words on a line or two", async () => {
+  const page = await open({ width: 400 });
+  await page.waitForSelector("table.latencies tbody th");
+  const heights = await page.$$eval("table.latencies tbody th", (all) => all.map((one) => one.getBoundingClientRect().height));
+  assert.ok(heights.every((height) => height < 60), heights.join());
+  await close(page);
+});
+
+test("lists of clients are in the order that their heads tell", async () => {
+  // They come in another order than that of their names.
+  const clients = [];
+  for (const [name, queue] of [["zebra", "orders.us"], ["ant", "bulk.050"], ["mole", "orders.eu"]]) {
+    const client = await Client.open(amqp, name);
+    clients.push(client);
+    await client.channel();
+    await client.consume(queue, name, 1, () => {});
+  }
+  await until("all consume", async () => (await api("GET", "consumers")).length > clients.length);
+  const page = await open();
+  for (const hash of ["connections", "channels", "consumers"]) {
+    await go(page, `#/${hash}`);
+    await page.waitForFunction(() => document.querySelectorAll("tbody tr").length > 0);
+    const head = await page.$eval("th[aria-sort=ascending]", (one) => one.cellIndex);
+    assert.equal(head, hash === "connections" ? 1 : 0, hash);
+    const shown = await page.$$eval("tbody td.name a", (all) => all.map((one) => one.textContent));
+    assert.ok(shown.length > clients.length, hash);
+    assert.deepEqual(shown, shown.toSorted(), hash);
+  }
+  clients.forEach((client) => client.end());
+  await close(page);
+});
 
 test("a wrong password is told in words, and nothing of the broker is shown before the right one", async () => {
   const page = await open({ user: null });

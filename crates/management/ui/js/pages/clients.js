@@ -29,7 +29,7 @@ const product = (one) => [one.client_properties?.product, one.client_properties?
 const given = (one) => one.user_provided_name || one.client_properties?.connection_name;
 
 const CONNECTIONS = [
-  { key: "name", label: "Name", isFixed: true, className: "name", cell: (one) => html`<a href=${href("connections", one.name)}>${given(one) || one.name}</a>${given(one) && html`<small>${one.peer_host}:${one.peer_port}</small>`}` },
+  { key: "name", label: "Name", sort: "user_provided_name", isFixed: true, className: "name", cell: (one) => html`<a href=${href("connections", one.name)}>${given(one) || one.name}</a>${given(one) && html`<small>${one.peer_host}:${one.peer_port}</small>`}` },
   { key: "user", label: "User", cell: (one) => one.user },
   { key: "vhost", className: "not-phone", label: "Virtual host", cell: (one) => one.vhost },
   { key: "state", label: "State", cell: (one) => html`<${State} of=${one.state} />` },
@@ -52,7 +52,7 @@ export function Connections() {
   const can = useRights();
   const [url, filter] = useVhostOf("connections", (vhost) => `vhosts/${vhost}/connections`);
   const selection = [{ label: "Close", icon: "close", kind: "danger", run: (all, done) => confirm({ title: `Close ${plural(all.length, "connection")}?`, verb: "Close", body: html`<p>Clients are told and may connect again at once. What they hold unacknowledged goes back to its queues.</p>`, doing: async () => { for (const one of all) await ask("DELETE", `connections/${part(one.name)}`, undefined, { headers: { "x-reason": "Closed by an operator" } }).catch((failure) => { if (failure.status !== 404) throw failure; }); done(); refresh(); } }) }];
-  return html`<div class="page-head"><h1>Connections</h1>${filter}</div><${DataTable} id="connections" url=${url} columns=${CONNECTIONS} rowKey=${(one) => one.name} noun="connections" placeholder="Filter connections by name" selection=${selection}
+  return html`<div class="page-head"><h1>Connections</h1>${filter}</div><${DataTable} id="connections" url=${url} natural="" first="user_provided_name" columns=${CONNECTIONS} rowKey=${(one) => one.name} noun="connections" placeholder="Filter connections by name" selection=${selection}
     empty=${html`<${Empty} title=${can.monitors ? "Nobody is connected." : "No connection of yours."}>Point an AMQP 0-9-1 client at this broker; any of RabbitMQ's will do.</${Empty}>`} />`;
 }
 
@@ -73,8 +73,8 @@ export function Connection({ parts: [name] }) {
 
 const channelLabel = (one) => { const at = /\((\d+)\)$/.exec(one.name)?.[1]; return html`${one.name.replace(/ -> .*$/, "")} <span class="faint">(${at})</span>`; };
 const CHANNELS = [
-  { key: "name", label: "Channel", isFixed: true, className: "name", cell: (one) => html`<a href=${href("channels", one.name)}>${channelLabel(one)}</a>` },
-  { key: "user", label: "User", cell: (one) => one.user },
+  { key: "name", label: "Channel", isFixed: true, className: "name peer", cell: (one) => html`<a href=${href("channels", one.name)}>${channelLabel(one)}</a>` },
+  { key: "user", label: "User", className: "only-broad", cell: (one) => one.user },
   { key: "vhost", label: "Virtual host", isOptional: true, cell: (one) => one.vhost },
   { key: "mode", label: "Mode", sort: false, cell: (one) => html`${one.confirm && html`<${Badge} title="Publishes are confirmed">confirms</${Badge}>`}${one.transactional && html`<${Badge}>transactional</${Badge}>`}` },
   { key: "state", label: "State", cell: (one) => html`<${State} of=${one.state} />` },
@@ -89,7 +89,7 @@ const CHANNELS = [
 
 export function Channels() {
   const [url, filter] = useVhostOf("channels", (vhost) => `vhosts/${vhost}/channels`);
-  return html`<div class="page-head"><h1>Channels</h1>${filter}</div><${DataTable} id="channels" url=${url} columns=${CHANNELS} rowKey=${(one) => one.name} noun="channels" placeholder="Filter channels by name" empty=${html`<${Empty} title="No channel is open.">Clients open them on their connections to publish and consume.</${Empty}>`} />`;
+  return html`<div class="page-head"><h1>Channels</h1>${filter}</div><${DataTable} id="channels" url=${url} natural="" first="name" columns=${CHANNELS} rowKey=${(one) => one.name} noun="channels" placeholder="Filter channels by name" empty=${html`<${Empty} title="No channel is open.">Clients open them on their connections to publish and consume.</${Empty}>`} />`;
 }
 
 export function Channel({ parts: [name] }) {
@@ -108,7 +108,7 @@ export function Channel({ parts: [name] }) {
 export const ConsumerColumns = [
   { key: "queue", label: "Queue", sort: "queue.name", className: "name", cell: (one) => html`<a href=${href("queues", one.queue.vhost, one.queue.name)}>${one.queue.name}</a>` },
   { key: "consumer_tag", label: "Tag", className: "mono", cell: (one) => one.consumer_tag },
-  { key: "channel", label: "Channel", sort: "channel_details.name", cell: (one) => html`<a href=${href("channels", one.channel_details?.name ?? "")}>${one.channel_details?.peer_host}:${one.channel_details?.peer_port} <span class="faint">(${one.channel_details?.number})</span></a>` },
+  { key: "channel", label: "Channel", sort: "channel_details.name", className: "peer", cell: (one) => html`<a href=${href("channels", one.channel_details?.name ?? "")}>${one.channel_details?.peer_host}:<wbr />${one.channel_details?.peer_port} <span class="faint">(${one.channel_details?.number})</span></a>` },
   { key: "user", label: "User", sort: "channel_details.user", cell: (one) => one.channel_details?.user },
   { key: "ack_required", label: "Acks", cell: (one) => (one.ack_required ? "manual" : html`<${Badge} kind="warn" title="What is delivered counts as done, even if the client dies with it">automatic</${Badge}>`) },
   { key: "active", label: "Active", cell: (one) => (one.active === false ? html`<span class="faint">waits its turn</span>` : "yes") },
@@ -117,5 +117,5 @@ export const ConsumerColumns = [
 
 export function Consumers() {
   const [url, filter] = useVhostOf("consumers", (vhost) => `consumers/${vhost}`);
-  return html`<div class="page-head"><h1>Consumers</h1>${filter}</div><${DataTable} id="consumers" url=${url} columns=${ConsumerColumns} rowKey=${(one) => `${one.channel_details?.name} ${one.consumer_tag}`} search=${(one) => [one.queue.name, one.consumer_tag, one.channel_details?.name]} natural="queue.name" noun="consumers" placeholder="Filter consumers by queue or tag" empty=${html`<${Empty} title="Nobody consumes.">Messages wait in their queues until an application calls basic.consume.</${Empty}>`} />`;
+  return html`<div class="page-head"><h1>Consumers</h1>${filter}</div><${DataTable} id="consumers" url=${url} columns=${ConsumerColumns} rowKey=${(one) => `${one.channel_details?.name} ${one.consumer_tag}`} search=${(one) => [one.queue.name, one.consumer_tag, one.channel_details?.name]} natural="" first="queue.name" noun="consumers" placeholder="Filter consumers by queue or tag" empty=${html`<${Empty} title="Nobody consumes.">Messages wait in their queues until an application calls basic.consume.</${Empty}>`} />`;
 }

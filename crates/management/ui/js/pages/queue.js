@@ -18,6 +18,8 @@ import { Messages, publishFields, publishTo } from "./messages.js";
 
 const RATES = ["publish", "deliver_get", "ack", "redeliver"];
 const LENGTHS = ["messages_ready", "messages_unacknowledged"];
+/** Entries of the log that a copy lacks which does not just keep step. */
+const FAR_BEHIND = 1000;
 
 export function Queue({ parts: [vhost, name] }) {
   const at_ = path(vhost, name);
@@ -97,7 +99,11 @@ function Guarantee({ queue, told, members: rows }) {
   } else if (inSync < copies || online < members) {
     kind = "warn";
     words ??= `${inSync} of ${copies} copies synced to disk.`;
-    more = "A majority is there, so it goes on. Bring the missing copy back before another one goes.";
+    const late = (told?.members ?? []).filter((member) => member.in_sync === false && member.heard !== false && !member.leaving && typeof member.synced_index === "number");
+    const most = Math.max(0, ...late.map((member) => told.committed_index - member.synced_index));
+    // Who is asked in the middle of a batch has what the others have in a moment.
+    if (online === members && late.length === copies - inSync && most < FAR_BEHIND) kind = "good";
+    more = online === members && late.length === copies - inSync ? `A majority is there, so it goes on. ${list(late.map((member) => member.node))} ${late.length === 1 ? "runs and is" : "run and are"} ${plural(most, "entry", "entries")} behind.` : "A majority is there, so it goes on. Bring the missing copy back before another one goes.";
   } else {
     words ??= copies === 1 ? "1 of 1 copy synced to disk before a confirm." : `${inSync} of ${copies} copies synced to disk.`;
     const level = told?.durability, isOfLeader = level === "leader-written" || (level === "leader-synced" && copies > 1);

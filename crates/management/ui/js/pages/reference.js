@@ -20,8 +20,8 @@ export function Reference() {
   const rows = useMemo(() => data && rowsOf(data), [data]);
   const columns = [
     { key: "path", label: "Path", className: "name", cell: (row) => html`<code>${row.path}</code>` },
-    { key: "methods", label: "Methods", sort: false, cell: (row) => html`<span class="marks">${row.methods.map((method) => html`<${Badge} key=${method}>${method}</${Badge}>`)}</span>` },
-    { key: "about", label: "What it is about", className: "wrap", cell: (row) => html`${row.about}${row.isPaged && html` <${Badge} title="It takes columns, sort, sort_reverse, page, page_size, name and use_regex.">list</${Badge}>`}` },
+    { key: "methods", label: "Methods", className: "methods", sort: false, cell: (row) => html`<span class="marks">${row.methods.map((method) => html`<${Badge} key=${method}>${method}</${Badge}>`)}</span>` },
+    { key: "about", label: "What it is about", className: "whole", cell: (row) => html`${row.about}${row.isPaged && html` <${Badge} title="It takes columns, sort, sort_reverse, page, page_size, name and use_regex.">list</${Badge}>`}` },
   ];
   // A link would ask for a password: the page's session counts with its own requests alone.
   const save = () => {
