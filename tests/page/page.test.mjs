@@ -452,6 +452,7 @@ test("who replaces his own user by an import is told before, and reads what was 
   await says(page, "ha-mode", "main [role=status]");
   await press(page, "Close", "main [role=status]");
   await gone(page, "main [role=status]");
+  await api("DELETE", "policies/%2F/mirrors");
   await api("DELETE", "users/mover");
   await close(page);
 });
