@@ -208,7 +208,7 @@ impl Shared {
             tracing::warn!("definitions: {sentence}; it stays as it is");
         }
         for sentence in &planned.left_out {
-            tracing::warn!("definitions: {sentence}; it is left out");
+            tracing::warn!("definitions, left out: {sentence}");
         }
         let (different, left_out) = (planned.different, planned.left_out);
         for step in planned.commands {
