@@ -10,7 +10,7 @@ import { open } from "./shop.mjs";
 const [into = "pictures"] = process.argv.slice(2);
 const MINUTES = Number(process.env.MINUTES ?? 11);
 /** A picture's name, the page, its theme, its height. */
-const PICTURES = [["overview", "#/", "light", 880], ["queue", "#/queues/%2F/emails", "light", 880], ["topology", "#/topology", "dark", 720]];
+const PICTURES = [["overview", "#/", "light", 880], ["queue", "#/queues/%2F/emails", "light", 880], ["topology", "#/topology", "dark", 840]];
 
 const shop = await open();
 let browser;
@@ -21,10 +21,10 @@ try {
   const pages = [];
   for (const [name, hash, theme, height] of PICTURES) {
     const page = await window(browser, shop.base, { theme });
-    await page.setViewport({ width: 1300, height, deviceScaleFactor: 1.5 });
-    // No room is kept for a bar that a picture has not.
-    await (await page.createCDPSession()).send("Emulation.setScrollbarsHidden", { hidden: true });
+    await page.setViewport({ width: 1300, height, deviceScaleFactor: 1.4 });
     await go(page, hash);
+    // No room is kept for a bar that a picture has not.
+    await page.evaluate(() => { document.documentElement.style.scrollbarGutter = "auto"; });
     pages.push([name, page]);
   }
   await wait(MINUTES * 60);

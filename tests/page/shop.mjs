@@ -77,7 +77,7 @@ export async function open() {
     const begun = performance.now();
     let due = 0, count = 0, last = begun;
     timers.push(setInterval(() => {
-      const now = performance.now(), wave = Math.sin(((now - begun) / 1000 / period) * 2 * Math.PI) + 0.4 * Math.sin(((now - begun) / 17_000) * 2 * Math.PI);
+      const now = performance.now(), wave = Math.sin(((now - begun) / 1000 / period) * 2 * Math.PI) + 0.25 * Math.sin(((now - begun) / 47_000) * 2 * Math.PI);
       due += rate * (1 + 0.35 * wave) * ((now - last) / 1000) * (0.7 + 0.6 * Math.random());
       last = now;
       for (; due >= 1; due -= 1, count += 1) client.publish(exchange, keys[count % keys.length], BODY);

@@ -89,7 +89,7 @@ const CHANNELS = [
 
 export function Channels() {
   const [url, filter] = useVhostOf("channels", (vhost) => `vhosts/${vhost}/channels`);
-  return html`<div class="page-head"><h1>Channels</h1>${filter}</div><${DataTable} id="channels" url=${url} natural="" first="name" columns=${CHANNELS} rowKey=${(one) => one.name} noun="channels" placeholder="Filter channels by name" empty=${html`<${Empty} title="No channel is open.">Clients open them on their connections to publish and consume.</${Empty}>`} />`;
+  return html`<div class="page-head"><h1>Channels</h1>${filter}</div><${DataTable} id="channels" url=${url} natural="" columns=${CHANNELS} rowKey=${(one) => one.name} noun="channels" placeholder="Filter channels by name" empty=${html`<${Empty} title="No channel is open.">Clients open them on their connections to publish and consume.</${Empty}>`} />`;
 }
 
 export function Channel({ parts: [name] }) {
