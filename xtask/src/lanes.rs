@@ -13,7 +13,7 @@ const COMPUTING: &[&str] = &["sim", "storage"];
 /// The package of the black-box tests.
 const BLACK_BOX: &str = "clients";
 /// So many of its tests run at a time, as they wait: for brokers that start, for disks, for what must not come.
-const BLACK_BOX_THREADS: &str = "6";
+const BLACK_BOX_THREADS: &str = "4";
 
 /// Half of the test programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
