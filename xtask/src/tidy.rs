@@ -60,11 +60,12 @@ const LAYERS: &[Layer] = &[
     Layer { name: "partition", may_know: &["broker", "consensus", "storage"], banned: OUTSIDE_AND_DISORDER },
     Layer { name: "session", may_know: &["amqp", "broker", "partition"], banned: OUTSIDE_AND_CHANCE },
     Layer { name: "node", may_know: &["broker", "consensus", "partition", "storage"], banned: OUTSIDE_AND_CHANCE },
+    Layer { name: "json_once", may_know: &[], banned: OUTSIDE_AND_CHANCE },
     Layer { name: "tokens", may_know: &["broker"], banned: OUTSIDE_AND_CHANCE },
     Layer { name: "switch", may_know: &["amqp", "broker", "node", "partition", "session"], banned: OUTSIDE_AND_CHANCE },
     Layer {
         name: "server",
-        may_know: &["amqp", "broker", "node", "partition", "session", "storage", "switch", "tokens"],
+        may_know: &["amqp", "broker", "json_once", "node", "partition", "session", "storage", "switch", "tokens"],
         banned: &[],
     },
     Layer {
@@ -76,8 +77,8 @@ const LAYERS: &[Layer] = &[
     Layer { name: "page", may_know: &[], banned: OUTSIDE },
     Layer { name: "sizing", may_know: &["page", "testbed"], banned: &["tokio::", "SystemTime"] },
     Layer { name: "bench", may_know: &["amqp", "page", "testbed"], banned: &[] },
-    Layer { name: "ctl", may_know: &[], banned: &["tokio::"] },
-    Layer { name: "management", may_know: &["amqp", "broker", "partition", "server"], banned: &[] },
+    Layer { name: "ctl", may_know: &["json_once"], banned: &["tokio::"] },
+    Layer { name: "management", may_know: &["amqp", "broker", "json_once", "partition", "server"], banned: &[] },
     Layer { name: "leveret", may_know: &["bench", "ctl", "management", "server", "sizing", "storage"], banned: &[] },
 ];
 

@@ -3,7 +3,6 @@
 use crate::api::Api;
 use crate::failure::{DATA, Failure, SOFTWARE, USAGE};
 use crate::form::Form;
-use crate::json_once;
 use crate::options::Options;
 use crate::tool::Tool;
 use crate::verb::Verb;
@@ -122,7 +121,7 @@ impl<'a> Cx<'a> {
 
     /// A word as JSON. Errors: it is none, or a key comes twice.
     pub(crate) fn json(&self, at: usize) -> Result<Value, Failure> {
-        json_once::read(self.word(at))
+        json_once::read(self.word(at).as_bytes())
             .map_err(|error| Failure::refused(format!("JSON decoding error. Reason: {error}")))
     }
 }

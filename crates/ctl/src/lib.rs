@@ -16,7 +16,6 @@ mod context;
 mod failure;
 mod form;
 mod help;
-mod json_once;
 mod options;
 mod output;
 mod password;

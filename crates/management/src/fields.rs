@@ -6,8 +6,8 @@
 
 use crate::answer::Refused;
 use bytes::Bytes;
+use json_once::NotRead;
 use serde_json::{Map, Value};
-use server::json_once::{self, NotRead};
 use std::borrow::Cow;
 
 /// So much of an unknown name is repeated in the refusal.

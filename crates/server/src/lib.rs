@@ -20,7 +20,6 @@ pub mod definitions;
 mod drain;
 pub mod engine;
 pub mod handle;
-pub mod json_once;
 mod listener;
 pub mod node;
 mod passwords;

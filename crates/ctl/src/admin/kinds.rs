@@ -4,7 +4,7 @@
 //! the node is asked.
 
 use crate::api::path as encoded;
-use crate::json_once;
+use json_once::NotRead;
 use serde_json::{Map, Value};
 
 /// A kind of thing in lists.
@@ -202,9 +202,9 @@ pub(super) const GET: Fields = Fields {
 /// The fields that words of the form `name=value` say, the usual ones among them. Errors: one line.
 pub(super) fn said(words: &[String], fields: &Fields, vhost: &str) -> Result<Map<String, Value>, String> {
     let as_value = |name: &str, text: &str| match fields.json.contains(&name) {
-        true => json_once::read(text).map_err(|why| match why.ends_with("comes twice") {
-            true => format!("{name}: {why}"),
-            false => format!("Could not parse JSON:\n  {text}"),
+        true => json_once::read(text.as_bytes()).map_err(|why| match why {
+            NotRead::Twice(sentence) => format!("{name}: {sentence}"),
+            NotRead::NoJson(_) => format!("Could not parse JSON:\n  {text}"),
         }),
         false => Ok(Value::from(text)),
     };

@@ -10,9 +10,9 @@ use crate::json;
 use broker::VhostId;
 use broker::topology::{Kind, QueueType, Topology};
 use bytes::Bytes;
+use json_once::NotRead;
 use serde_json::{Value, json};
 use server::definitions::ImportError;
-use server::json_once::{self, NotRead};
 
 /// GET of everything, or of what is in one virtual host.
 pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {

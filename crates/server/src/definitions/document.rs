@@ -5,9 +5,9 @@
 //! ignored.
 
 use crate::config::nearest;
-use crate::json_once::{sentence, twice};
+use json_once::{Checked, sentence};
 use serde_json::value::RawValue;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// What is wrong with a document, and where.
@@ -71,9 +71,9 @@ impl<'a> Node<'a> {
     pub(super) fn document(source: &'a str) -> Result<Node<'a>, WrongDefinitions> {
         // A raw value is not looked into: half a surrogate, or a number beyond any, would be found
         // only where it is used.
-        let whole = serde_json::from_str::<Sound>(source);
+        let whole = serde_json::from_str::<Checked>(source);
         let raw =
-            whole.and_then(|Sound| serde_json::from_str::<&RawValue>(source)).map_err(|error| WrongDefinitions {
+            whole.and_then(|Checked| serde_json::from_str::<&RawValue>(source)).map_err(|error| WrongDefinitions {
                 line: if is_one_line(source) { 0 } else { error.line() },
                 field: String::new(),
                 text: match error.is_data() {
@@ -174,63 +174,6 @@ impl<'a> Node<'a> {
     /// Its truth. Errors: it has none.
     pub(super) fn flag(&self) -> Result<bool, WrongDefinitions> {
         self.value().as_bool().ok_or_else(|| self.wrong("true or false is expected"))
-    }
-}
-
-/// A value in which everything can be read, and no key comes twice. It keeps nothing: documents may be large.
-struct Sound;
-
-impl<'de> serde::Deserialize<'de> for Sound {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Sound;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value")
-            }
-
-            fn visit_bool<E>(self, _: bool) -> Result<Sound, E> {
-                Ok(Sound)
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<Sound, E> {
-                Ok(Sound)
-            }
-
-            fn visit_u64<E>(self, _: u64) -> Result<Sound, E> {
-                Ok(Sound)
-            }
-
-            fn visit_f64<E>(self, _: f64) -> Result<Sound, E> {
-                Ok(Sound)
-            }
-
-            fn visit_str<E>(self, _: &str) -> Result<Sound, E> {
-                Ok(Sound)
-            }
-
-            fn visit_unit<E>(self) -> Result<Sound, E> {
-                Ok(Sound)
-            }
-
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut items: A) -> Result<Sound, A::Error> {
-                while items.next_element::<Sound>()?.is_some() {}
-                Ok(Sound)
-            }
-
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut fields: A) -> Result<Sound, A::Error> {
-                let mut keys = BTreeSet::new();
-                while let Some(key) = fields.next_key::<String>()? {
-                    fields.next_value::<Sound>()?;
-                    if let Some(key) = keys.replace(key) {
-                        return Err(twice(&key));
-                    }
-                }
-                Ok(Sound)
-            }
-        }
-        deserializer.deserialize_any(Visitor)
     }
 }
 
