@@ -1,9 +1,9 @@
 //! A broker of one queue that can be told to misbehave: what the load generator must notice.
 //!
 //! Invariant: except for its one mischief it delivers every message once, in order, and confirms
-//! it.
+//! it; and what a consumer has not acked when it goes is in the queue again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -48,6 +48,21 @@ struct Consumer {
     channel: u16,
     tag: Bytes,
     delivery_tag: u64,
+    no_ack: bool,
+    unacked: BTreeSet<u64>,
+}
+
+impl Consumer {
+    fn is_at(&self, stream: &TcpStream) -> bool {
+        self.stream.peer_addr().ok() == stream.peer_addr().ok()
+    }
+
+    fn acked(&mut self, tag: u64, multiple: bool) {
+        match multiple {
+            true => self.unacked = self.unacked.split_off(&(tag + 1)),
+            false => _ = self.unacked.remove(&tag),
+        }
+    }
 }
 
 struct State {
@@ -56,13 +71,16 @@ struct State {
     backlog: Vec<(Vec<u8>, bool)>,
     held: Option<Vec<u8>>,
     consumer: Option<Consumer>,
+    /// What a consumer that has closed its connection had not acked. It is counted, and delivered to
+    /// nobody else.
+    given_back: u32,
 }
 
 /// Starts it; returns its port. It lives as long as the test.
 pub(crate) fn start(mischief: Mischief) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();
-    let state = State { mischief, count: 0, backlog: Vec::new(), held: None, consumer: None };
+    let state = State { mischief, count: 0, backlog: Vec::new(), held: None, consumer: None, given_back: 0 };
     let state = Arc::new(Mutex::new(state));
     if let Mischief::Slow(pause) = mischief {
         let state = Arc::clone(&state);
@@ -154,16 +172,38 @@ fn answer(stream: &mut TcpStream, channel: u16, method: Method, state: &Mutex<St
         }
         Method::ChannelOpen { .. } => Method::ChannelOpenOk { channel_id: Bytes::new() },
         Method::ExchangeDeclare { .. } => Method::ExchangeDeclareOk {},
-        Method::QueueDeclare { queue, .. } => Method::QueueDeclareOk { queue, message_count: 0, consumer_count: 0 },
+        Method::QueueDeclare { queue, .. } => {
+            let message_count = state.lock().expect("nobody panics").given_back;
+            Method::QueueDeclareOk { queue, message_count, consumer_count: 0 }
+        }
         Method::QueueBind { .. } => Method::QueueBindOk {},
         Method::BasicQos { .. } => Method::BasicQosOk {},
         Method::ConfirmSelect { .. } => Method::ConfirmSelectOk {},
-        Method::ConnectionClose { .. } => Method::ConnectionCloseOk {},
-        Method::BasicConsume { consumer_tag, .. } => {
+        Method::ConnectionClose { .. } => {
+            let mut state = state.lock().expect("nobody panics");
+            if let Some(gone) = state.consumer.take_if(|consumer| consumer.is_at(stream)) {
+                state.given_back += gone.unacked.len() as u32;
+            }
+            Method::ConnectionCloseOk {}
+        }
+        Method::BasicAck { delivery_tag, multiple } => {
+            if let Some(consumer) = &mut state.lock().expect("nobody panics").consumer {
+                consumer.acked(delivery_tag, multiple);
+            }
+            return Some(());
+        }
+        Method::BasicConsume { consumer_tag, no_ack, .. } => {
             send(stream, channel, &Method::BasicConsumeOk { consumer_tag: consumer_tag.clone() })?;
             let mut state = state.lock().expect("nobody panics");
             let own = stream.try_clone().expect("a socket can be cloned");
-            state.consumer = Some(Consumer { stream: own, channel, tag: consumer_tag, delivery_tag: 0 });
+            state.consumer = Some(Consumer {
+                stream: own,
+                channel,
+                tag: consumer_tag,
+                delivery_tag: 0,
+                no_ack,
+                unacked: BTreeSet::new(),
+            });
             if let Mischief::Slow(_) = state.mischief {
                 return Some(());
             }
@@ -235,6 +275,9 @@ fn deliver(state: &mut State, body: Vec<u8>, redelivered: bool) -> Option<()> {
         return Some(());
     };
     consumer.delivery_tag += 1;
+    if !consumer.no_ack {
+        consumer.unacked.insert(consumer.delivery_tag);
+    }
     let mut bytes = Vec::new();
     Method::BasicDeliver {
         consumer_tag: consumer.tag.clone(),

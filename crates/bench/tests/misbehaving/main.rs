@@ -222,7 +222,10 @@ fn consumers_that_hold_themselves_back_are_not_waited_for() {
     assert_eq!(run.verdict(), Verdict::BacklogGrew, "{:?}", run.missed);
     assert!(run.received_per_s.unwrap() < 400.0, "{:?}", run.received_per_s);
     assert!(recorded.intervals.last().unwrap().at_s < 60.0, "{:?}", recorded.intervals.last());
-    assert_eq!((run.correctness.received, run.correctness.lost), (run.correctness.published, Some(0)));
+    // What is still on its way when the consumers go is not received, and goes back.
+    let correctness = &run.correctness;
+    assert!(correctness.published - correctness.received <= 100 && correctness.lost == Some(0), "{correctness:?}");
+    assert!(correctness.left_in_queues > Some(10_000), "{correctness:?}");
     assert!(run.notes.iter().any(|note| note.contains("at most 200 messages a second")), "{:?}", run.notes);
 }
 
