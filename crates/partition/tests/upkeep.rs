@@ -129,3 +129,41 @@ fn a_queue_knows_what_it_has_on_the_disk_and_what_was_written_for_it() {
     assert_eq!((acked.live, acked.published), (100, in_log.published));
     assert!(acked.log > in_extent.log, "an ack is in the log too");
 }
+
+#[test]
+fn an_idle_partition_lets_go_of_several_files_at_a_time_while_others_fill_them_and_of_all_afterwards() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish_synced(1, "m");
+    rig.consume(1, 0, false);
+    rig.run();
+    rig.settle(1, 1, 2, Disposition::Ack);
+    rig.run();
+    let look = |rig: &mut Rig, current_file: u32, retire_through: u32| -> usize {
+        let wal = WalState { current_file, retire_through, checkpoint_lag_files: 1, ..WalState::CALM };
+        rig.with(|p, cx| p.maintain(wal, cx));
+        let saves = rig.out.jobs.drain(..).filter(|job| matches!(job, Job::SaveCheckpoint { .. })).count();
+        if saves > 0 {
+            saved(rig);
+        }
+        saves
+    };
+    for _ in 0..2 {
+        rig.now += 10_000;
+        look(&mut rig, 2, 0);
+    }
+    let mut saves = 0;
+    for file in 3..=42 {
+        rig.now += 500;
+        saves += look(&mut rig, file, 0);
+    }
+    assert_eq!(saves, 10, "one for four files, and not one for each");
+    assert!(rig.partition.wants_maintenance(), "it is to let go of the rest");
+    assert!(rig.partition.needs_file(42) < 42);
+    rig.now += 2_900;
+    assert_eq!(look(&mut rig, 42, 0), 0);
+    rig.now += 100;
+    assert_eq!((0..5).map(|_| look(&mut rig, 42, 0)).sum::<usize>(), 1, "nobody fills files any more");
+    assert_eq!((rig.partition.needs_file(42), rig.partition.wants_maintenance()), (42, false));
+    rig.now += 500;
+    assert_eq!((look(&mut rig, 43, 0), look(&mut rig, 44, 42)), (0, 1), "too much of the log is kept");
+}
