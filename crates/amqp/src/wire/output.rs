@@ -25,9 +25,6 @@ pub const SPLICE_BYTES_MIN: usize = 4 * 1024;
 /// A buffer above this size goes back to the allocator as soon as it is empty: it was a burst.
 pub const OUTPUT_KEEP_BYTES_MAX: usize = 256 * 1024;
 
-/// No burst has memory for more than this from its beginning.
-const BURST_BYTES_MAX: usize = 1024 * 1024;
-
 /// Written bytes in front of the unwritten ones are squeezed out when they are at least this many
 /// and at least half.
 const SQUEEZE_BYTES_MIN: usize = 64 * 1024;
@@ -45,8 +42,6 @@ pub struct Output {
     small: Vec<u8>,
     /// How many bytes of `small` are written.
     head: usize,
-    /// How long `small` was when its memory went back: the next burst is often as long.
-    burst: usize,
     /// The stream position of `small[0]`: small bytes that were squeezed out.
     base: u64,
     splices: VecDeque<Splice>,
@@ -141,13 +136,11 @@ impl Output {
         }
         self.delivered = self.delivered.min(self.len());
         if self.is_empty() {
-            let length = self.small.len();
-            self.base += length as u64;
+            self.base += self.small.len() as u64;
             self.head = 0;
             self.small.clear();
             if self.small.capacity() > OUTPUT_KEEP_BYTES_MAX {
                 self.trim();
-                self.burst = length.min(BURST_BYTES_MAX);
             }
         } else if self.head >= SQUEEZE_BYTES_MIN && self.head >= self.small.len() / 2 {
             self.small.drain(..self.head);
@@ -159,7 +152,6 @@ impl Output {
     /// Gives the memory of an empty output back; does nothing while there is something to write.
     pub fn trim(&mut self) {
         if self.is_empty() {
-            self.burst = 0;
             self.small = Vec::new();
             self.splices = VecDeque::new();
         }
@@ -180,10 +172,6 @@ impl Output {
     #[inline]
     pub(crate) fn push_body(&mut self, body: &Bytes) {
         if body.len() < SPLICE_BYTES_MIN {
-            if self.small.capacity() < self.burst {
-                // Else it would be copied at each doubling up to there.
-                self.small.reserve_exact(self.burst - self.small.len());
-            }
             self.small.extend_from_slice(body);
         } else {
             let position = self.base + self.small.len() as u64;
@@ -267,31 +255,6 @@ mod tests {
             let bytes: Vec<u8> = slices.iter().flat_map(|s| s.to_vec()).collect();
             assert_eq!(bytes, expected[..bytes.len()]);
         }
-    }
-
-    #[test]
-    fn the_next_burst_has_its_memory_from_the_beginning_and_a_short_one_ends_that() {
-        let mut output = Output::default();
-        let body = Bytes::from(vec![1; 1000]);
-        (0..500).for_each(|_| output.push_body(&body));
-        output.advance(500_000);
-        assert_eq!(output.held_bytes(), 0);
-        output.push_body(&body);
-        let memory = output.small.as_ptr();
-        (1..500).for_each(|_| output.push_body(&body));
-        assert_eq!((output.small.as_ptr(), output.held_bytes()), (memory, 500_000));
-        output.advance(500_000);
-        output.push_body(&body);
-        output.advance(1000);
-        output.push_body(&body);
-        assert!(output.held_bytes() < 10_000, "{}", output.held_bytes());
-        output.advance(1000);
-        output.push_body(&Bytes::from(vec![1; 3000]));
-        (0..500).for_each(|_| output.push_body(&body));
-        output.advance(503_000);
-        output.trim();
-        output.push_body(&body);
-        assert!(output.held_bytes() < 10_000, "given back on purpose: {}", output.held_bytes());
     }
 
     #[test]

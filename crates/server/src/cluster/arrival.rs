@@ -28,7 +28,7 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    /// Where the next bytes go, and how many of them at most.
+    /// Where the next bytes go, and how many of them at most; more may be put behind what was there.
     pub(super) fn room(&mut self) -> Limit<&mut BytesMut> {
         let came = self.bytes.len();
         let rest = self.packet_bytes().map_or(0, |whole| whole.saturating_sub(came));
@@ -41,11 +41,6 @@ impl Arrival {
         }
         let room = self.bytes.capacity() - came;
         (&mut self.bytes).limit(room.min(rest.max(READ_BYTES)))
-    }
-
-    /// Where bytes go that are there already, however many they are.
-    pub(super) fn bytes(&mut self) -> &mut BytesMut {
-        &mut self.bytes
     }
 
     /// How long the packet is that has begun, head included, once its head is there and sound.
@@ -113,7 +108,7 @@ mod tests {
         }
         bytes[10] ^= 1;
         let mut arrival = Arrival::default();
-        arrival.bytes().extend_from_slice(&bytes);
+        arrival.bytes.extend_from_slice(&bytes);
         assert!(arrival.take_packet().is_err());
     }
 
@@ -139,7 +134,7 @@ mod tests {
         }
         let begun = arrival.room().remaining_mut();
         assert_eq!(begun, READ_BYTES, "no more than what tells how long it is");
-        arrival.bytes().extend_from_slice(&packet[..READ_BYTES]);
+        arrival.bytes.extend_from_slice(&packet[..READ_BYTES]);
         let memory = arrival.bytes.as_ptr();
         assert_eq!(arrival.room().remaining_mut(), packet.len() - READ_BYTES);
         assert_eq!((arrival.bytes.as_ptr(), arrival.bytes.capacity()), (memory, packet.len()), "nothing was copied");

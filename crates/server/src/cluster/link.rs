@@ -160,7 +160,10 @@ impl LinkOut {
         loop {
             let read = match &self.sealed {
                 None => reader.read_buf(&mut arrival.room()).await,
-                Some(sealed) => sealed.read(&mut reader, &mut unopened, SEALED_READ_BYTES, arrival.bytes()).await,
+                Some(sealed) => {
+                    let opened = arrival.room().into_inner();
+                    sealed.read(&mut reader, &mut unopened, SEALED_READ_BYTES, opened).await
+                }
             };
             match read {
                 Err(error) => return error.to_string(),
@@ -243,7 +246,7 @@ impl LinkOut {
 /// Why the other node would close the link over a packet from here.
 fn objection_to(packet: &[Bytes], (other, own): (NodeId, NodeId)) -> Option<String> {
     let mut arrival = Arrival::default();
-    arrival.bytes().extend_from_slice(&packet.concat());
+    arrival.room().into_inner().extend_from_slice(&packet.concat());
     match arrival.take_packet() {
         Ok(frames) => {
             let object = |(partition, frame): (_, _)| speaker::objection(partition, &frame, (own, other));
