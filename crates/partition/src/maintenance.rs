@@ -88,8 +88,6 @@ pub struct Maintenance {
     is_quiet: bool,
     saving: Option<Kept>,
     current_file: u32,
-    /// When that file was first seen to be the one.
-    file_since_ms: u64,
     kept: VecDeque<Kept>,
     is_copying: bool,
     /// Nothing came of the last copy.
@@ -218,10 +216,7 @@ impl QueuePartition {
 
     /// Looks after the log; called a few times a second and whenever a WAL file is full.
     pub fn maintain(&mut self, wal: WalState, cx: &mut Context<'_>) {
-        if self.maintenance.current_file != wal.current_file {
-            self.maintenance.current_file = wal.current_file;
-            self.maintenance.file_since_ms = cx.now_ms;
-        }
+        self.maintenance.current_file = wal.current_file;
         self.note_used_up();
         self.maintenance.put_off.retain(|_, at| *at > cx.now_ms);
         let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
@@ -232,13 +227,11 @@ impl QueuePartition {
                 cx.out.jobs.push(Job::WriteExtent { partition: self.id(), runs, is_pressing });
             }
         }
-        if self.maintenance.saving.is_none() && self.wants_checkpoint(wal, idle, cx.now_ms) {
+        if self.maintenance.saving.is_none() && self.wants_checkpoint(wal, idle) {
             self.save_checkpoint(wal.current_file, cx);
         }
-        let frees_files = self.frees_files(wal.current_file).is_some();
         let m = &mut self.maintenance;
-        let is_busy = m.members_changed || m.saving.is_some() || m.is_copying || !m.put_off.is_empty();
-        m.is_quiet = idle && !is_busy && !frees_files;
+        m.is_quiet = idle && !m.members_changed && m.saving.is_none() && !m.is_copying && m.put_off.is_empty();
     }
 
     /// What is to be copied next, and whether it is so in any case and not only where there is room.
@@ -298,35 +291,19 @@ impl QueuePartition {
         table.bytes() as u64 * 2 > kept_bytes && since * 2 >= table.len() as u64
     }
 
-    /// The file that this member needs now, if with a checkpoint it would need only later ones.
-    fn frees_files(&self, current_file: u32) -> Option<u32> {
-        let now = self.needs_now(current_file)?;
-        Some(self.needs_file(current_file)).filter(|needs| now > *needs)
-    }
-
-    /// Whether an idle partition gives up files of the log. While others fill one file after the
-    /// other it does so at half the pace of a busy one, or it would write a checkpoint for each.
-    fn lets_files_go(&self, wal: WalState, now_ms: u64) -> bool {
+    fn wants_checkpoint(&self, wal: WalState, idle: bool) -> bool {
         let m = &self.maintenance;
-        let replay = m.kept.back().map_or(FIRST_FILE, |k| k.replay_file);
-        let lag = wal.checkpoint_lag_files.saturating_mul(2).saturating_add(1);
-        now_ms.saturating_sub(m.file_since_ms) >= IDLE_MS || replay.saturating_add(lag) < wal.current_file
-    }
-
-    fn wants_checkpoint(&self, wal: WalState, idle: bool, now_ms: u64) -> bool {
-        let m = &self.maintenance;
-        if self.needs_now(wal.current_file).is_none() {
-            return false;
-        }
-        let frees_files = self.frees_files(wal.current_file);
+        let Some(now) = self.needs_now(wal.current_file) else { return false };
+        let needs = self.needs_file(wal.current_file);
+        let frees_files = now > needs;
         let frees_extents = m.used_up.values().any(|seen| *seen < CHECKPOINTS_KEPT);
         let replay = m.kept.back().map_or(FIRST_FILE, |k| k.replay_file);
         let lags = m.applied_since && replay + wal.checkpoint_lag_files < wal.current_file;
         lags || m.members_changed
             || m.moved_runs >= MOVED_RUNS_MAX
             || self.wants_shorter_log(self.index_bytes_kept(wal, idle))
-            || frees_files.is_some_and(|needs| needs <= wal.retire_through || idle && self.lets_files_go(wal, now_ms))
-            || (idle && frees_extents)
+            || (frees_files && needs <= wal.retire_through)
+            || (idle && (frees_files || frees_extents))
             || (frees_extents && m.applied_since && m.used_up.len() > 4)
     }
 

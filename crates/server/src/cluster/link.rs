@@ -12,13 +12,12 @@
 //! that stood still for so long that the other may have taken it for gone takes in nothing more of
 //! what came meanwhile: what it held, and what was on its way to it, may be somebody else's by now.
 
-use super::arrival::Arrival;
 use super::links::Outbox;
 use super::sealed::Sealed;
 use broker::PartitionId;
 use bytes::{Buf, Bytes, BytesMut};
 use node::NodeId;
-use partition::peer::packet::{self, FRAME_BYTES_MIN, Frame, PACKET_BYTES};
+use partition::peer::packet::{self, FRAME_BYTES_MIN, Frame, HEAD_BYTES, Head, PACKET_BYTES};
 use partition::peer::speaker;
 use rustls::Connection;
 use std::cell::{Cell, RefCell};
@@ -39,8 +38,8 @@ const SILENT_TICKS_MAX: u32 = 4;
 /// A side that did nothing for so long may have been silent for all of [`SILENT_TICKS_MAX`]: what it
 /// said last it may have said two ticks before.
 const STOOD_STILL_AFTER: Duration = LIFE_SIGN_EVERY.saturating_mul(SILENT_TICKS_MAX + 1 - 2);
-/// What one read takes at most where nodes encrypt.
-const SEALED_READ_BYTES: usize = 256 << 10;
+/// What one read takes at most.
+const READ_BYTES: usize = 256 << 10;
 /// Pieces of one write at most.
 const PIECES_MAX: usize = 64;
 
@@ -156,14 +155,12 @@ impl LinkOut {
     }
 
     async fn read(&self, mut reader: OwnedReadHalf, mut deliver: impl FnMut(Incoming)) -> String {
-        let (mut arrival, mut unopened) = (Arrival::default(), BytesMut::new());
+        let (mut buffer, mut unopened) = (BytesMut::new(), BytesMut::new());
         loop {
+            buffer.reserve(READ_BYTES);
             let read = match &self.sealed {
-                None => reader.read_buf(&mut arrival.room()).await,
-                Some(sealed) => {
-                    let opened = arrival.room().into_inner();
-                    sealed.read(&mut reader, &mut unopened, SEALED_READ_BYTES, opened).await
-                }
+                None => reader.read_buf(&mut buffer).await,
+                Some(sealed) => sealed.read(&mut reader, &mut unopened, READ_BYTES, &mut buffer).await,
             };
             match read {
                 Err(error) => return error.to_string(),
@@ -175,7 +172,7 @@ impl LinkOut {
             }
             let mut incoming = Vec::new();
             loop {
-                match arrival.take_packet() {
+                match take_packet(&mut buffer) {
                     Ok(Some(mut frames)) => {
                         let objection = |(partition, frame): &_| speaker::objection(*partition, frame, self.ends);
                         if let Some(why) = frames.iter().find_map(objection) {
@@ -243,11 +240,21 @@ impl LinkOut {
     }
 }
 
+/// Takes one packet off the front, if all of it is there.
+fn take_packet(buffer: &mut BytesMut) -> Result<Option<Incoming>, String> {
+    let Some(head) = buffer.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
+    let head = Head::parse(head).map_err(|error| error.to_string())?;
+    if buffer.len() < HEAD_BYTES + head.length() {
+        return Ok(None);
+    }
+    buffer.advance(HEAD_BYTES);
+    let body = buffer.split_to(head.length()).freeze();
+    packet::decode(&head, body).map(Some).map_err(|error| error.to_string())
+}
+
 /// Why the other node would close the link over a packet from here.
 fn objection_to(packet: &[Bytes], (other, own): (NodeId, NodeId)) -> Option<String> {
-    let mut arrival = Arrival::default();
-    arrival.room().into_inner().extend_from_slice(&packet.concat());
-    match arrival.take_packet() {
+    match take_packet(&mut BytesMut::from(&packet.concat()[..])) {
         Ok(frames) => {
             let object = |(partition, frame): (_, _)| speaker::objection(partition, &frame, (own, other));
             frames.into_iter().flatten().find_map(object).map(str::to_owned)
@@ -324,6 +331,29 @@ mod tests {
     use super::*;
     use partition::peer::forward::Forward;
     use tokio::io::AsyncWriteExt;
+
+    #[test]
+    fn packets_are_taken_whole_wherever_a_read_ends() {
+        let frames: Vec<(PartitionId, Frame)> =
+            (1..=3).map(|number| (PartitionId(0), Frame::Forward(Forward::Ping { number }))).collect();
+        let mut bytes = Vec::new();
+        for (partition, frame) in &frames {
+            bytes.extend(packet::encode([(*partition, frame)]).concat());
+        }
+        for cut in 0..bytes.len() {
+            let mut buffer = BytesMut::from(&bytes[..cut]);
+            let mut taken = Vec::new();
+            for part in [&bytes[cut..], &[]] {
+                while let Some(mut packet) = take_packet(&mut buffer).expect("sound") {
+                    taken.append(&mut packet);
+                }
+                buffer.extend_from_slice(part);
+            }
+            assert_eq!(taken, frames, "cut at {cut}");
+        }
+        bytes[10] ^= 1;
+        assert!(take_packet(&mut BytesMut::from(&bytes[..])).is_err());
+    }
 
     #[test]
     fn pieces_go_out_in_order_however_much_is_taken() {

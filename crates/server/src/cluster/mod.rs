@@ -1,13 +1,12 @@
 //! A node among others: how nodes know each other (`handshake`), how they found their cluster
 //! together (`formation`), how one joins later (`joining`), whom a node believes (`known`), what they
-//! send each other afterwards (`links`, `link`, `arrival`), what they ask each other (`questions`), what is told
+//! send each other afterwards (`links`, `link`), what they ask each other (`questions`), what is told
 //! when one went (`succession`), and what a node
 //! does before it lets clients in (`cluster`).
 //!
 //! Invariant: nothing is believed of a peer before it has proved that it has the cluster's secret,
 //! and nothing is taken from a node whose data folder is none of those that founded the cluster.
 
-mod arrival;
 #[allow(clippy::module_inception)]
 mod cluster;
 mod encryption;
