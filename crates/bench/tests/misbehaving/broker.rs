@@ -1,7 +1,7 @@
 //! A broker of one queue that can be told to misbehave: what the load generator must notice.
 //!
 //! Invariant: except for its one mischief it delivers every message once, in order, and confirms
-//! it; and what a consumer has not acked when it goes is in the queue again.
+//! it; and what a consumer has not acked when it closes its connection is in the queue again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read as _, Write as _};
@@ -54,7 +54,7 @@ struct Consumer {
 
 impl Consumer {
     fn is_at(&self, stream: &TcpStream) -> bool {
-        self.stream.peer_addr().ok() == stream.peer_addr().ok()
+        self.stream.peer_addr().is_ok_and(|own| stream.peer_addr().is_ok_and(|other| own == other))
     }
 
     fn acked(&mut self, tag: u64, multiple: bool) {
@@ -173,7 +173,8 @@ fn answer(stream: &mut TcpStream, channel: u16, method: Method, state: &Mutex<St
         Method::ChannelOpen { .. } => Method::ChannelOpenOk { channel_id: Bytes::new() },
         Method::ExchangeDeclare { .. } => Method::ExchangeDeclareOk {},
         Method::QueueDeclare { queue, .. } => {
-            let message_count = state.lock().expect("nobody panics").given_back;
+            let state = state.lock().expect("nobody panics");
+            let message_count = state.backlog.len() as u32 + state.given_back;
             Method::QueueDeclareOk { queue, message_count, consumer_count: 0 }
         }
         Method::QueueBind { .. } => Method::QueueBindOk {},
