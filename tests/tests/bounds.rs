@@ -393,8 +393,10 @@ fn answers_that_nobody_reads_take_a_limit_and_make_nobody_wait() {
             socket.peek(&mut [0]).map_or_else(|error| error.kind() != std::io::ErrorKind::WouldBlock, |_| true)
         })
     });
-    let grown = resident_bytes(&broker).saturating_sub(before) / MEBIBYTE;
-    assert!(grown < 160, "answers that nobody reads take {grown} MiB");
+    // Threads give the pages in which answers were made back when they fall quiet.
+    wait_until("answers that nobody reads take 110 MiB", || {
+        resident_bytes(&broker).saturating_sub(before) < 110 * MEBIBYTE
+    });
     assert!(http.get("/metrics/per-object").text.ends_with("# EOF\n"), "who reads has all of it");
     drop(unread);
     assert_eq!(http.get("/api/queues?columns=name").json().as_array().unwrap().len(), 6000);
