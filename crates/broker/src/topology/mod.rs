@@ -42,6 +42,7 @@ mod policy;
 mod policy_plan;
 mod pools;
 mod queue;
+mod records;
 mod refusal;
 mod route;
 mod scopes;

@@ -28,10 +28,11 @@ use super::Topology;
 use super::apply::{Effect, Loss, Scope};
 use super::binding;
 use super::cluster::FIRST_MACHINE_VERSION;
-use super::command::{self, Command, DeclareExchange, DeclareQueue, Home};
+use super::command::{Command, DeclareExchange, DeclareQueue, Home};
 use super::encoding::{Malformed, Reader, Writer};
 use super::exchange::{Exchange, Meaning};
 use super::queue::Queue;
+use super::records;
 use super::vhost::{Vhost, VhostLimits};
 use crate::ids::{NodeNumber, QueueId};
 
@@ -70,25 +71,25 @@ impl Topology {
         for vhost in &self.vhosts {
             writer.flag(vhost.is_some());
             if let Some(vhost) = vhost {
-                command::write_vhost(&mut writer, vhost);
+                records::write_vhost(&mut writer, vhost);
             }
         }
         writer.length(self.users.len());
         for (name, user) in &self.users {
-            command::write_user(&mut writer, name, user);
+            records::write_user(&mut writer, name, user);
         }
         let mut exchanges: Vec<&Exchange> = self.exchanges().filter(|e| !e.is_local() && !e.is_predeclared()).collect();
         exchanges.sort_unstable_by(|a, b| (a.vhost, &a.name).cmp(&(b.vhost, &b.name)));
         writer.length(exchanges.len());
         for exchange in exchanges {
-            command::write_exchange(&mut writer, &exchange.as_declare());
+            records::write_exchange(&mut writer, &exchange.as_declare());
         }
         let mut queues = self.queues_by_id();
         queues.retain(|q| !q.id.is_local());
         writer.length(queues.len());
         for queue in queues {
             writer.number(queue.id.0);
-            command::write_queue(&mut writer, &queue.as_declare());
+            records::write_queue(&mut writer, &queue.as_declare());
         }
         let mut bindings: Vec<Bytes> = Vec::new();
         for binding in self.bindings.iter().filter(|b| !b.local) {
@@ -112,7 +113,7 @@ impl Topology {
         if version > ALONE_VERSION {
             writer.length(self.eras.len());
             for (node, era) in &self.eras {
-                command::write_home(&mut writer, Home { node: *node, era: *era });
+                records::write_home(&mut writer, Home { node: *node, era: *era });
             }
         }
         if version > FOUNDERS_VERSION {
@@ -152,7 +153,7 @@ impl Topology {
             }
             let read = match version {
                 1 => Vhost::new(reader.name("virtual host")?),
-                _ => command::read_vhost(reader, version)?,
+                _ => records::read_vhost(reader, version)?,
             };
             let at = topology.vhosts.len();
             topology.replay(&Command::CreateVhost { name: read.name.clone() }, reader)?;
@@ -165,13 +166,13 @@ impl Topology {
         }
         for _ in 0..reader.count("users")? {
             let (name, user) = match version {
-                1 => command::read_user_1(reader)?,
-                _ => command::read_user(reader, &topology.vhosts)?,
+                1 => records::read_user_1(reader)?,
+                _ => records::read_user(reader, &topology.vhosts)?,
             };
             topology.users.insert(name, user);
         }
         for _ in 0..reader.count("exchanges")? {
-            let declare = command::read_exchange(reader)?;
+            let declare = records::read_exchange(reader)?;
             if declare.is_local() {
                 return Err(reader.malformed("exchange"));
             }
@@ -179,7 +180,7 @@ impl Topology {
         }
         for _ in 0..reader.count("queues")? {
             let id = reader.number("queue id")?;
-            let declare = command::read_queue(reader)?;
+            let declare = records::read_queue(reader)?;
             // Ids rise, so a queue that comes twice is refused here or for its name below.
             if id < topology.queue_next || id >= queue_next || declare.is_local() {
                 return Err(reader.malformed("queue"));
@@ -306,7 +307,7 @@ impl Topology {
     fn read_eras(&mut self, reader: &mut Reader<'_>, version: u8) -> Result<(), Malformed> {
         let (mut last, mut eras) = (NodeNumber(0), BTreeMap::new());
         for _ in 0..reader.count("eras")? {
-            let Home { node, era } = command::read_home(reader)?;
+            let Home { node, era } = records::read_home(reader)?;
             if node <= last || era == 0 {
                 return Err(reader.malformed("era"));
             }

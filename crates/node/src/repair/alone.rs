@@ -13,7 +13,8 @@
 //!
 //! Invariant: on a [`storage::DryDisk`] the folder stays as it is, byte for byte, and the same code runs both ways.
 
-use super::{Found, Others, alone, failed, in_words, live, read_topology};
+use super::aside::failed;
+use super::{Found, Others, alone, in_words, live, read_topology};
 use crate::TOPOLOGY;
 use crate::open_error::OpenError;
 use broker::topology::{NodeStanding, PartitionStage, Topology};
