@@ -2,8 +2,10 @@
 //! clients are gone.
 #![allow(clippy::unwrap_used)]
 
-use clients::broker::Broker;
+use clients::broker::{Broker, is_foreign};
+use clients::nodes::{Nodes, quorum};
 use clients::{QueueDeclare, Value};
+use rustix::process::Signal;
 
 /// Messages of a round, of which the queue keeps a few.
 const MESSAGES: u64 = 2_000;
@@ -45,5 +47,43 @@ fn dead_letters_on_their_way_arrive_before_the_broker_ends() {
         let there = (ready(&mut client, &source), ready(&mut client, &target));
         assert_eq!(there, (KEPT, MESSAGES - KEPT), "round {round}, {kind}: in the source, in the target");
         client.close();
+    }
+}
+
+/// What consumers held is noted once they are gone, and no majority is left for that: nobody waits for it,
+/// and nothing is said to be missing.
+#[test]
+fn nodes_that_are_stopped_together_do_not_wait_for_one_another() {
+    if is_foreign() {
+        return;
+    }
+    let mut cluster = Nodes::founders(3);
+    let names: Vec<String> = (0..12).map(|number| format!("held.{number}")).collect();
+    let mut clients = Vec::new();
+    for (place, name) in names.iter().enumerate() {
+        let (mut client, channel) = cluster.connect(place % 3);
+        client.declare(channel, &quorum(name, 3)).unwrap();
+        client.confirm_select(channel).unwrap();
+        for number in 0..20 {
+            client.put(channel, name, format!("{number}").as_bytes());
+        }
+        client.confirmed(channel, 1, 20);
+        client.consume(channel, name, "holds").unwrap();
+        clients.push(client);
+    }
+    cluster.nodes.iter().for_each(|node| node.broker.signal(Signal::TERM));
+    let mut in_vain = 0;
+    for node in &mut cluster.nodes {
+        let status = node.broker.wait_for_end();
+        let log = node.broker.log();
+        assert_eq!(status.code(), Some(0), "SIGTERM is a good end\n{log}");
+        assert!(!log.contains("dead letters on their way may be missing"), "{log}");
+        in_vain += usize::from(log.contains("no other node is left to confirm what was begun last"));
+    }
+    assert!(in_vain > 0, "no node had anything left that others were to confirm");
+    (0..3).for_each(|node| cluster.launch(node));
+    (0..3).for_each(|node| cluster.nodes[node].broker.until_it_answers());
+    for (place, name) in names.iter().enumerate() {
+        assert_eq!(cluster.drain(place % 3, name), (0..20).collect(), "{name}");
     }
 }

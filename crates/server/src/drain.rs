@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// How long what clients set in motion may take to come to rest. A disk that stands still, or is
 /// full, takes longer.
 const REST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a node may be without any other of its cluster before it waits no more for what a majority
+/// is to confirm: all of them are stopped together.
+const CUT_OFF_AFTER: Duration = Duration::from_millis(100);
 /// How often shards are asked while they do not rest.
 const ASK_EVERY: Duration = Duration::from_micros(500);
 /// How long after the end of their time the tasks of clients that were cut off may take to end.
@@ -50,10 +53,11 @@ pub(crate) fn clients(mailboxes: &[Mailbox], until: Millis, patience: Duration) 
         .count();
 }
 
-/// Waits until nothing is under way on any shard.
-pub(crate) fn rest(mailboxes: &[Mailbox]) {
+/// Waits until nothing is under way on any shard. `is_cut_off`: whether there are other nodes, and none
+/// of them is linked.
+pub(crate) fn rest(mailboxes: &[Mailbox], is_cut_off: impl Fn() -> bool) {
     let deadline = Instant::now() + REST_TIMEOUT;
-    let mut rounds = 0;
+    let (mut rounds, mut cut_off_since) = (0, None);
     while rounds < 2 {
         let (answer, answers) = channel();
         for mailbox in mailboxes {
@@ -63,16 +67,28 @@ pub(crate) fn rest(mailboxes: &[Mailbox]) {
         let wait = || answers.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         let quiet = mailboxes.iter().map_while(|_| wait().ok()).filter(|is_quiet| *is_quiet).count();
         rounds = if quiet == mailboxes.len() { rounds + 1 } else { 0 };
-        if rounds == 0 {
-            if Instant::now() >= deadline {
-                tracing::warn!(
-                    "shards still had something to do after {} s: dead letters on their way may be missing",
-                    REST_TIMEOUT.as_secs()
+        if rounds > 0 {
+            continue;
+        }
+        let now = Instant::now();
+        if now >= deadline {
+            tracing::warn!(
+                "shards still had something to do after {} s: dead letters on their way may be missing",
+                REST_TIMEOUT.as_secs()
+            );
+            return;
+        }
+        match is_cut_off() {
+            true if now.duration_since(*cut_off_since.get_or_insert(now)) >= CUT_OFF_AFTER => {
+                tracing::info!(
+                    "no other node is left to confirm what was begun last: it stays in this node's log, and is decided when they are back"
                 );
                 return;
             }
-            std::thread::sleep(ASK_EVERY);
+            true => {}
+            false => cut_off_since = None,
         }
+        std::thread::sleep(ASK_EVERY);
     }
 }
 

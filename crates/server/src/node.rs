@@ -294,7 +294,8 @@ impl Node {
         let mailboxes = &self.shared.mailboxes[..threads.len().min(self.shared.mailboxes.len())];
         let until = self.shared.now() + DRAIN_TIMEOUT_MS;
         drain::clients(mailboxes, until, Duration::from_millis(DRAIN_TIMEOUT_MS));
-        drain::rest(mailboxes);
+        let links = self.shared.links.get();
+        drain::rest(mailboxes, || self.shared.leaders.has_peers() && links.is_none_or(|links| links.linked().is_empty()));
         mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Drain(DrainStep::End)));
         for thread in threads {
             if thread.join().is_err() {
