@@ -16,8 +16,7 @@ mod unread;
 pub(crate) use task::ConnectionTask;
 
 use crate::engine::wall_ms;
-use crate::shard::Seat;
-use crate::shard::thread::Local;
+use crate::shard::{Local, Seat};
 use crate::stream::Stream;
 use crate::tokens::Told;
 use crate::turn::Turn;

@@ -4,7 +4,7 @@
 //! for, or while a shard that it publishes to has as much unwritten as it may.
 
 use super::{Client, Inner};
-use crate::shard::thread::Local;
+use crate::shard::Local;
 use amqp::Millis;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;

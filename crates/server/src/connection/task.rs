@@ -5,7 +5,7 @@
 
 use super::reading::READ_BYTES_MIN;
 use super::{Client, Inner};
-use crate::shard::thread::Local;
+use crate::shard::Local;
 use crate::turn::Turn;
 use bytes::BytesMut;
 use session::Cx;

@@ -4,7 +4,7 @@
 //! socket shows that it is silent too.
 
 use super::{Inner, NEVER};
-use crate::shard::thread::Local;
+use crate::shard::Local;
 use amqp::Millis;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
