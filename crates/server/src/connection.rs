@@ -2,13 +2,21 @@
 //! and partitions.
 //!
 //! Invariant: bytes go one way only, socket to machine to session to partitions, and back; nobody
-//! but this file touches the socket. What is read in one turn is handled in that turn; what is to
-//! be written is written once a turn, after the partitions have answered. An idle connection owns
-//! no read buffer.
+//! but this file and those below it touches the socket. What is read in one turn is handled in that
+//! turn; what is to be written is written once a turn, after the partitions have answered. An idle
+//! connection owns no read buffer.
+//!
+//! In reading order: the connection in the hands of its shard (here), what is read (`reading`), a client
+//! that is not read (`unread`), and the task that its socket wakes (`task`).
+
+mod reading;
+mod task;
+mod unread;
+
+pub(crate) use task::ConnectionTask;
 
 use crate::engine::wall_ms;
-use crate::shard::Seat;
-use crate::shard::thread::Local;
+use crate::shard::{Local, Seat};
 use crate::stream::Stream;
 use crate::tokens::Told;
 use crate::turn::Turn;
@@ -17,42 +25,24 @@ use broker::topology::{CommandReply, Refusal};
 use broker::{ChannelKey, ConsumerKey, VhostId};
 use bytes::BytesMut;
 use partition::{Effect, RequestId};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use reading::READ_BYTES_MIN;
 use session::report::{ConnectionFigures, ConnectionNumber, ConnectionReport, Seen};
 use session::{Cx, Peer, Session};
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use switch::Window;
-use tokio::io::AsyncReadExt;
+use unread::SignsOfLife;
 
-/// The first read of a quiet connection.
-const READ_BYTES_MIN: usize = 4 << 10;
-/// A read of a busy one: two of RabbitMQ's largest frames.
-const READ_BYTES_MAX: usize = 256 << 10;
-/// All read buffers of a shard together, as far as they are above the minimum.
-const READ_BYTES_TOTAL: usize = 128 << 20;
-/// After so many reads that filled less than a quarter of the buffer, the next buffer is half as
-/// large.
-const SMALL_READS: u8 = 16;
+/// A connection that was not read for this long gives its read buffer back.
+const READ_IDLE_MS: Millis = 900;
 /// Slices of one vectored write; more are written by the next one.
 const WRITE_SLICES: usize = 32;
-/// What a client may have asked for and not read (confirms, replies, returns) beyond its window
-/// before its requests are not read any more.
-const REPLIES_BYTES_MAX: usize = 64 << 10;
 /// How often a client that is not read is looked at: whether it closed its end, and whether it
 /// still sends.
 const UNREAD_LOOK_MS: Millis = 1_000;
-/// A client that is not read cannot go on sending once this part of the socket's buffer is full of
-/// what it sent: the kernel counts more for small packets than there is in them.
-const FULL_SOCKET_DIVISOR: usize = 8;
-/// How long what a client sent before it closed its end may wait for an alarm to be over, at most.
-const CLOSED_END_MS: Millis = 10_000;
 /// How long a finished connection waits for the client to close its end, so that the last frames
 /// are not lost to a reset.
 const FIN_WAIT_MS: Millis = 1_000;
@@ -109,15 +99,6 @@ struct Inner {
     received_bytes: u64,
     /// When it came, milliseconds since the epoch.
     connected_ms: u64,
-}
-
-/// What a client that is not read shows of being there.
-#[derive(Clone, Copy, Default)]
-struct SignsOfLife {
-    /// Bytes of it in the socket.
-    unread: u64,
-    /// Bytes that it was sent.
-    taken: u64,
 }
 
 impl Client {
@@ -356,19 +337,6 @@ impl Client {
     }
 }
 
-/// Bytes that the socket took and the other side's kernel has not acknowledged. 0 where the system
-/// does not say.
-fn unacknowledged_bytes(socket: &tokio::net::TcpStream) -> u64 {
-    /// `SIOCOUTQ`, which is the same number as `TIOCOUTQ`.
-    const OUTQ: rustix::ioctl::Opcode = 0x5411;
-    // SAFETY: the call writes one C int, which is what this getter gives it room for.
-    let bytes = unsafe { rustix::ioctl::ioctl(socket, rustix::ioctl::Getter::<OUTQ, std::ffi::c_int>::new()) };
-    bytes.ok().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0)
-}
-
-/// A connection that was not read for this long gives its read buffer back.
-const READ_IDLE_MS: Millis = 900;
-
 impl Inner {
     /// Hands on what the machine has to say, and input that waited for it to have room, until
     /// neither brings anything.
@@ -404,167 +372,6 @@ impl Inner {
             // The client was not silent while the machine would not listen.
             self.amqp.resume_reading(now);
             self.take_input(now);
-        }
-    }
-
-    fn take_input(&mut self, now: Millis) {
-        self.amqp.handle_input(&mut self.input, now);
-        self.input_blocked = !self.amqp.wants_input();
-    }
-
-    /// Whether the client leaves unread what it asked for.
-    ///
-    /// Deliveries do not count: the window bounds them, and a client may well write for long before
-    /// it reads again. Not reading its acks and publishes meanwhile would have both sides wait for
-    /// each other.
-    fn is_flooded(&mut self, local: &Local) -> bool {
-        !self.is_leaving && self.amqp.output().answer_bytes() > local.window() + REPLIES_BYTES_MAX
-    }
-
-    /// Whether the client's silence until now proves nothing.
-    fn is_excused(&mut self, local: &Local, now: Millis) -> bool {
-        if self.is_flooded(local) {
-            // It is not read because it does not read. Its heartbeats then lie in the socket, so
-            // what counts is whether there are more of them; where its publishes leave no room for
-            // them, that it reads.
-            let before = self.signs;
-            self.signs = SignsOfLife { unread: self.unread_bytes(), taken: self.amqp.output().written_bytes() };
-            self.is_leaving |= self.has_left();
-            return self.signs.unread != before.unread || (self.signs.unread > 0 && self.signs.taken != before.taken);
-        }
-        // Nobody listened. Nor does silence count where a sync held this thread up for seconds:
-        // what the client sent lies in the socket then, its part of the handshake for example.
-        self.was_paused || (self.amqp.is_silent(now) && self.unread_bytes() > 0)
-    }
-
-    /// Whether the client is not read because there is no room for its frames.
-    fn is_held(&self) -> bool {
-        self.amqp.is_running() && !self.amqp.has_room() && !self.is_deaf
-    }
-
-    /// Looks after a client that is not read for want of room, a publisher that an alarm holds back
-    /// most of all: nothing else would notice that it is gone. Its heartbeats lie in the socket, so
-    /// what counts is whether there are more of them; where its publishes leave no room for them,
-    /// that its side acknowledges ours. A reset ends it at once. A closed end only means that
-    /// nothing more will come: what was sent before it counts once there is room, unless that takes
-    /// two intervals or ten seconds.
-    fn look_at_held(&mut self, now: Millis) {
-        if !self.is_held() {
-            self.held = None;
-            return;
-        }
-        let ends = self.ends();
-        if ends.intersects(PollFlags::HUP | PollFlags::ERR) {
-            return self.disconnect(Some(&io::ErrorKind::ConnectionReset.into()));
-        }
-        let seen = SignsOfLife { unread: self.unread_bytes(), taken: self.amqp.output().written_bytes() };
-        let (known, since) = *self.held.get_or_insert((seen, now));
-        let room = rustix::net::sockopt::socket_recv_buffer_size(self.stream.socket()).unwrap_or(0);
-        let is_full = seen.unread >= (room / FULL_SOCKET_DIVISOR) as u64;
-        let has_news = seen.unread != known.unread
-            || (is_full && seen.taken != known.taken && unacknowledged_bytes(self.stream.socket()) == 0);
-        let (interval_ms, has_closed) = (self.amqp.heartbeat_ms(), ends.contains(PollFlags::RDHUP));
-        let patience_ms = match (interval_ms, has_closed) {
-            // It may be what the alarm is about: its queues go with it.
-            (0, true) => CLOSED_END_MS,
-            (_, true) => CLOSED_END_MS.min(2 * interval_ms),
-            (0, false) => NEVER,
-            (_, false) => 2 * interval_ms,
-        };
-        if has_news && !has_closed {
-            self.held = Some((seen, now));
-        } else if now >= since.max(self.last_read).saturating_add(patience_ms) {
-            self.amqp.give_up(now, has_closed);
-        }
-    }
-
-    /// Whether a shard that the client publishes to has as much unwritten as it may.
-    fn waits_for_load(&self, local: &Local) -> bool {
-        self.session.waits_for_load(|shard| local.is_loaded_for(shard))
-    }
-
-    /// Whether the socket is to be read now.
-    fn may_read(&mut self, client: &Rc<Client>, local: &Rc<Local>) -> bool {
-        if self.is_yielding || self.is_deaf || !self.amqp.wants_input() || self.is_flooded(local) {
-            return false;
-        }
-        if self.waits_for_load(local) {
-            local.pause(client);
-            // The gauge may have fallen before this connection was in the list of those to be told.
-            return !self.waits_for_load(local);
-        }
-        true
-    }
-
-    /// Reads the socket once, if it may be read and has something, and handles what came. True if
-    /// there may be more.
-    fn read(&mut self, client: &Rc<Client>, cx: &mut Context<'_>, local: &Rc<Local>) -> bool {
-        if self.is_yielding {
-            self.take_turn(client, local, local.now());
-            self.was_paused = true;
-            return !self.is_yielding;
-        }
-        if !self.may_read(client, local) {
-            self.was_paused = true;
-            return false;
-        }
-        match self.stream.poll_read_ready(cx) {
-            Poll::Pending => return false,
-            Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(error)) => {
-                self.disconnect(Some(&error));
-                return false;
-            }
-        }
-        let now = local.now();
-        if std::mem::take(&mut self.was_paused) {
-            self.amqp.resume_reading(now);
-        }
-        // The rest of a frame that has begun comes in one read.
-        self.input.reserve(self.read_bytes.max(self.amqp.missing_input(&self.input)));
-        let room = self.input.capacity() - self.input.len();
-        let result = self.stream.poll_read(&mut self.input, cx);
-        let count = match result {
-            Poll::Pending => return false,
-            Poll::Ready(Ok(0)) => {
-                self.disconnect(None);
-                return false;
-            }
-            Poll::Ready(Ok(count)) => count,
-            Poll::Ready(Err(error)) => {
-                self.disconnect(Some(&error));
-                return false;
-            }
-        };
-        self.adapt(count, local);
-        self.last_read = now;
-        self.received_bytes += count as u64;
-        self.take_input(now);
-        self.take_turn(client, local, now);
-        if !self.may_read(client, local) {
-            self.was_paused = true;
-            return false;
-        }
-        // After a short read this asks the kernel nothing; it only has the task called at the next
-        // bytes.
-        count == room || self.stream.poll_read_ready(cx).is_ready()
-    }
-
-    /// Chooses the size of the next read by the size of this one.
-    fn adapt(&mut self, count: usize, local: &Local) {
-        if count >= self.read_bytes {
-            let connections = local.shared.gauges[local.index].connections.load(Ordering::Relaxed).max(1);
-            let limit = (READ_BYTES_TOTAL / connections).clamp(READ_BYTES_MIN * 2, READ_BYTES_MAX);
-            self.read_bytes = (self.read_bytes * 2).min(limit);
-            self.small_reads = 0;
-        } else if count < self.read_bytes / 4 && self.read_bytes > READ_BYTES_MIN {
-            self.small_reads += 1;
-            if self.small_reads >= SMALL_READS {
-                self.read_bytes /= 2;
-                self.small_reads = 0;
-            }
-        } else {
-            self.small_reads = 0;
         }
     }
 
@@ -629,43 +436,12 @@ impl Inner {
         }
     }
 
-    /// Bytes of the client that wait in the socket.
-    fn unread_bytes(&self) -> u64 {
-        rustix::io::ioctl_fionread(self.stream.socket()).unwrap_or(0)
-    }
-
-    /// Whether the client closed its end, or its socket is gone, however much it sent before that
-    /// nobody read.
-    fn has_left(&self) -> bool {
-        self.ends().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
-    }
-
-    /// Which ends of the socket are closed: the client's, both, or all of it at once by a reset.
-    fn ends(&self) -> PollFlags {
-        let mut socket = [PollFd::new(self.stream.socket(), PollFlags::RDHUP)];
-        match poll(&mut socket, Some(&Timespec::default())) {
-            Ok(_) => socket[0].revents(),
-            Err(_) => PollFlags::empty(),
-        }
-    }
-
     /// Whether nothing is left to do but to leave: all is written, or nobody is there to read it.
     fn is_over(&mut self) -> bool {
         // What was read before the end still counts.
         !self.is_yielding
             && (self.is_broken
                 || (self.amqp.is_finished() && self.amqp.output().is_empty() && !self.stream.has_unsent()))
-    }
-
-    /// Whether the task has something to read that it did not look at because it was not allowed
-    /// to.
-    fn wants_task(&mut self, local: &Rc<Local>) -> bool {
-        self.was_paused
-            && !self.is_yielding
-            && !self.is_deaf
-            && self.amqp.wants_input()
-            && !self.is_flooded(local)
-            && !self.waits_for_load(local)
     }
 
     /// Enters the earliest time of this connection into the wheel, unless an earlier entry is
@@ -682,125 +458,5 @@ impl Inner {
             self.wheel_at = at;
             local.enter_wheel(at, client.seat);
         }
-    }
-}
-
-/// The task of one connection: woken when its socket can be read, or written after it was full.
-pub(crate) struct ConnectionTask {
-    client: Rc<Client>,
-    local: Rc<Local>,
-    /// Our end is closed; what still comes is thrown away until the client closes its end.
-    is_closing: bool,
-}
-
-impl ConnectionTask {
-    /// The task of `client`.
-    pub(crate) fn new(client: Rc<Client>, local: Rc<Local>) -> Self {
-        ConnectionTask { client, local, is_closing: false }
-    }
-
-    /// Closes our end, then waits for the client's. True when both are closed, or waiting is over.
-    fn poll_close(&mut self, inner: &mut Inner, cx: &mut Context<'_>) -> bool {
-        if !self.is_closing {
-            self.is_closing = true;
-            inner.stream.say_end();
-            if rustix::net::shutdown(inner.stream.socket(), rustix::net::Shutdown::Write).is_err() {
-                return true;
-            }
-        }
-        // Closing a socket with unread bytes resets the connection, and the client may lose our
-        // last frames.
-        while !inner.is_deaf && !inner.is_broken {
-            inner.input.clear();
-            inner.input.reserve(READ_BYTES_MIN);
-            match pin!(inner.stream.socket_mut().read_buf(&mut inner.input)).poll(cx) {
-                Poll::Pending => return false,
-                Poll::Ready(Ok(count)) if count > 0 => {}
-                Poll::Ready(_) => inner.is_deaf = true,
-            }
-        }
-        true
-    }
-}
-
-impl Future for ConnectionTask {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let (client, local) = (self.client.clone(), self.local.clone());
-        *client.waker.borrow_mut() = Some(cx.waker().clone());
-        let inner = &mut *client.inner.borrow_mut();
-        let mut has_more = false;
-        if !inner.is_over() {
-            has_more = inner.read(&client, cx, &local);
-        }
-        // The partitions answer first, so that one write carries all; but if nobody was asked,
-        // nobody will call.
-        if local.is_woken() && !inner.is_full && !inner.is_over() {
-            local.flush_later(&client);
-        } else {
-            let now = local.now();
-            if inner.is_full {
-                // What the socket takes now frees memory and window, and it is the step that passes
-                // this on.
-                local.wake();
-            }
-            loop {
-                inner.write(now);
-                if !inner.is_full || inner.stream.socket().poll_write_ready(cx).is_pending() {
-                    break;
-                }
-            }
-            inner.feed_starved(&client, &local);
-            if !inner.is_yielding {
-                inner.take_turn(&client, &local, now);
-            }
-            inner.arm(&client, &local, now);
-        }
-        if inner.is_over() {
-            let inner_ref = &mut *inner;
-            if self.poll_close(inner_ref, cx) {
-                inner.hear_the_end(&client, &local);
-                if inner.is_yielding {
-                    // What goes with it may be much: others have their turns in between.
-                    let next = pin!(tokio::task::yield_now()).poll(cx);
-                    debug_assert!(next.is_pending(), "it wakes this task behind the others");
-                    return Poll::Pending;
-                }
-                inner.end(&client, &local);
-                local.release(&client);
-                return Poll::Ready(());
-            }
-            let now = local.now();
-            inner.arm(&client, &local, now);
-            return Poll::Pending;
-        }
-        if inner.is_yielding {
-            // Behind all others and a look at their sockets, which a busy shard takes seldom.
-            let next = pin!(tokio::task::yield_now()).poll(cx);
-            debug_assert!(next.is_pending(), "it wakes this task behind the others");
-        } else if has_more || inner.wants_task(&local) {
-            // Behind the step task and the other connections: nobody is starved by one busy socket.
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
-    }
-}
-
-impl Inner {
-    /// Whatever the machine has not said yet is heard, so that channels are given up.
-    fn hear_the_end(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
-        if !self.amqp.is_finished() {
-            self.amqp.handle_disconnect();
-        }
-        self.take_turn(client, local, local.now());
-    }
-
-    /// The last thing.
-    fn end(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
-        local.switch.connection_left(self.session.number().0);
-        self.input = BytesMut::new();
-        self.session.spans_of_connection_end(&Turn { local, client });
-        self.session.count_unfinished(0, &mut Cx { client: &mut self.amqp, host: &Turn { local, client } });
     }
 }

@@ -7,8 +7,7 @@
 use crate::connection::Client;
 use crate::engine::wall_ms;
 use crate::random;
-use crate::shard::Parcel;
-use crate::shard::thread::{Here, Local};
+use crate::shard::{Here, Local, Parcel};
 use crate::spans::Spans;
 use crate::topology_log::Answer;
 use ::node::Stage;

@@ -1,12 +1,18 @@
-//! Settings about who comes in and about other nodes that are each allowed but not together.
+//! Settings about who comes in and about other nodes: how clients may log in, and which settings are each
+//! allowed but not together.
 //!
 //! Invariant: what is wrong is told at the start, by the setting's name.
 
 use super::error::ConfigError;
-use super::settings::{Config, Key, mechanism};
+use super::settings::{Config, Key};
 use crate::tls::VerifyClients;
 
 impl Config {
+    /// `auth_mechanisms`, as the AMQP machine knows them.
+    pub fn mechanisms(&self) -> Vec<amqp::Mechanism> {
+        self.auth_mechanisms.iter().filter_map(|name| mechanism(name)).collect()
+    }
+
     /// Of those about other nodes.
     pub(super) fn cluster_contradictions(&self) -> Vec<ConfigError> {
         let files = [
@@ -75,4 +81,9 @@ impl Config {
         }
         errors
     }
+}
+
+fn mechanism(name: &str) -> Option<amqp::Mechanism> {
+    use amqp::Mechanism::{AmqPlain, Anonymous, CrDemo, External, Plain};
+    [Plain, AmqPlain, External, Anonymous, CrDemo].into_iter().find(|mechanism| mechanism.name() == name)
 }

@@ -10,6 +10,7 @@
 //! a setting does (the rooms that use it).
 
 mod access;
+mod bounds;
 mod data_folder;
 mod document;
 mod environment;
@@ -29,6 +30,7 @@ mod tokens;
 mod traces;
 mod value;
 
+pub use bounds::DESCRIPTORS_RESERVED;
 pub use data_folder::{folder_holder, open_data_folder};
 pub use document::markdown;
 pub use environment::variable_name;
@@ -39,7 +41,7 @@ pub use load::{Sources, load};
 pub use machine::Machine;
 pub use ratio::Ratio;
 pub use setting::{DefaultValue, Kind, Section, Setting, Unit};
-pub use settings::{Config, DESCRIPTORS_RESERVED, Key, SETTINGS};
+pub use settings::{Config, Key, SETTINGS};
 pub use suggest::{nearest, nearest_setting};
 pub use tokens::{KeySource, TokenSettings};
 pub use traces::TraceSettings;

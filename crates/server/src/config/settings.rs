@@ -3,56 +3,27 @@
 //! Invariant: [`SETTINGS`], [`Key`] and the fields of [`Config`] have the same names in the same
 //! order, because one macro makes them. Names follow AMQP and RabbitMQ where those have a word
 //! (`frame_max`, `channel_max`); otherwise the unit ends the name.
+//!
+//! Absent on purpose: what the settings may be at most and together, which stands in `bounds.rs`, and what
+//! is asked of a [`Config`], in `settings/config.rs`.
+
+mod config;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::error::{ConfigError, Origin};
+use super::bounds::{
+    BODY_BYTES_MAX, CONNECTION_BYTES, DESCRIPTORS_RESERVED, FRAME_BYTES_MAX, GIB, KIB, MIB, SHARD_THREADS_MAX, TIB,
+    WAL_FILE_BYTES,
+};
+use super::error::Origin;
 use super::levels::{LogFormat, LogLevels};
-use super::machine::Machine;
 use super::ratio::Ratio;
-use super::setting::{DefaultValue, Kind, Section, Setting, bytes_text};
-use super::value::{Field, Given, Value};
-use crate::cluster::LinkFiles;
-use crate::tls::{LoginFrom, TlsFiles, VerifyClients};
+use super::setting::{DefaultValue, Kind, Section, Setting};
+use super::value::{Field, Value};
+use crate::tls::{LoginFrom, VerifyClients};
 use broker::topology::{HashAlgorithm, LeaderLocator, Redeclaration};
 use session::Stamp;
-
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
-const TIB: u64 = 1 << 40;
-
-/// Descriptors that are not for clients: log files, extents being read, listeners, and what the
-/// runtime holds.
-pub const DESCRIPTORS_RESERVED: u64 = 256;
-/// A channel key has room for this many.
-const SHARD_THREADS_MAX: u64 = 64;
-/// Memory that one idle connection may cost at most, by which the default of `connections_max` is
-/// reckoned.
-const CONNECTION_BYTES: u64 = 32 * KIB;
-/// Largest frame that may be negotiated. Properties of a message come in one frame, so this bounds
-/// them too.
-const FRAME_BYTES_MAX: u64 = MIB;
-/// Largest body that may be allowed: RabbitMQ's own limit.
-const BODY_BYTES_MAX: u64 = 16 * MIB;
-const _: () = assert!(
-    BODY_BYTES_MAX + FRAME_BYTES_MAX <= partition::message::MESSAGE_BYTES_MAX as u64,
-    "the largest body that may be allowed can be stored with its properties"
-);
-/// Range of `wal_file_bytes`.
-const WAL_FILE_BYTES: (u64, u64) = (4 * MIB, GIB);
-const _: () = assert!(
-    WAL_FILE_BYTES.0 >= storage::wal::FILE_BYTES_MIN as u64 && WAL_FILE_BYTES.1 <= storage::wal::FILE_BYTES_MAX as u64,
-    "the log can have files of every size that may be set"
-);
-
-/// A record never spans two WAL files, and an entry is a body with some properties; half a file
-/// leaves room for both.
-const BODIES_PER_WAL_FILE_MIN: u64 = 2;
-/// What `disk_free_min_bytes` holds, in WAL files: one that is begun while publishers are told, one for what
-/// they had sent by then, one for acknowledgements, and one for checkpoints and copies that make room.
-const SPARE_WAL_FILES: u64 = 4;
 
 macro_rules! settings {
     ($($name:ident: $field:ty {
@@ -661,177 +632,4 @@ impl Key {
     pub fn named(name: &str) -> Option<Key> {
         SETTINGS.iter().find(|setting| setting.name == name).map(|setting| setting.key)
     }
-}
-
-impl Config {
-    /// All defaults on this machine.
-    pub fn for_machine(machine: &Machine) -> Config {
-        let values = SETTINGS.each_ref().map(|setting| default_value(setting, machine));
-        Config::from_values(values, SETTINGS.each_ref().map(|_| Origin::Default))
-    }
-
-    /// Who said what a setting is.
-    pub fn origin(&self, key: Key) -> &Origin {
-        &self.origins[key as usize]
-    }
-
-    /// Whether nobody said what a setting is. Then a default that the machine cannot do (IPv6) may
-    /// be left out, and a default name gives way to the one in the data folder.
-    pub fn is_default(&self, key: Key) -> bool {
-        *self.origin(key) == Origin::Default
-    }
-
-    /// Every setting with its value and who said so, the default included; for people, so without what
-    /// is secret.
-    pub fn all(&self) -> impl Iterator<Item = (&'static Setting, Value, &Origin)> {
-        SETTINGS.iter().zip(&self.origins).map(|(setting, origin)| (setting, self.told(setting.key), origin))
-    }
-
-    /// The settings that somebody has said, for the log of a start.
-    pub fn chosen(&self) -> impl Iterator<Item = (&'static Setting, Value, &Origin)> {
-        SETTINGS
-            .iter()
-            .zip(&self.origins)
-            .filter(|(_, origin)| **origin != Origin::Default)
-            .map(|(setting, origin)| (setting, self.told(setting.key), origin))
-    }
-
-    /// Replaces single values. Relations between settings are not looked at: see
-    /// [`Config::contradictions`].
-    pub(super) fn with(self, said: Vec<(Key, Value, Origin)>) -> Config {
-        let mut values = SETTINGS.each_ref().map(|setting| self.value(setting.key));
-        let mut origins = self.origins;
-        for (key, value, origin) in said {
-            values[key as usize] = value;
-            origins[key as usize] = origin;
-        }
-        Config::from_values(values, origins)
-    }
-
-    /// Settings that are each allowed but not together.
-    pub(super) fn contradictions(&self) -> Vec<ConfigError> {
-        let mut errors = Vec::new();
-        let body_bytes_allowed = self.wal_file_bytes / BODIES_PER_WAL_FILE_MIN;
-        if self.body_bytes_max > body_bytes_allowed {
-            errors.push(self.contradiction([
-                (
-                    Key::body_bytes_max,
-                    format!(
-                        "with wal_file_bytes = {} it may be at most {}",
-                        bytes_text(self.wal_file_bytes),
-                        bytes_text(body_bytes_allowed)
-                    ),
-                ),
-                (
-                    Key::wal_file_bytes,
-                    format!(
-                        "with body_bytes_max = {} it must be at least {}",
-                        bytes_text(self.body_bytes_max),
-                        bytes_text(self.body_bytes_max * BODIES_PER_WAL_FILE_MIN)
-                    ),
-                ),
-            ]));
-        }
-        if self.connection_bytes_max < self.body_bytes_max {
-            errors.push(self.contradiction([
-                (
-                    Key::connection_bytes_max,
-                    format!(
-                        "with body_bytes_max = {} it must be at least {}",
-                        bytes_text(self.body_bytes_max),
-                        bytes_text(self.body_bytes_max)
-                    ),
-                ),
-                (
-                    Key::body_bytes_max,
-                    format!(
-                        "with connection_bytes_max = {} it may be at most {}",
-                        bytes_text(self.connection_bytes_max),
-                        bytes_text(self.connection_bytes_max)
-                    ),
-                ),
-            ]));
-        }
-        errors.extend(self.cluster_contradictions());
-        errors.extend(self.access_contradictions());
-        errors.extend(self.token_contradictions());
-        errors.extend(self.trace_contradictions());
-        let free_bytes_needed = self.wal_file_bytes * SPARE_WAL_FILES;
-        if self.disk_free_min_bytes < free_bytes_needed {
-            errors.push(self.contradiction([
-                (
-                    Key::disk_free_min_bytes,
-                    format!(
-                        "with wal_file_bytes = {} it must be at least {}",
-                        bytes_text(self.wal_file_bytes),
-                        bytes_text(free_bytes_needed)
-                    ),
-                ),
-                (
-                    Key::wal_file_bytes,
-                    format!(
-                        "with disk_free_min_bytes = {} it may be at most {}",
-                        bytes_text(self.disk_free_min_bytes),
-                        bytes_text(self.disk_free_min_bytes / SPARE_WAL_FILES)
-                    ),
-                ),
-            ]));
-        }
-        errors
-    }
-
-    /// `auth_mechanisms`, as the AMQP machine knows them.
-    pub fn mechanisms(&self) -> Vec<amqp::Mechanism> {
-        self.auth_mechanisms.iter().filter_map(|name| mechanism(name)).collect()
-    }
-
-    /// The files that TLS needs; `None` without `amqps`.
-    pub fn tls_files(&self) -> Option<TlsFiles> {
-        let (certificate, key) = (self.tls_certificate.clone()?, self.tls_key.clone()?);
-        let files = TlsFiles { certificate, key, authorities: self.tls_ca.clone(), verify: self.tls_verify };
-        (!self.amqps.is_empty()).then_some(files)
-    }
-
-    /// The files that the management API needs for HTTPS; `None` without `management_tls`.
-    pub fn management_tls_files(&self) -> Option<TlsFiles> {
-        let (certificate, key) = match (&self.management_tls_certificate, &self.management_tls_key) {
-            (None, None) => (self.tls_certificate.clone()?, self.tls_key.clone()?),
-            (certificate, key) => (certificate.clone()?, key.clone()?),
-        };
-        let (authorities, verify) = (self.management_tls_ca.clone(), self.management_tls_verify);
-        (!self.management_tls.is_empty()).then_some(TlsFiles { certificate, key, authorities, verify })
-    }
-
-    /// The files that links between nodes need; `None` where nothing is encrypted between them.
-    pub fn cluster_tls_files(&self) -> Option<LinkFiles> {
-        Some(LinkFiles {
-            authorities: self.cluster_tls_ca.clone()?,
-            certificate: self.cluster_tls_certificate.clone()?,
-            key: self.cluster_tls_key.clone()?,
-        })
-    }
-
-    /// Blames the first of two settings that somebody has said: an error about a default would name
-    /// what nobody wrote.
-    fn contradiction(&self, sides: [(Key, String); 2]) -> ConfigError {
-        let [first, second] = sides;
-        let (key, rule) = if self.is_default(first.0) { second } else { first };
-        let setting = key.setting();
-        ConfigError::relation(setting, self.origin(key), self.value(key).shown(setting.kind), rule)
-    }
-}
-
-pub(super) fn mechanism(name: &str) -> Option<amqp::Mechanism> {
-    use amqp::Mechanism::{AmqPlain, Anonymous, CrDemo, External, Plain};
-    [Plain, AmqPlain, External, Anonymous, CrDemo].into_iter().find(|mechanism| mechanism.name() == name)
-}
-
-/// The default of a row, held to the same rules as what people write.
-fn default_value(setting: &Setting, machine: &Machine) -> Value {
-    let text = match setting.default {
-        DefaultValue::Fixed(text) => text.to_owned(),
-        DefaultValue::OfMachine { of, .. } => of(machine),
-    };
-    let value = Value::check(setting.kind, &Given::Plain(text.clone()));
-    value.unwrap_or_else(|| panic!("the default {text:?} of {} must be an allowed value", setting.name))
 }

@@ -28,13 +28,17 @@
 //! Batching is what keeps the fixed costs (epoll, read, write, task switches: about 5 us together)
 //! off the message.
 
+mod here;
 mod in_queues;
+mod local;
 mod mailbox;
 pub(crate) mod thread;
 mod watch;
 mod wheel;
 
+pub(crate) use here::Here;
 pub use in_queues::InQueues;
+pub(crate) use local::Local;
 pub use mailbox::ShardStatistics;
 pub(crate) use mailbox::{Arrival, Look, Mailbox, Outsider, Parcel};
 pub(crate) use watch::Watch;

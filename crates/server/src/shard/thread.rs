@@ -1,37 +1,28 @@
-//! The thread of a shard: its runtime, its step task, and the tables that its connection tasks
-//! share.
+//! The thread of a shard: its runtime and its step task. What the tasks share stands in `local.rs`.
 //!
-//! Invariant: everything here is touched by one thread only. No borrow of a cell is held while a
-//! task waits, and a connection is borrowed by at most one of: its own task, the step task's
-//! timers, the step task's effects.
+//! Invariant: a connection is borrowed by at most one of: its own task, the step task's timers, the
+//! step task's effects.
 
-use super::{Arrival, InQueues, Look, Outsider, Parcel, Seat, ShardStatistics, Watch, Wheel};
-use crate::cluster::LinkOut;
-use crate::connection::{Client, ConnectionTask};
+use super::{Here, InQueues, Local, Look, Parcel, Seat, ShardStatistics, Watch};
+use crate::connection::Client;
 use crate::drain::Drain;
 use crate::engine::{Decided, ShardDisk, wall_ms};
 use crate::listener::{self, Door, Room};
 use crate::node::{MakePartitions, ShardParts, Shared};
-use crate::random;
-use crate::stream::{Stream, keep_alive};
-use crate::topology_log::Answer;
 use amqp::Millis;
-use broker::topology::{Applied, Command as Change, CommandReply, Name, Refusal, Topology};
-use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, VhostId};
-use node::{Now, Shard, Share, Stage, StageClock};
-use partition::{Command, Effect, RequestId};
-use session::{Ledger, Peer, Span, Tally};
-use slab::Slab;
+use broker::{NodeNumber, PartitionId};
+use node::{Now, Shard, Stage, StageClock};
+use partition::Effect;
+use session::{Ledger, Tally};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use switch::{Crossing, Follower, LEADERS_LOOK_MS, Surroundings, Switch, Tell, window_bytes};
+use switch::{Crossing, LEADERS_LOOK_MS, Switch, window_bytes};
 use tokio::runtime::{Builder, LocalOptions};
 
 /// What clients are told of a node that serves none any more, in RabbitMQ's words.
@@ -50,291 +41,6 @@ pub(crate) struct Parts {
     pub(crate) index: usize,
     pub(crate) shared: Arc<Shared>,
     pub(crate) make_partitions: MakePartitions,
-}
-
-/// What the tasks of one shard share.
-pub(crate) struct Local {
-    pub(crate) index: usize,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) switch: Switch<Rc<Client>, Outsider>,
-    /// Bytes that may be queued towards each socket.
-    window: Cell<usize>,
-    clients: RefCell<Slab<Rc<Client>>>,
-    lives: Cell<u32>,
-    wheel: RefCell<Wheel>,
-    /// When the step task wakes up by itself.
-    armed: Cell<Millis>,
-    /// Connections with something to write, or to answer to, after this step.
-    flush: RefCell<Vec<Rc<Client>>>,
-    /// Connections that do not read while a shard is loaded.
-    paused: RefCell<Vec<Rc<Client>>>,
-    /// What goes through here.
-    pub(crate) tally: Tally,
-    /// The same by exchange and queue.
-    pub(crate) ledger: Ledger,
-    /// How long things take.
-    pub(crate) stages: StageClock,
-    /// When a publish that is measured was handed over; 0 if none was since the last step.
-    pub(crate) queued_us: Cell<u64>,
-    /// Traced publishes in the hands of the partitions of this shard.
-    watch: Watch,
-    /// The links to other nodes whose sockets this shard has.
-    links: Rc<RefCell<Vec<Rc<LinkOut>>>>,
-}
-
-impl Local {
-    /// Milliseconds since the node started.
-    pub(crate) fn now(&self) -> Millis {
-        self.shared.now()
-    }
-
-    /// Bytes that may be queued towards each socket of this shard.
-    pub(crate) fn window(&self) -> usize {
-        self.window.get()
-    }
-
-    /// A traced publish was handed to a partition of this shard: `span` ends once it is safe there.
-    pub(crate) fn watch(&self, partition: PartitionId, span: Box<Span>) {
-        if let (Some(spans), Some(_)) = (&self.shared.spans, self.watch.push(partition, span)) {
-            spans.drop_one();
-        }
-    }
-
-    /// Has the step task run once, after the tasks that are ready now.
-    pub(crate) fn wake(&self) {
-        self.switch.inbox().borrow_mut().wake();
-    }
-
-    /// Whether what is published to partitions of a shard has to wait: it has as much to write as it
-    /// may, or so much is on its way to other nodes.
-    #[inline]
-    pub(crate) fn is_loaded_for(&self, shard: usize) -> bool {
-        self.shared.is_loaded(shard) || self.shared.leaders.has_peers() && self.switch.inbox().borrow().is_full()
-    }
-
-    /// Whether the step task is on its way.
-    pub(crate) fn is_woken(&self) -> bool {
-        self.switch.inbox().borrow().is_woken()
-    }
-
-    /// Has a connection looked at by the step task once the effects are in: it has something to
-    /// write or to answer.
-    pub(crate) fn flush_later(&self, client: &Rc<Client>) {
-        if !client.in_flush.replace(true) {
-            self.flush.borrow_mut().push(client.clone());
-            self.wake();
-        }
-    }
-
-    /// Has a connection called at `at`, or a little later.
-    pub(crate) fn enter_wheel(&self, at: Millis, seat: Seat) {
-        self.wheel.borrow_mut().enter(at, seat);
-        if at < self.armed.get() {
-            // The step task sleeps longer than that: it has to look again.
-            self.wake();
-        }
-    }
-
-    /// Has a connection read again once the shards are not loaded any more.
-    pub(crate) fn pause(&self, client: &Rc<Client>) {
-        if !client.is_paused.replace(true) {
-            self.paused.borrow_mut().push(client.clone());
-        }
-    }
-
-    fn resume_paused(&self) {
-        for client in self.paused.take() {
-            client.is_paused.set(false);
-            client.wake();
-        }
-    }
-
-    /// Sends what the partitions of a turn have to say to other nodes.
-    fn send_to_nodes(&self, share: &mut Share) {
-        for (node, partition, forward) in share.forwards.drain(..) {
-            self.switch.forward(node, partition, forward);
-        }
-        match self.shared.links.get() {
-            Some(links) if !share.out.frames.is_empty() => {
-                links.send_group(self.index, share.out.frames.drain(..));
-                self.flush_links();
-            }
-            // It is about to start, or has ended.
-            _ => share.out.frames.clear(),
-        }
-    }
-
-    /// Writes what waits for the links that this shard has.
-    fn flush_links(&self) {
-        self.links.borrow().iter().for_each(|link| link.flush());
-    }
-
-    /// Starts serving a connection.
-    fn accept(self: &Rc<Self>, arrival: Arrival) {
-        let Arrival { socket: stream, peer, is_loopback, tls, certificate_user, is_own, token } = arrival;
-        let failed = |error: std::io::Error| tracing::warn!(%peer, %error, "connection lost before it began");
-        // Confirms and deliveries are small and wait for nothing; we gather them ourselves.
-        // What is the node's own is no TCP and waits for nothing anyway.
-        if !is_own && let Err(error) = stream.set_nodelay(true).and_then(|()| keep_alive(&stream)) {
-            failed(error);
-            self.shared.gauges[self.index].connections.fetch_sub(1, Ordering::Relaxed);
-            return;
-        }
-        let stream = match tokio::net::TcpStream::from_std(stream) {
-            Ok(stream) => stream,
-            Err(error) => {
-                failed(error);
-                self.shared.gauges[self.index].connections.fetch_sub(1, Ordering::Relaxed);
-                return;
-            }
-        };
-        self.lives.set(self.lives.get().wrapping_add(1));
-        let mut clients = self.clients.borrow_mut();
-        let entry = clients.vacant_entry();
-        let seat = (entry.key() as u32, self.lives.get());
-        let local_address = stream.local_addr().ok();
-        let offer = self.shared.offers.of(is_own, certificate_user.is_some(), self.shared.topology.cluster_name());
-        let peer_of = Peer { address: peer, local_address, is_loopback, certificate_user, is_own, token };
-        let client = Rc::new(Client::new(self, seat, Stream::new(stream, tls), peer_of, offer));
-        self.switch.connection_came(client.number().0);
-        entry.insert(client.clone());
-        self.window.set(window_bytes(clients.len()));
-        drop(clients);
-        tracing::debug!(%peer, "connection accepted");
-        tokio::task::spawn_local(ConnectionTask::new(client, self.clone()));
-    }
-
-    /// A connection's task ended.
-    pub(crate) fn release(&self, client: &Client) {
-        let mut clients = self.clients.borrow_mut();
-        let gone = clients.try_remove(client.seat.0 as usize).expect("a connection leaves its seat once");
-        assert!(gone.seat == client.seat, "a seat holds the connection that it was given to");
-        if client.is_paused.get() {
-            // Its socket would stay open as long as somebody remembers it.
-            self.paused.borrow_mut().retain(|paused| paused.seat != client.seat);
-        }
-        self.window.set(window_bytes(clients.len()));
-        self.shared.gauges[self.index].connections.fetch_sub(1, Ordering::Relaxed);
-        if clients.is_empty() {
-            // The step task may be waiting for the last one to leave.
-            self.wake();
-        }
-    }
-
-    fn seated(&self, seat: Seat) -> Option<Rc<Client>> {
-        self.clients.borrow().get(seat.0 as usize).filter(|client| client.seat == seat).cloned()
-    }
-
-    fn all_clients(&self) -> Vec<Rc<Client>> {
-        self.clients.borrow().iter().map(|(_, client)| client.clone()).collect()
-    }
-}
-
-/// What a shard's switch sees of its thread.
-pub(crate) struct Here<'a>(pub(crate) &'a Rc<Local>);
-
-impl Surroundings for Here<'_> {
-    type Connection = Rc<Client>;
-    type Outsider = Outsider;
-
-    fn topology(&self) -> impl Deref<Target = Topology> {
-        self.0.shared.topology()
-    }
-
-    fn event_vhost(&self) -> Option<VhostId> {
-        let name = self.0.shared.config.event_vhost.as_deref()?;
-        self.0.shared.topology().vhost(name.as_bytes())
-    }
-
-    fn apply_local(&self, change: &Change, tell: &impl Tell) -> Applied {
-        self.0.shared.change_topology(change, Topology::apply_local, true, tell)
-    }
-
-    fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
-        let mailbox = self.0.shared.mailboxes[self.0.index].clone();
-        self.0.shared.log().propose(change, Answer::new(mailbox, channel, request));
-    }
-
-    fn vhost_deleted(&self, vhost: VhostId, name: &Name) {
-        Follower::vhost_deleted(&*self.0.shared, vhost, name);
-    }
-
-    fn user_deleted(&self, name: &Name) {
-        Follower::user_deleted(&*self.0.shared, name);
-    }
-
-    fn mail(&self, shard: usize, parcel: switch::Parcel<Outsider>) {
-        self.0.shared.mailboxes[shard].cross(parcel);
-    }
-
-    fn room(&self, client: &Rc<Client>, consumer: ConsumerKey) -> usize {
-        let portion = client.reserve(consumer, self.0.window());
-        if portion == 0 {
-            self.0.flush_later(client);
-        }
-        portion
-    }
-
-    fn settle_room(&self, client: &Rc<Client>) {
-        client.settle_reserved();
-    }
-
-    fn starve(&self, client: &Rc<Client>, consumer: ConsumerKey) {
-        client.starve_remote(consumer);
-        self.0.flush_later(client);
-    }
-
-    fn hear(
-        &self,
-        client: &Rc<Client>,
-        channel: (ChannelKey, u16),
-        first: Effect,
-        next: &mut dyn FnMut() -> Option<Effect>,
-    ) {
-        client.handle_effects(channel, first, next, self.0);
-        self.0.flush_later(client);
-    }
-
-    fn hear_decided(
-        &self,
-        client: &Rc<Client>,
-        channel: (ChannelKey, u16),
-        request: RequestId,
-        outcome: Result<CommandReply, Refusal>,
-    ) {
-        client.handle_decided(channel, request, outcome, self.0);
-        self.0.flush_later(client);
-    }
-
-    #[inline]
-    fn passes(&self, partition: PartitionId, command: &Command) {
-        if self.0.shared.spans.is_none() {
-            return;
-        }
-        let Command::Publish(publish) = command else { return };
-        // What the shards themselves publish is no client's, and nobody's publish span.
-        let is_of_shard = publish.publish_seq != 0 && Switch::<Rc<Client>, Outsider>::is_of_shard(publish.channel);
-        if let Some(span) = Span::of_stored(publish, random::dice, self.0.shared.elapsed_us()).filter(|_| !is_of_shard)
-        {
-            self.0.watch(partition, span);
-        }
-    }
-
-    fn is_loaded(&self) -> bool {
-        self.0.shared.is_loaded(self.0.index)
-    }
-
-    fn wall_ms(&self) -> u64 {
-        wall_ms()
-    }
-
-    fn dice(&self) -> u64 {
-        random::dice()
-    }
-
-    fn elapsed_us(&self) -> u64 {
-        self.0.shared.elapsed_us()
-    }
 }
 
 /// The task that steps the shard. It is woken by the first command or parcel and runs behind the

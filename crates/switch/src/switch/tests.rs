@@ -6,7 +6,7 @@ use crate::roads::LinkUp;
 use broker::topology::DeclareQueue;
 use node::Waiting;
 use partition::command::Disposition;
-use session::Asker;
+use session::{Asker, Deletion};
 
 /// Nobody asks from outside.
 #[derive(Debug)]

@@ -1,0 +1,141 @@
+//! The socket of a connection is read: whether it may be, how much at a time, and what came of it.
+//!
+//! Invariant: the socket is read at most once a turn, and not while the client leaves unread what it asked
+//! for, or while a shard that it publishes to has as much unwritten as it may.
+
+use super::{Client, Inner};
+use crate::shard::Local;
+use amqp::Millis;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+/// The first read of a quiet connection.
+pub(super) const READ_BYTES_MIN: usize = 4 << 10;
+/// A read of a busy one: two of RabbitMQ's largest frames.
+const READ_BYTES_MAX: usize = 256 << 10;
+/// All read buffers of a shard together, as far as they are above the minimum.
+const READ_BYTES_TOTAL: usize = 128 << 20;
+/// After so many reads that filled less than a quarter of the buffer, the next buffer is half as
+/// large.
+const SMALL_READS: u8 = 16;
+/// What a client may have asked for and not read (confirms, replies, returns) beyond its window
+/// before its requests are not read any more.
+const REPLIES_BYTES_MAX: usize = 64 << 10;
+
+impl Inner {
+    /// Reads the socket once, if it may be read and has something, and handles what came. True if
+    /// there may be more.
+    pub(super) fn read(&mut self, client: &Rc<Client>, cx: &mut Context<'_>, local: &Rc<Local>) -> bool {
+        if self.is_yielding {
+            self.take_turn(client, local, local.now());
+            self.was_paused = true;
+            return !self.is_yielding;
+        }
+        if !self.may_read(client, local) {
+            self.was_paused = true;
+            return false;
+        }
+        match self.stream.poll_read_ready(cx) {
+            Poll::Pending => return false,
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => {
+                self.disconnect(Some(&error));
+                return false;
+            }
+        }
+        let now = local.now();
+        if std::mem::take(&mut self.was_paused) {
+            self.amqp.resume_reading(now);
+        }
+        // The rest of a frame that has begun comes in one read.
+        self.input.reserve(self.read_bytes.max(self.amqp.missing_input(&self.input)));
+        let room = self.input.capacity() - self.input.len();
+        let result = self.stream.poll_read(&mut self.input, cx);
+        let count = match result {
+            Poll::Pending => return false,
+            Poll::Ready(Ok(0)) => {
+                self.disconnect(None);
+                return false;
+            }
+            Poll::Ready(Ok(count)) => count,
+            Poll::Ready(Err(error)) => {
+                self.disconnect(Some(&error));
+                return false;
+            }
+        };
+        self.adapt(count, local);
+        self.last_read = now;
+        self.received_bytes += count as u64;
+        self.take_input(now);
+        self.take_turn(client, local, now);
+        if !self.may_read(client, local) {
+            self.was_paused = true;
+            return false;
+        }
+        // After a short read this asks the kernel nothing; it only has the task called at the next
+        // bytes.
+        count == room || self.stream.poll_read_ready(cx).is_ready()
+    }
+
+    /// Whether the socket is to be read now.
+    fn may_read(&mut self, client: &Rc<Client>, local: &Rc<Local>) -> bool {
+        if self.is_yielding || self.is_deaf || !self.amqp.wants_input() || self.is_flooded(local) {
+            return false;
+        }
+        if self.waits_for_load(local) {
+            local.pause(client);
+            // The gauge may have fallen before this connection was in the list of those to be told.
+            return !self.waits_for_load(local);
+        }
+        true
+    }
+
+    /// Whether a shard that the client publishes to has as much unwritten as it may.
+    fn waits_for_load(&self, local: &Local) -> bool {
+        self.session.waits_for_load(|shard| local.is_loaded_for(shard))
+    }
+
+    /// Whether the client leaves unread what it asked for.
+    ///
+    /// Deliveries do not count: the window bounds them, and a client may well write for long before
+    /// it reads again. Not reading its acks and publishes meanwhile would have both sides wait for
+    /// each other.
+    pub(super) fn is_flooded(&mut self, local: &Local) -> bool {
+        !self.is_leaving && self.amqp.output().answer_bytes() > local.window() + REPLIES_BYTES_MAX
+    }
+
+    pub(super) fn take_input(&mut self, now: Millis) {
+        self.amqp.handle_input(&mut self.input, now);
+        self.input_blocked = !self.amqp.wants_input();
+    }
+
+    /// Chooses the size of the next read by the size of this one.
+    fn adapt(&mut self, count: usize, local: &Local) {
+        if count >= self.read_bytes {
+            let connections = local.shared.gauges[local.index].connections.load(Ordering::Relaxed).max(1);
+            let limit = (READ_BYTES_TOTAL / connections).clamp(READ_BYTES_MIN * 2, READ_BYTES_MAX);
+            self.read_bytes = (self.read_bytes * 2).min(limit);
+            self.small_reads = 0;
+        } else if count < self.read_bytes / 4 && self.read_bytes > READ_BYTES_MIN {
+            self.small_reads += 1;
+            if self.small_reads >= SMALL_READS {
+                self.read_bytes /= 2;
+                self.small_reads = 0;
+            }
+        } else {
+            self.small_reads = 0;
+        }
+    }
+
+    /// Whether the task has something to read that it did not look at because it was not allowed
+    /// to.
+    pub(super) fn wants_task(&mut self, local: &Rc<Local>) -> bool {
+        self.was_paused
+            && !self.is_yielding
+            && !self.is_deaf
+            && self.amqp.wants_input()
+            && !self.is_flooded(local)
+            && !self.waits_for_load(local)
+    }
+}

@@ -1,0 +1,168 @@
+//! Effects of partitions on their way to whom they concern: channels of this shard, other shards, other
+//! nodes, or the shard itself.
+//!
+//! Invariant: what a partition says to a channel arrives in its order, and what an earlier leader said is
+//! not heard after the next one was.
+
+use super::{At, Switch};
+use crate::parcel::Parcel;
+use crate::settles::Settles;
+use crate::surroundings::{Outsider, Surroundings};
+use broker::PartitionId;
+use partition::{Effect, Reply};
+use session::Deletion;
+use smallvec::SmallVec;
+
+impl<C: Clone, O: Outsider> Switch<C, O> {
+    /// Hands effects to whom they concern: channels here, other shards, or the shard itself. What
+    /// follows each other for one channel is one look-up. `partition` said them; without one they
+    /// came from another shard.
+    pub fn deliver(
+        &self,
+        effects: impl Iterator<Item = Effect>,
+        partition: Option<PartitionId>,
+        env: &impl Surroundings<Connection = C, Outsider = O>,
+    ) {
+        match partition.filter(|partition| self.leaders.is_led_in_terms(*partition)) {
+            Some(of) => self.hand_out(effects.flat_map(|effect| self.heard(of, effect)), partition, env),
+            None => self.hand_out(effects, partition, env),
+        }
+    }
+
+    fn hand_out(
+        &self,
+        effects: impl Iterator<Item = Effect>,
+        partition: Option<PartitionId>,
+        env: &impl Surroundings<Connection = C, Outsider = O>,
+    ) {
+        let mut effects = effects.peekable();
+        while let Some(effect) = effects.next() {
+            let Some(channel) = effect.channel() else {
+                if let Some(partition) = partition {
+                    self.take_own(effect, partition, env);
+                }
+                continue;
+            };
+            let keys = self.keys.borrow();
+            let (shard, own) = (keys.shard_of(channel), keys.own());
+            drop(keys);
+            match shard {
+                Some(shard) if shard == self.index => {}
+                Some(shard) => {
+                    if let Effect::Deliver(delivery) = &effect {
+                        self.remote.borrow_mut().send(channel, delivery.message.len());
+                    }
+                    self.note_cancelled(&effect);
+                    let parcel = Parcel::Effect(partition.unwrap_or(PartitionId(0)), effect);
+                    self.inbox.borrow_mut().push_parcel(shard, parcel);
+                    continue;
+                }
+                None => {
+                    // A channel of another node; one of another life is not there to hear of it.
+                    let bytes = if let Effect::Deliver(delivery) = &effect { delivery.message.len() } else { 0 };
+                    self.note_cancelled(&effect);
+                    let mut inbox = self.inbox.borrow_mut();
+                    let is_told = match partition {
+                        Some(partition) => inbox.roads.effect_of(partition, channel, effect),
+                        None => inbox.roads.effect(channel, PartitionId(0), effect),
+                    };
+                    if is_told {
+                        inbox.wake();
+                        if bytes > 0 {
+                            self.remote.borrow_mut().send(channel, bytes);
+                        }
+                    }
+                    continue;
+                }
+            }
+            if channel == own {
+                self.take_answer(effect, env);
+                continue;
+            }
+            let Some((connection, number)) = self.connection_of(channel) else { continue };
+            let same = |next: &Effect| next.channel() == Some(channel);
+            env.hear(&connection, (channel, number), effect, &mut || effects.next_if(same));
+        }
+    }
+
+    /// A partition of another shard says something to a channel of this one: adds what that is to hear.
+    pub fn hear(&self, partition: PartitionId, effect: Effect, heard: &mut Vec<Effect>) {
+        self.inbox.borrow_mut().hear(partition, effect, |effect| heard.push(effect));
+    }
+
+    /// What the channel of an effect is to hear of it, if it is a channel of this shard.
+    #[inline]
+    fn heard(&self, partition: PartitionId, effect: Effect) -> SmallVec<[Effect; 1]> {
+        let is_here = |channel| self.keys.borrow().shard_of(channel) == Some(self.index);
+        let mut heard = SmallVec::new();
+        match effect {
+            Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Returned { channel, .. }
+                if is_here(channel) =>
+            {
+                self.inbox.borrow_mut().hear(partition, effect, |effect| heard.push(effect));
+            }
+            effect => heard.push(effect),
+        }
+        heard
+    }
+
+    /// A consumer elsewhere is none any more: what was on its way to its channel is not counted
+    /// further, as what drains of it may be told to the next leader.
+    fn note_cancelled(&self, effect: &Effect) {
+        if let Effect::Cancelled { consumer, .. } = effect {
+            self.remote.borrow_mut().forget(consumer.channel);
+        }
+    }
+
+    /// What a partition says to its shard.
+    fn take_own(&self, effect: Effect, partition: PartitionId, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let unused = |queue| self.deletions.begin(Deletion::of_unused(queue, partition), &At { switch: self, env });
+        match effect {
+            // The last consumer went. An auto-delete queue ends now, unless a new consumer came
+            // meanwhile: the partition is asked, as only it knows.
+            Effect::Unused { queue } => {
+                let auto_delete = env.topology().queue(queue).is_some_and(|queue| queue.shape.auto_delete);
+                if auto_delete {
+                    unused(queue);
+                }
+            }
+            Effect::Lapsed { queue } => unused(queue),
+            Effect::Parted { channel } => self.inbox.borrow_mut().roads.parted(partition, channel),
+            Effect::DeadLetter(letter) => {
+                self.outgoing.borrow_mut().push(partition, letter);
+                self.inbox.borrow_mut().wake();
+            }
+            _ => {}
+        }
+    }
+
+    /// An answer to the shard itself.
+    fn take_answer(&self, effect: Effect, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        match effect {
+            Effect::Reply { request, reply, .. } if Settles::is_mark(request) => {
+                self.inbox.borrow_mut().mark_answered(request, reply == Reply::Done);
+            }
+            Effect::Reply { request, reply, .. } => {
+                if self.deletions.may_be_deleted(request, &reply, &At { switch: self, env }) {
+                    return;
+                }
+                let outsider = self.asked.borrow_mut().remove(&request);
+                outsider.into_iter().for_each(|outsider| outsider.answer(Ok(reply.clone())));
+            }
+            Effect::Confirm { first, count, .. } => self.dead_letters_answered((first, count), true),
+            Effect::Refuse { first, count, .. } | Effect::Returned { first, count, .. } => {
+                self.dead_letters_answered((first, count), false);
+            }
+            _ => {}
+        }
+    }
+
+    /// Partitions answered for dead letters.
+    fn dead_letters_answered(&self, (first, count): (u64, u64), is_safe: bool) {
+        let mut done = Vec::new();
+        self.awaited.borrow_mut().answered(first, count, is_safe, &mut done);
+        // The partition that gave them up is this node's.
+        let mut inbox = self.inbox.borrow_mut();
+        done.into_iter().for_each(|(partition, command)| inbox.push_here(partition, command));
+    }
+}
