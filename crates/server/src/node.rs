@@ -295,7 +295,9 @@ impl Node {
         let until = self.shared.now() + DRAIN_TIMEOUT_MS;
         drain::clients(mailboxes, until, Duration::from_millis(DRAIN_TIMEOUT_MS));
         let links = self.shared.links.get();
-        drain::rest(mailboxes, || self.shared.leaders.has_peers() && links.is_none_or(|links| links.linked().is_empty()));
+        drain::rest(mailboxes, || {
+            self.shared.leaders.has_peers() && links.is_none_or(|links| links.linked().is_empty())
+        });
         mailboxes.iter().for_each(|mailbox| mailbox.send(Parcel::Drain(DrainStep::End)));
         for thread in threads {
             if thread.join().is_err() {
