@@ -5,20 +5,23 @@
 //! see [`crate::outputs::Outputs`]. The caller hands in all commands of a loop, then calls
 //! [`QueuePartition::flush`] once: whatever arrived becomes one log entry (per MiB), without
 //! waiting for more.
+//!
+//! What happens to entries is in `partition/entries.rs`, how a member comes to lead and ceases to in
+//! `partition/role.rs`.
 
-use crate::command::{Effect, Level, Outlets, Reply};
-use crate::commands::refuse;
+mod entries;
+mod role;
+
+use crate::command::{Outlets, Reply};
 use crate::deleted::Deleted;
 use crate::early::Early;
-use crate::entry::{Batch, ENTRY_BYTES_TARGET, LogCommand, Reason};
+use crate::entry::{ENTRY_BYTES_TARGET, Reason};
 use crate::given_up::GivenUp;
 use crate::known::KnownQueues;
-use crate::leader::{ConfirmRange, InFlight, Leader, PendingBatch};
-use crate::life::Life;
-use crate::log_life::LogLife;
-use crate::machine::{FixedMap, Observer, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
+use crate::leader::Leader;
+use crate::machine::{FixedMap, Queues, ROOM_KEPT, Trim, schedule_of, scheduled_for};
 use crate::maintenance::Maintenance;
-use crate::outputs::{ClockAhead, Outputs, Ticket};
+use crate::outputs::{Outputs, Ticket};
 use crate::peer::PeerFrame;
 use crate::predecessor::Predecessor;
 use crate::queue::Answer;
@@ -28,19 +31,10 @@ use crate::snapshot::Snapshots;
 use crate::tail::Tail;
 use crate::traffic::Traffic;
 use broker::queue::Rules;
-use broker::{ChannelKey, NodeNumber, PartitionId, QueueId};
-use consensus::{EntryKind, LogIndex, NodeId, Term};
-use smallvec::SmallVec;
+use broker::{ChannelKey, PartitionId, QueueId};
+use consensus::{LogIndex, NodeId, Term};
 use std::sync::Arc;
 use storage::Location;
-
-/// From here on the operator hears that a clock was ahead: clocks that are set by the network are
-/// nearer to each other than this.
-const CLOCK_AHEAD_TOLD_MS: u64 = 5_000;
-
-/// Without a consumer this many messages of a queue are kept in memory for whoever fetches them one
-/// by one.
-const READY_KEPT_MAX: u64 = 1024;
 
 /// What all partitions of a shard share in a step.
 pub struct Context<'a> {
@@ -85,41 +79,6 @@ pub struct QueuePartition {
     pub(crate) traffic: Traffic,
     /// An entry of this length is proposed before more is added to it.
     pub(crate) entry_bytes_target: usize,
-}
-
-/// Who hears of what a partition applies.
-struct Applied<'a> {
-    deleted: &'a mut Deleted,
-    /// Nobody counts what was written before the start.
-    traffic: Option<&'a mut Traffic>,
-}
-
-impl Observer for Applied<'_> {
-    #[inline]
-    fn published(&mut self, batch: &Batch<'_>) {
-        if let Some(traffic) = &mut self.traffic {
-            traffic.published(batch);
-        }
-    }
-
-    #[inline]
-    fn noted(&mut self, command: &LogCommand<'_>, bytes: usize) {
-        if let Some(traffic) = &mut self.traffic {
-            traffic.noted(command, bytes);
-        }
-    }
-
-    fn deleted(&mut self, queue: QueueId) {
-        self.deleted.deleted(queue);
-        if let Some(traffic) = &mut self.traffic {
-            traffic.deleted(queue);
-        }
-    }
-}
-
-/// Whether what a queue with these rules gives up becomes dead letters.
-fn buries(rules: Option<&Rules>) -> bool {
-    rules.is_some_and(|rules| rules.dead_letter.is_some())
 }
 
 impl QueuePartition {
@@ -172,24 +131,9 @@ impl QueuePartition {
         }
     }
 
-    /// Whether this member leads and takes commands.
-    pub fn is_leading(&self) -> bool {
-        self.leader.is_some()
-    }
-
     /// Messages that ended and became no dead letters, by queue and reason, since this was asked before.
     pub fn take_given_up(&mut self) -> impl Iterator<Item = (QueueId, Reason, u64)> + use<> {
         self.given_up.take()
-    }
-
-    /// The node whose member leads, as far as this one knows.
-    pub fn leader(&self) -> Option<NodeNumber> {
-        self.replica.group().leader().map(|leader| NodeNumber(leader.number()))
-    }
-
-    /// The term that this member is in: whoever leads in an earlier one leads no more.
-    pub fn term(&self) -> Term {
-        self.replica.group().term()
     }
 
     /// The index of the last entry that was made here, which may wait for the log to take it.
@@ -275,15 +219,6 @@ impl QueuePartition {
         self.drive(cx);
     }
 
-    /// It stood still for so long that others may have elected somebody else: if it led, it leads no more,
-    /// and gives nothing out that a later leader may have given to others.
-    pub fn stood_still(&mut self, cx: &mut Context<'_>) {
-        if self.replica.is_leader() {
-            self.replica.resign();
-            self.drive(cx);
-        }
-    }
-
     /// The link to another member broke: who was attached to it hears of that.
     pub fn link_lost(&mut self, node: NodeId) {
         self.predecessor.link_lost(self.replica.member_of(node));
@@ -356,318 +291,6 @@ impl QueuePartition {
         // Watermarks and no-ack settles that dispatching made belong to the log too.
         if self.finish_entry(cx.now_ms) {
             self.drive(cx);
-        }
-    }
-
-    /// Closes the entry being built, if there is something to say, and proposes it.
-    pub(crate) fn finish_entry(&mut self, now_ms: u64) -> bool {
-        let Some(leader) = self.leader.as_deref_mut() else { return false };
-        if leader.settling.is_empty() && leader.published.is_empty() && leader.builder.is_empty() {
-            leader.note_ahead(now_ms);
-            return false;
-        }
-        let mut settled = std::mem::take(&mut leader.settling);
-        settled.retain(|id| {
-            let (id, Some(queue)) = (*id, leader.queues.get_mut(id)) else { return false };
-            queue.sink.settling = false;
-            for (ranges, reason) in
-                [(&mut queue.sink.acked, Reason::Acked), (&mut queue.sink.discarded, Reason::Discarded)]
-            {
-                if !ranges.is_empty() {
-                    let ranges: SmallVec<[(u64, u64); 4]> = ranges.drain().collect();
-                    if reason == Reason::Discarded && !buries(queue.rules.as_deref()) {
-                        self.given_up.note(id, reason, ranges.iter().map(|(_, count)| count).sum());
-                    }
-                    leader.builder.settle(id, reason, &ranges);
-                }
-            }
-            if let Some(life) = &mut queue.life {
-                for (reason, mut ranges) in std::mem::take(&mut life.sink.ended) {
-                    let ranges: Vec<(u64, u64)> = ranges.drain().collect();
-                    if !buries(queue.rules.as_deref()) {
-                        self.given_up.note(id, reason, ranges.iter().map(|(_, count)| count).sum());
-                    }
-                    leader.builder.settle(id, reason, &ranges);
-                }
-            }
-            if let Some(spoilt) = queue.sink.spoilt.as_deref_mut().filter(|s| !s.ended.is_empty()) {
-                let ranges: Vec<(u64, u64)> = spoilt.ended.drain().collect();
-                leader.builder.settle(id, Reason::Damaged, &ranges);
-                leader.builder.want_sync();
-            }
-            queue.sink.settles_in_flight += 1;
-            true
-        });
-        for id in leader.published.drain(..) {
-            let Some(queue) = leader.queues.get_mut(&id) else { continue };
-            queue.sink.published = false;
-            // Its consumers will be given these at once: the entry says so itself, which spares one
-            // of its own.
-            if let Some(below) = queue.sent_below() {
-                queue.sink.sent_proposed = below;
-                leader.builder.sent(id, below);
-                Leader::note_raised(&mut leader.ahead, id, queue);
-            }
-        }
-        leader.note_ahead(now_ms);
-        if leader.builder.is_empty() {
-            return false;
-        }
-        let (data, batches) = leader.builder.finish(now_ms.max(self.queues.time_ms()));
-        let entry = InFlight {
-            index: LogIndex(0),
-            confirms: std::mem::take(&mut leader.confirms),
-            values: std::mem::take(&mut leader.values),
-            batches,
-            settled,
-            raised: std::mem::take(&mut leader.raised),
-            lowered: std::mem::take(&mut leader.lowered),
-            bytes: data.len(),
-            letters: std::mem::take(&mut leader.letters),
-            answers: std::mem::take(&mut leader.answers),
-        };
-        leader.in_flight_bytes += entry.bytes;
-        leader.held.push_back((data, entry));
-        self.propose_held(true);
-        true
-    }
-
-    /// Proposes finished entries, as far as the log takes them. `just_finished`: the last one was
-    /// finished now.
-    fn propose_held(&mut self, just_finished: bool) {
-        let Some(leader) = &mut self.leader else { return };
-        while let Some((data, _)) = leader.held.front() {
-            let Some(index) = self.replica.propose(data.clone()) else { return };
-            let (data, mut entry) = leader.held.pop_front().expect("there is a first");
-            // What was raised since an entry was finished stands in a later one, which may be lost
-            // where this one is kept.
-            let knows_sent = just_finished && leader.held.is_empty();
-            entry.index = index;
-            for batch in &entry.batches {
-                for id in &batch.targets {
-                    let Some(queue) = leader.queues.get_mut(id) else { continue };
-                    queue.sink.pending.push_back(PendingBatch {
-                        index,
-                        first: queue.sink.proposed_seq,
-                        count: batch.messages,
-                        level: batch.level,
-                        sent_below: if knows_sent { queue.sink.sent_proposed } else { 0 },
-                        has_priorities: batch.has_priorities,
-                        bytes: data.slice(batch.offset as usize..(batch.offset + batch.bytes) as usize),
-                    });
-                    queue.sink.proposed_seq += u64::from(batch.messages);
-                }
-            }
-            leader.in_flight.push_back(entry);
-        }
-    }
-
-    /// Takes out what the group has to say and applies what is committed.
-    pub(crate) fn drive(&mut self, cx: &mut Context<'_>) {
-        loop {
-            self.replica.drive(cx.out);
-            let (mut applied, mut change) = (false, None);
-            while let Some(committed) = self.replica.next_committed() {
-                applied = true;
-                if committed.entry.kind == EntryKind::Membership {
-                    change = Some(committed.entry.position());
-                }
-                self.apply(&committed.entry, committed.body, cx);
-            }
-            self.note_role(cx);
-            if !applied {
-                break;
-            }
-            if change.is_some() {
-                self.maintenance.note_members();
-            }
-            self.replica.applied(self.applied, change, cx.out);
-            self.propose_held(false);
-        }
-    }
-
-    fn apply(&mut self, entry: &consensus::Entry, body: Location, cx: &mut Context<'_>) {
-        assert_eq!(entry.index, self.applied.next(), "entries are applied in order, each once");
-        self.applied = entry.index;
-        self.applied_term = entry.term;
-        if entry.kind != EntryKind::Command {
-            return;
-        }
-        let traffic = Some(&mut self.traffic).filter(|traffic| traffic.counts(entry.index));
-        let mut observer = Applied { deleted: &mut self.deleted, traffic };
-        if let Err(damage) = self.queues.apply(&entry.data, body, &mut observer) {
-            // Not skipped: members would part. The node stops; its log is kept for whoever finds
-            // out why.
-            panic!("partition {}: {damage} (entry {}); the log is kept as it is", self.id().0, entry.index);
-        }
-        self.maintenance.note_applied(cx.now_ms);
-        let Some(leader) = &mut self.leader else { return };
-        if leader.in_flight.front().is_none_or(|f| f.index != entry.index) {
-            return;
-        }
-        let done = leader.in_flight.pop_front().expect("there is a first");
-        leader.in_flight_bytes -= done.bytes;
-        // Committed is as much as any level asks for.
-        cx.out.effects.extend(done.confirms.into_all().map(Effect::from));
-        cx.out.effects.extend(done.letters.into_iter().map(|letter| Effect::DeadLetter(Box::new(letter))));
-        cx.out.effects.extend(done.answers.into_iter().map(Effect::from));
-        for (id, value) in done.values {
-            if let Some(queue) = leader.queues.get_mut(&id) {
-                queue.sink.at_risk -= value;
-                leader.at_risk -= u128::from(value);
-            }
-        }
-        for id in done.settled {
-            if let Some(queue) = leader.queues.get_mut(&id) {
-                queue.sink.settles_in_flight -= 1;
-                queue.forget_spoilt();
-                queue.touch(id, &mut leader.dirty);
-            }
-        }
-        for id in done.lowered {
-            if let Some(queue) = leader.queues.get_mut(&id) {
-                queue.sink.lowered_to = None;
-                queue.touch(id, &mut leader.dirty);
-            }
-        }
-        for id in done.raised {
-            if let Some(queue) = leader.queues.get_mut(&id) {
-                queue.touch(id, &mut leader.dirty);
-            }
-        }
-        let (mut waiting, mut soon_wanted) = (0, false);
-        for batch in &done.batches {
-            for id in &batch.targets {
-                let Some(queue) = leader.queues.get_mut(id) else { continue };
-                let Some(pending) = queue.sink.pending.pop_front() else { continue };
-                assert_eq!(pending.index, entry.index, "batches are applied in the order in which they were proposed");
-                let state = self.queues.queue(*id).expect("a queue that was published to has state");
-                if queue.sink.counted > 0 {
-                    queue.sink.counted -= 1;
-                } else {
-                    queue.make_applied_ready(pending.count, state);
-                }
-                let past = pending.first + u64::from(pending.count);
-                if let Some(life) = &mut queue.life {
-                    life.sink.keys_applied(past);
-                }
-                assert!(
-                    state.next_seq() == past || !queue.sink.pending.is_empty(),
-                    "leader and log number messages alike"
-                );
-                waiting += past.saturating_sub(queue.dispatch.cursor().max(pending.first));
-                // A backlog that nobody consumes is not kept at hand: it would only drive out what
-                // is about to be read.
-                soon_wanted |= queue.dispatch.consumers() > 0 || queue.dispatch.ready() <= READY_KEPT_MAX;
-                queue.touch(*id, &mut leader.dirty);
-            }
-        }
-        if soon_wanted {
-            cx.tail.put(body, entry.data.clone(), waiting);
-        }
-    }
-
-    /// Entries that the leader has: confirms that wait for nobody else.
-    #[cold]
-    fn note_own(&mut self, cx: &mut Context<'_>) {
-        let Some(leader) = &mut self.leader else { return };
-        let synced = self.replica.group().status().persisted;
-        // Nobody reports a write that nobody waits for.
-        let now = [self.replica.own_written().max(synced), synced];
-        for (at, level) in [Level::LeaderWritten, Level::LeaderSynced].into_iter().enumerate() {
-            let before = leader.own[at];
-            leader.own[at] = before.max(now[at]);
-            let from = leader.in_flight.partition_point(|entry| entry.index <= before);
-            for entry in leader.in_flight.range_mut(from..).take_while(|entry| entry.index <= now[at]) {
-                cx.out.effects.extend(entry.confirms.at(level).drain(..).map(Effect::from));
-            }
-        }
-    }
-
-    /// Written entries: confirms and deliveries that wait for no sync.
-    fn note_written(&mut self, cx: &mut Context<'_>) {
-        let Some(leader) = &mut self.leader else { return };
-        let written = self.replica.written_index();
-        if written <= leader.written {
-            return;
-        }
-        let from = leader.in_flight.partition_point(|entry| entry.index <= leader.written);
-        leader.written = written;
-        for entry in leader.in_flight.range_mut(from..).take_while(|e| e.index <= written) {
-            cx.out.effects.extend(entry.confirms.at(Level::Written).drain(..).map(Effect::from));
-            for batch in entry.batches.iter().filter(|b| !b.level.is_on_disk()) {
-                for id in &batch.targets {
-                    if let Some(queue) = leader.queues.get_mut(id)
-                        && queue.make_ready(written)
-                    {
-                        queue.touch(*id, &mut leader.dirty);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Becomes a leader once an entry of its own term is applied; stops being one at once.
-    fn note_role(&mut self, cx: &mut Context<'_>) {
-        let (leads, term) = (self.replica.is_leader(), self.replica.group().term());
-        if let Some(leader) = &self.leader
-            && leads
-            && leader.term == term
-        {
-            return;
-        }
-        if let Some(leader) = self.replica.group().leader().filter(|_| !leads) {
-            self.predecessor.follow(leader);
-        }
-        if leads || self.leader.is_some() || !self.early.is_empty() {
-            self.change_role(leads, term, cx);
-        }
-    }
-
-    /// An office ends, or one begins once its first entry is applied.
-    #[cold]
-    fn change_role(&mut self, leads: bool, in_term: Term, cx: &mut Context<'_>) {
-        if let Some(leader) = &mut self.leader {
-            leader.leave_unanswered(&mut cx.out.effects);
-            // Publishes may yet be committed by the next leader: it is told them again.
-            let term = leader.term.0 as u32;
-            let in_log = leader.in_flight.drain(..).chain(leader.held.drain(..).map(|held| held.1));
-            let in_log = in_log.flat_map(|entry| entry.confirms.into_all());
-            let gone = std::mem::take(&mut leader.confirms).into_all().chain(in_log);
-            for ConfirmRange { channel, first, count } in gone {
-                cx.out.effects.push(Effect::Returned { channel, first, count, term });
-            }
-            let postponed = std::mem::take(&mut leader.postponed);
-            self.leader = None;
-            postponed.into_iter().for_each(|command| refuse(command, Reply::NotLeader, &mut cx.out.effects));
-        }
-        if !leads {
-            // It was elected and took no office.
-            self.early.take().into_iter().for_each(|command| refuse(command, Reply::NotLeader, &mut cx.out.effects));
-        }
-        if leads && self.applied_term == in_term && self.applied > LogIndex(0) {
-            let mut leader = Leader::new(in_term);
-            leader.awaits_holders = self.replica.group().membership().voters.len() > 1;
-            self.leader = Some(Box::new(leader));
-            self.look_at_rules();
-            let ahead_ms = self.queues.time_ms().saturating_sub(cx.now_ms);
-            if ahead_ms >= CLOCK_AHEAD_TOLD_MS {
-                cx.out.clocks_ahead.push(ClockAhead { partition: self.id(), ahead_ms });
-            }
-        }
-    }
-
-    /// A new leader looks at every queue that may have something to do though nobody asks.
-    fn look_at_rules(&mut self) {
-        let stated = self.queues.queues.iter().filter(|(_, state)| state.extras().is_some()).map(|(id, _)| *id);
-        let ruled = self.rules.iter().filter(|(_, rules)| Life::<LogLife>::is_wanted_by(rules)).map(|(id, _)| *id);
-        let mut ids: Vec<QueueId> = stated.chain(ruled).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        for id in ids {
-            if !self.is_at_rest(id) {
-                self.touched(id);
-            }
         }
     }
 

@@ -1,67 +1,39 @@
 //! One member of one Raft group over the node's WAL: what is appended, written, synced, sent and
 //! committed, in order.
 //!
-//! Invariants: a message that promises something leaves only after the write it rests on was
-//! synced; entries are handed on once committed, in order, each with the place where it lies; the
-//! weaker index (`written`) is volatile, belongs to one term and never moves Raft's own.
+//! Invariant: entries are handed on once committed, in order, each with the place where it lies.
 //!
-//! Frames to other members: [`crate::peer`]. Those about what may be forgotten are handled in
-//! `replica/doubt.rs`, those about members that are to go in `replica/leaving.rs`.
+//! What it writes, and what rests on that, is in `replica/writes.rs`; what counts as written, synced
+//! or not, in `replica/written.rs`; a snapshot that takes the place of the log in
+//! `replica/snapshot.rs`. Frames to other members: [`crate::peer`]. Those about what may be forgotten
+//! are handled in `replica/doubt.rs`, those about members that are to go in `replica/leaving.rs`.
 
 mod doubt;
 mod leaving;
+mod snapshot;
 #[cfg(test)]
 mod tests;
+mod writes;
+mod written;
 
-use crate::ending::tombstone_body;
-use crate::entry::{is_write_awaited, sync_wish};
+pub(crate) use writes::hard_state;
+pub use writes::{body_of, entry_of};
+
 use crate::log_index::LogTable;
 use crate::machine::ROOM_KEPT;
-use crate::outputs::{Halted, ImageRefused, Outputs, Read, ReadAt, ReadPurpose, SyncWish, Ticket, WalWrite};
+use crate::outputs::{Halted, ImageRefused, Outputs, Read, ReadAt, ReadPurpose, Ticket};
 use crate::peer::PeerFrame;
 use broker::PartitionId;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use consensus::{
-    Entry, EntryKind, Group, Kind, LogIndex, Membership, Message, NodeId, Position, ReadState, Ready, SnapshotOffer,
-    SnapshotWanted, Term,
+    Entry, Group, Kind, LogIndex, Membership, Message, NodeId, Position, ReadState, Ready, SnapshotWanted, Term,
 };
 use doubt::{Doubt, Doubtful};
 use leaving::Leaving;
-use smallvec::SmallVec;
+use snapshot::Install;
 use std::collections::{BTreeMap, VecDeque};
-use storage::{GroupId, Location, Record, RecordKind};
-
-/// First byte of a stored membership entry; commands start with their version, which is far below.
-const MEMBERSHIP_MARK: u8 = 0xFE;
-
-/// A follower that needs more files of the log than this gets a snapshot.
-const FOLLOWER_LAG_FILES_MAX: u32 = 4;
-
-/// See [`Replica::is_unspared`].
-const UNSPARED_TICKS: u32 = 2;
-
-/// A write under way.
-struct Write {
-    ticket: Ticket,
-    ready: Option<u64>,
-    after_sync: Vec<Message>,
-    /// The term in it, if it has one.
-    term: Option<Term>,
-    /// Positions of the entries in it, in order.
-    entries: SmallVec<[(LogIndex, Term); 1]>,
-    located: bool,
-}
-
-/// A snapshot on its way into the state.
-struct Install {
-    position: Position,
-    membership: Membership,
-    ready: u64,
-    after_sync: Vec<Message>,
-    /// The mark that cuts the log.
-    ticket: Ticket,
-    is_synced: bool,
-}
+use storage::Location;
+use writes::Write;
 
 /// A committed entry and where it lies.
 #[derive(Debug)]
@@ -124,12 +96,6 @@ pub struct Replica {
     refused_images: Vec<ImageRefused>,
     /// Ticks in a row at which this leader had no member to spare.
     unspared_ticks: u32,
-}
-
-/// A record of the log that says what a member knows of its group's term.
-pub(crate) fn hard_state(group: GroupId, (term, vote): (Term, Option<NodeId>)) -> Record {
-    let body = Bytes::copy_from_slice(&vote.map_or(0, |node| node.0).to_le_bytes());
-    Record { group, kind: RecordKind::HardState, term: term.0, index: 0, body }
 }
 
 impl Replica {
@@ -285,142 +251,6 @@ impl Replica {
         }
     }
 
-    fn note_written(&mut self, member: NodeId, term: Term, index: LogIndex) {
-        if term != self.group.term() {
-            return;
-        }
-        if term != self.written_term {
-            self.written.clear();
-            self.written_term = term;
-        }
-        let entry = self.written.entry(member).or_default();
-        *entry = (*entry).max(index);
-    }
-
-    /// The index up to which this leader has written its own log; 0 where nobody waited for that.
-    pub fn own_written(&self) -> LogIndex {
-        let is_of_now = self.written_term == self.group.term();
-        self.written.get(&self.node).copied().filter(|_| is_of_now).unwrap_or_default()
-    }
-
-    /// The index up to which enough members have written this leader's log for a majority.
-    /// Volatile.
-    ///
-    /// While no member beyond a majority is alive, written is not enough: the loss of one more
-    /// would lose what was confirmed. Then this is what is committed. A group of one has no spare
-    /// by intent, and written means written.
-    pub fn written_index(&self) -> LogIndex {
-        if self.written_term != self.group.term() || !self.group.is_leader() {
-            return LogIndex(0);
-        }
-        if self.lacks_spare(self.group.term()) {
-            return self.group.commit();
-        }
-        let voters = &self.voters;
-        let majority = voters.len() / 2 + 1;
-        if let [_] = voters.as_slice() {
-            return self.written.get(&self.node).copied().unwrap_or_default();
-        }
-        let mut indexes: Vec<LogIndex> =
-            voters.iter().map(|v| self.written.get(v).copied().unwrap_or_default()).collect();
-        indexes.sort_unstable_by(|a, b| b.cmp(a));
-        indexes.get(majority - 1).copied().unwrap_or_default()
-    }
-
-    /// Whether a leader of several members has none beyond a majority.
-    fn lacks_spare(&self, term: Term) -> bool {
-        // In the middle of a change a majority of those before is needed as well: members who do not
-        // know of it yet elect without the others.
-        if self.is_joint {
-            return true;
-        }
-        let (voters, majority) = (self.voters.len(), self.voters.len() / 2 + 1);
-        // Who may have forgotten something is no spare: it would be missing at an election.
-        voters > 1 && self.group.active_voters().saturating_sub(self.doubtful.count(term)) <= majority
-    }
-
-    /// Whether what waits for *written* waits for the disks of a majority, as this leader has had no member to
-    /// spare for two ticks. Right after it looked who is there it counts those who answered since, so the
-    /// moment alone says little.
-    pub fn is_unspared(&self) -> bool {
-        self.unspared_ticks >= UNSPARED_TICKS
-    }
-
-    /// A write was handed to the operating system; `bodies` are the places of its entries.
-    pub fn wal_written(&mut self, ticket: Ticket, bodies: &[Location], out: &mut Outputs) {
-        let node = self.node;
-        let Some(write) = self.writes.iter_mut().find(|w| w.ticket == ticket) else { return };
-        if write.located {
-            return;
-        }
-        write.located = true;
-        assert_eq!(write.entries.len(), bodies.len(), "every entry was written somewhere");
-        let last = write.entries.last().copied();
-        for ((index, term), body) in write.entries.iter().zip(bodies) {
-            self.table.written(*index, *term, *body);
-        }
-        let Some((index, term)) = last else { return };
-        // Only an entry of the current term says anything: it came from this term's leader, or is
-        // its own, so the log up to it matches the leader's. One of an older term may yet be
-        // overwritten (Raft paper, figure 8).
-        if term != self.group.term() || self.table.term(index) != Some(term) {
-            return;
-        }
-        if self.group.is_leader() {
-            self.note_written(node, term, index);
-        } else if let Some(leader) = self.group.leader() {
-            // An entry of the leader's own term: logs that share it share all before. One of an
-            // older term proves nothing, as the leader may have another entry there, and would
-            // count this member for that one.
-            if term != self.synced_term {
-                // Said before, it could be forgotten together with the term: an old leader could
-                // then make this member catch up with a log that lacks the entry.
-                self.unsaid = Some((term, index));
-            } else if self.doubt.is_none() {
-                self.say_written(leader, term, index, out);
-            }
-        }
-    }
-
-    fn say_written(&self, leader: NodeId, term: Term, index: LogIndex, out: &mut Outputs) {
-        out.frames.push((leader, self.id, PeerFrame::Written { term, index }));
-    }
-
-    /// The term is synced: what was written meanwhile may be said.
-    fn say_unsaid(&mut self, out: &mut Outputs) {
-        let Some((term, index)) = self.unsaid.filter(|(term, _)| *term <= self.synced_term) else { return };
-        self.unsaid = None;
-        let leader = self.group.leader().filter(|leader| *leader != self.node && self.doubt.is_none());
-        if let Some(leader) = leader.filter(|_| term == self.group.term() && self.table.term(index) == Some(term)) {
-            self.say_written(leader, term, index, out);
-        }
-    }
-
-    /// Every write up to and including `ticket` is on the disk.
-    pub fn wal_synced(&mut self, ticket: Ticket, out: &mut Outputs) {
-        while self.writes.front().is_some_and(|w| w.ticket <= ticket) {
-            let write = self.writes.pop_front().expect("there is a first");
-            assert!(write.located, "what is synced was written");
-            if let Some(term) = write.term {
-                self.synced_term = term;
-                self.say_unsaid(out);
-            }
-            if let Some(number) = write.ready {
-                self.group.persisted(number);
-            }
-            self.send(write.after_sync, out);
-        }
-        self.change_unsynced = self.change_unsynced.filter(|change| *change > ticket);
-        if let Some(install) = &mut self.installing {
-            install.is_synced |= install.ticket <= ticket;
-        }
-    }
-
-    /// Its writes come behind this one, of a member that its node was before.
-    pub fn write_behind(&mut self, last: Ticket) {
-        self.next_ticket = self.next_ticket.max(last.0 + 1);
-    }
-
     /// Gives up leading, if it leads.
     pub fn resign(&mut self) {
         self.group.resign();
@@ -461,138 +291,6 @@ impl Replica {
 
     fn send(&mut self, messages: Vec<Message>, out: &mut Outputs) {
         out.frames.extend(messages.into_iter().map(|message| (message.to(), self.id, PeerFrame::Raft(message))));
-    }
-
-    fn write(&mut self, ready: &mut Ready, out: &mut Outputs) {
-        let group = GroupId(self.id.0);
-        let snapshot = ready.snapshot.take();
-        // Often there is nothing to write: what is committed, or a message.
-        let mut records = Vec::new();
-        if !ready.append.is_empty() {
-            records.reserve(ready.append.len() + 1);
-        }
-        let mut entries = SmallVec::with_capacity(ready.append.len());
-        let mut new_term = None;
-        let mut sync = SyncWish::Within(u32::from(crate::entry::SYNC_WITHIN_MS_MAX));
-        if let Some(hard) = ready.hard_state.take() {
-            // The commit index need not be stored: it is found again by whoever leads, and as far
-            // as members depend on it, in the log itself (`Restored`). Votes and terms always are.
-            if (hard.term, hard.vote) != self.stored_vote {
-                self.stored_vote = (hard.term, hard.vote);
-                new_term = Some(hard.term);
-                sync = SyncWish::Now;
-                records.push(hard_state(group, self.stored_vote));
-            }
-        }
-        let mut awaited = false;
-        for entry in ready.append.drain(..) {
-            self.table.append(entry.index, entry.term, None);
-            sync = match entry.kind {
-                EntryKind::Command => sync.min(sync_wish(&entry.data)),
-                EntryKind::Empty | EntryKind::Membership => SyncWish::Now,
-            };
-            awaited |= is_write_awaited(&entry.data);
-            let body = body_of(&entry);
-            self.appended_bytes += body.len() as u64;
-            self.appended_in_all += body.len() as u64;
-            entries.push((entry.index, entry.term));
-            records.push(Record { group, kind: RecordKind::Entry, term: entry.term.0, index: entry.index.0, body });
-        }
-        let after_sync = std::mem::take(&mut ready.messages_after_sync);
-        if let Some(offer) = snapshot {
-            return self.cut(offer, ready.number, after_sync, records, out);
-        }
-        if records.is_empty() && self.writes.is_empty() {
-            // Nothing to write and nothing before it on its way: it is as good as synced.
-            self.group.persisted(ready.number);
-            self.send(after_sync, out);
-            return;
-        }
-        if records.is_empty() {
-            // It rests on the writes before it: it is persisted, and may be sent, with the last of
-            // them.
-            let last = self.writes.back_mut().expect("there is a write under way");
-            last.ready = Some(ready.number);
-            last.after_sync.extend(after_sync);
-            return;
-        }
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        // With more than one member the leader counts followers that have written.
-        let report_written = awaited && sync != SyncWish::Now || self.voters.len() > 1;
-        let located = entries.is_empty();
-        let ready = Some(ready.number);
-        self.writes.push_back(Write { ticket, ready, after_sync, term: new_term, entries, located });
-        out.wal.push(WalWrite { partition: self.id, ticket, records, sync, report_written });
-    }
-
-    /// Writes the mark behind which the log begins anew. The group hears of it when the snapshot's
-    /// checkpoint is saved.
-    fn cut(
-        &mut self,
-        offer: SnapshotOffer,
-        ready: u64,
-        after_sync: Vec<Message>,
-        mut records: Vec<Record>,
-        out: &mut Outputs,
-    ) {
-        let SnapshotOffer { position, membership, .. } = offer;
-        assert!(records.iter().all(|r| r.kind == RecordKind::HardState), "entries come behind a snapshot, not with it");
-        records.push(Record {
-            group: GroupId(self.id.0),
-            kind: RecordKind::SnapshotMark,
-            term: position.term.0,
-            index: position.index.0,
-            body: Bytes::new(),
-        });
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        let term = Some(self.stored_vote.0);
-        let (entries, located) = (SmallVec::new(), true);
-        self.writes.push_back(Write { ticket, ready: None, after_sync: Vec::new(), term, entries, located });
-        self.installing = Some(Install { position, membership, ready, after_sync, ticket, is_synced: false });
-        out.wal.push(WalWrite { partition: self.id, ticket, records, sync: SyncWish::Now, report_written: false });
-    }
-
-    /// A barrier for everything this member's node has written so far; answered like a write.
-    pub fn barrier(&mut self, out: &mut Outputs) -> Ticket {
-        self.write_beside(Vec::new(), out)
-    }
-
-    /// Writes that a change of members is committed, which has taken effect here: its entry alone does not say
-    /// so, and a start that does not know it looks for a majority of the members before, who may be gone.
-    fn note_change(&mut self, change: Position, out: &mut Outputs) {
-        let (group, kind, body) = (GroupId(self.id.0), RecordKind::Membership, Bytes::new());
-        let record = Record { group, kind, term: change.term.0, index: change.index.0, body };
-        self.change_unsynced = Some(self.write_beside(vec![record], out));
-    }
-
-    /// Writes what the group does not wait for.
-    fn write_beside(&mut self, records: Vec<Record>, out: &mut Outputs) -> Ticket {
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        let (entries, located) = (SmallVec::new(), true);
-        let write = Write { ticket, ready: None, after_sync: Vec::new(), term: None, entries, located };
-        self.writes.push_back(write);
-        out.wal.push(WalWrite { partition: self.id, ticket, records, sync: SyncWish::Now, report_written: false });
-        ticket
-    }
-
-    /// Writes that the group has ended on this node, behind all that was written of it; and its
-    /// last entry.
-    pub(crate) fn write_tombstone(&mut self, out: &mut Outputs) -> (Ticket, Position) {
-        let last = self.group.status().last;
-        let record = Record {
-            group: GroupId(self.id.0),
-            kind: RecordKind::Tombstone,
-            term: last.term.0,
-            index: last.index.0,
-            body: tombstone_body(self.node.life()),
-        };
-        let ticket = Ticket(self.next_ticket);
-        let (records, sync) = (vec![record], SyncWish::Now);
-        out.wal.push(WalWrite { partition: self.id, ticket, records, sync, report_written: false });
-        (ticket, last)
     }
 
     fn fetch(&mut self, from: LogIndex, limit: LogIndex, bytes_max: u64, out: &mut Outputs) {
@@ -675,90 +373,8 @@ impl Replica {
         self.appended_bytes = 0;
     }
 
-    /// Up to where followers that are heard of have the log, and those that have a snapshot will
-    /// have it (`sent`); none if they have it all, or lag too many files behind.
-    pub(crate) fn followers_need(&self, current_file: u32, sent: Option<LogIndex>) -> Option<LogIndex> {
-        let active = self.group.progress().into_iter().filter(|p| p.is_recently_active).map(|p| p.matched);
-        let needed = active.chain(sent).min()?;
-        let from = self.table.body(needed.next())?;
-        (crate::place::file_u32(from.file) + FOLLOWER_LAG_FILES_MAX >= current_file).then_some(needed)
-    }
-
-    /// Followers that need a snapshot.
-    pub(crate) fn take_snapshots_wanted(&mut self) -> Vec<SnapshotWanted> {
-        std::mem::take(&mut self.wanted)
-    }
-
-    /// A follower cannot be sent a snapshot.
-    pub(crate) fn tell_refused(&mut self, refused: ImageRefused) {
-        self.refused_images.push(refused);
-    }
-
     /// Answers that came to [`Group::read_index`].
     pub(crate) fn take_read_states(&mut self) -> Vec<ReadState> {
         std::mem::take(&mut self.read_states)
-    }
-
-    /// A snapshot that the leader offers. Its contents are fetched before the group hears of it,
-    /// which until then goes on with the log it has: a member that can only wait would be missing
-    /// at an election.
-    pub(crate) fn take_offered(&mut self) -> Option<Message> {
-        self.offered.take()
-    }
-
-    /// The group takes in an offered snapshot.
-    pub(crate) fn step_offered(&mut self, message: Message) {
-        // One of an old term is refused; nothing is owed to it.
-        let _ = self.group.step(message);
-    }
-
-    /// Whether a snapshot is on its way into the state.
-    pub(crate) fn is_installing(&self) -> bool {
-        self.installing.is_some()
-    }
-
-    /// Where the snapshot stands that is on its way into the state.
-    pub(crate) fn installing(&self) -> Option<Position> {
-        self.installing.as_ref().map(|i| i.position)
-    }
-
-    /// Once the log is cut on the disk: the members as of the snapshot being installed.
-    pub(crate) fn cut_is_synced(&self) -> Option<Membership> {
-        self.installing.as_ref().filter(|i| i.is_synced).map(|i| i.membership.clone())
-    }
-
-    /// The snapshot's checkpoint is saved: the log goes on behind it.
-    pub(crate) fn installed(&mut self, out: &mut Outputs) {
-        let install = self.installing.take().expect("a snapshot is being installed");
-        self.table = LogTable::new(install.position.index);
-        self.committed.clear();
-        self.group.persisted(install.ready);
-        self.group.applied(install.position.index);
-        self.note_members();
-        self.appended_bytes = 0;
-        self.send(install.after_sync, out);
-    }
-}
-
-/// The body of an entry as the WAL has it; a command's own bytes are not copied.
-pub fn body_of(entry: &Entry) -> Bytes {
-    match entry.kind {
-        EntryKind::Command => entry.data.clone(),
-        EntryKind::Empty => Bytes::new(),
-        EntryKind::Membership => {
-            let mut marked = BytesMut::with_capacity(entry.data.len() + 1);
-            marked.put_u8(MEMBERSHIP_MARK);
-            marked.put_slice(&entry.data);
-            marked.freeze()
-        }
-    }
-}
-
-/// An entry as the WAL has it.
-pub fn entry_of(index: LogIndex, term: Term, body: Bytes) -> Entry {
-    match body.first() {
-        None => Entry { index, term, kind: EntryKind::Empty, data: body },
-        Some(&MEMBERSHIP_MARK) => Entry { index, term, kind: EntryKind::Membership, data: body.slice(1..) },
-        Some(_) => Entry { index, term, kind: EntryKind::Command, data: body },
     }
 }

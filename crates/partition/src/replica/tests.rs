@@ -2,7 +2,7 @@
 
 use super::*;
 use consensus::{Config, Restored};
-use storage::FileNo;
+use storage::{FileNo, RecordKind};
 
 const NOWHERE: Location = Location { file: FileNo(1), offset: 0, bytes: 1 };
 
