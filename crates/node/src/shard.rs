@@ -421,6 +421,12 @@ impl<M: Proposer> Shard<M> {
         self.unwritten_bytes
     }
 
+    /// Whether some of those bytes wait for this node alone: no other one is a member of their group.
+    pub fn has_own_unwritten(&self) -> bool {
+        let is_own = |seated: &Seated<M>| seated.unwritten_bytes > 0 && !seated.member.has_others();
+        self.unwritten_bytes > 0 && self.members.iter().any(is_own)
+    }
+
     /// Memory of the keys that queues with deduplication remember.
     pub fn key_bytes(&self) -> u64 {
         self.key_bytes
@@ -530,6 +536,7 @@ mod tests {
         waits.borrow_mut().push(1, Command::Reopen { queue: QueueId(1) });
         shard.step(at(49), &waits, &mut Nobody);
         assert_eq!((steps(), shard.unwritten_bytes()), (vec![1, 0, 0], 100));
+        assert!(shard.has_own_unwritten(), "no other node has a part in it");
         told[1].timeout.set(Some(70));
         told[1].bytes.set(7);
         shard.step(at(50), &waits, &mut Nobody);

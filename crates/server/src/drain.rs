@@ -31,11 +31,21 @@ pub(crate) enum DrainStep {
     /// Tell all clients to go, and cut off those that are there at this time. Answered once none is
     /// left.
     Clients(Millis, Sender<()>),
-    /// Answered with whether nothing has happened since this was last asked, and nothing is under
-    /// way.
-    Rest(Sender<bool>),
+    /// Answered with what is under way, and what has happened since this was last asked.
+    Rest(Sender<Rest>),
     /// End.
     End,
+}
+
+/// How far a shard has come to rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Nothing has happened, and nothing is under way.
+    Quiet,
+    /// Nothing has happened, and all that is under way is for other nodes to confirm.
+    ForOthers,
+    /// Something has happened, or is under way on this node.
+    Busy,
 }
 
 /// Has the clients of all shards told to go; they have until `until`, which is `patience` from now.
@@ -65,8 +75,9 @@ pub(crate) fn rest(mailboxes: &[Mailbox], is_cut_off: impl Fn() -> bool) {
         }
         drop(answer);
         let wait = || answers.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-        let quiet = mailboxes.iter().map_while(|_| wait().ok()).filter(|is_quiet| *is_quiet).count();
-        rounds = if quiet == mailboxes.len() { rounds + 1 } else { 0 };
+        // Who does not answer is busy.
+        let answers: Vec<Rest> = mailboxes.iter().map(|_| wait().unwrap_or(Rest::Busy)).collect();
+        rounds = if answers.iter().all(|rest| *rest == Rest::Quiet) { rounds + 1 } else { 0 };
         if rounds > 0 {
             continue;
         }
@@ -78,7 +89,7 @@ pub(crate) fn rest(mailboxes: &[Mailbox], is_cut_off: impl Fn() -> bool) {
             );
             return;
         }
-        match is_cut_off() {
+        match !answers.contains(&Rest::Busy) && is_cut_off() {
             true if now.duration_since(*cut_off_since.get_or_insert(now)) >= CUT_OFF_AFTER => {
                 tracing::info!(
                     "no other node is left to confirm what was begun last: it stays in this node's log, and is decided when they are back"
@@ -97,7 +108,7 @@ pub(crate) fn rest(mailboxes: &[Mailbox], is_cut_off: impl Fn() -> bool) {
 pub(crate) struct Drain {
     /// When clients are cut off, and who hears that none is left.
     clients: Option<(Millis, Option<Sender<()>>)>,
-    asked: Option<Sender<bool>>,
+    asked: Option<Sender<Rest>>,
     /// Something happened since that was asked last.
     is_active: bool,
     /// The time that partitions are told from now on.
@@ -147,9 +158,9 @@ impl Drain {
         self.standing.is_some()
     }
 
-    /// A turn is over. `has_clients`, `is_busy`: clients are there, something is under way. True if
-    /// the shard ends.
-    pub(crate) fn end_turn(&mut self, now: Millis, has_clients: bool, is_busy: bool) -> bool {
+    /// A turn is over. `has_clients`, `under_way`: clients are there, what is under way. True if the
+    /// shard ends.
+    pub(crate) fn end_turn(&mut self, now: Millis, has_clients: bool, under_way: impl FnOnce() -> Rest) -> bool {
         if let Some((until, answer)) = &mut self.clients
             && (!has_clients || *until + GRACE_MS <= now)
             && let Some(answer) = answer.take()
@@ -158,8 +169,32 @@ impl Drain {
             let _ = answer.send(());
         }
         if let Some(answer) = self.asked.take() {
-            let _ = answer.send(!std::mem::take(&mut self.is_active) && !is_busy);
+            let _ = answer.send(if std::mem::take(&mut self.is_active) { Rest::Busy } else { under_way() });
         }
         self.is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_in_which_something_has_happened_is_busy_though_all_that_is_left_is_for_others() {
+        let mut drain = Drain::default();
+        let mut asked = |has_happened: bool, under_way: Rest| {
+            let (answer, answers) = channel();
+            drain.begin(DrainStep::Rest(answer), Now { ms: 1, wall_ms: 1 });
+            if has_happened {
+                drain.note_activity();
+            }
+            assert!(!drain.end_turn(1, false, || under_way));
+            answers.try_recv().ok()
+        };
+        assert_eq!(asked(true, Rest::ForOthers), Some(Rest::Busy));
+        assert_eq!(asked(false, Rest::ForOthers), Some(Rest::ForOthers), "it is said once");
+        assert_eq!(asked(true, Rest::Quiet), Some(Rest::Busy));
+        assert_eq!(asked(false, Rest::Quiet), Some(Rest::Quiet));
+        assert_eq!(asked(false, Rest::Busy), Some(Rest::Busy));
     }
 }

@@ -162,6 +162,11 @@ impl<M: Proposer> Member<M> {
         }
     }
 
+    /// Whether other nodes are members of its group.
+    pub(super) fn has_others(&self) -> bool {
+        matches!(self, Member::Queues(member) if !member.partition().replica().is_alone())
+    }
+
     /// Memory that messages pin here, which counts against the node's budget of messages in memory.
     /// Durable bodies leave memory as the tail's budget says; nothing there grows with a backlog.
     pub(super) fn memory_bytes(&self) -> u64 {

@@ -5,7 +5,7 @@
 
 use super::{Here, InQueues, Local, Look, Parcel, Seat, ShardStatistics, Watch};
 use crate::connection::Client;
-use crate::drain::Drain;
+use crate::drain::{Drain, Rest};
 use crate::engine::{Decided, ShardDisk, wall_ms};
 use crate::listener::{self, Door, Room};
 use crate::node::{MakePartitions, ShardParts, Shared};
@@ -393,8 +393,13 @@ impl Future for StepTask {
             disk.commit();
         }
         let has_clients = !this.local.clients.borrow().is_empty();
-        let is_busy = this.shard.unwritten_bytes() > 0 || this.local.switch.is_busy();
-        if this.drain.end_turn(now, has_clients, is_busy) {
+        let StepTask { local, shard, drain, .. } = &mut *this;
+        let under_way = || match shard.unwritten_bytes() {
+            _ if local.switch.is_busy() || shard.has_own_unwritten() => Rest::Busy,
+            0 => Rest::Quiet,
+            _ => Rest::ForOthers,
+        };
+        if drain.end_turn(now, has_clients, under_way) {
             return Poll::Ready(());
         }
         match this.trim_at {
