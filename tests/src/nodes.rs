@@ -139,9 +139,15 @@ impl Nodes {
     }
 }
 
-/// A durable queue.
+/// A quorum queue with as many copies as it has without a word.
 pub fn durable(name: &str) -> QueueDeclare<'_> {
-    QueueDeclare { name, durable: true, ..QueueDeclare::default() }
+    let arguments = vec![("x-queue-type", "quorum".into())];
+    QueueDeclare { name, durable: true, arguments, ..QueueDeclare::default() }
+}
+
+/// A durable classic queue: one copy.
+pub fn classic(name: &str) -> QueueDeclare<'_> {
+    QueueDeclare { arguments: Vec::new(), ..durable(name) }
 }
 
 /// A quorum queue that asks for so many copies.

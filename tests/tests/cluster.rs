@@ -55,7 +55,8 @@ impl Nodes {
 }
 
 fn durable(name: &str) -> QueueDeclare<'_> {
-    QueueDeclare { name, durable: true, ..QueueDeclare::default() }
+    let arguments = vec![("x-queue-type", "quorum".into())];
+    QueueDeclare { name, durable: true, arguments, ..QueueDeclare::default() }
 }
 
 /// Which publishes up to `last` were confirmed, once all were answered.
@@ -210,7 +211,7 @@ fn consumers_outlive(go: impl Fn(&mut Broker), come: impl Fn(&mut Broker)) {
     for number in 0..12 {
         // Of a queue that is shared all messages are in hand, of the others half.
         let (name, is_single) = (format!("q{number}"), number % 2 == 0);
-        let arguments = vec![("x-single-active-consumer", is_single.into())];
+        let arguments = vec![("x-queue-type", "quorum".into()), ("x-single-active-consumer", is_single.into())];
         declarer.declare(channel, &QueueDeclare { arguments, ..durable(&name) }).unwrap();
         first.consume(one, &name, &name).unwrap();
         for place in 0..if is_single { 20 } else { 10 } {

@@ -2,8 +2,9 @@
 //! certificates` made, with those of an operator's authority, and with none that is of use.
 #![allow(clippy::unwrap_used)]
 
+use clients::Broker;
 use clients::broker::{binary, free_port, is_foreign};
-use clients::{Broker, QueueDeclare};
+use clients::nodes::durable;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -129,7 +130,7 @@ fn three_nodes_that_encrypt_are_one_broker_and_new_certificates_are_read() {
     let channel = client.channel();
     let names: Vec<String> = (0..4).map(|number| format!("q{number}")).collect();
     for name in &names {
-        client.declare(channel, &QueueDeclare { name, durable: true, ..QueueDeclare::default() }).unwrap();
+        client.declare(channel, &durable(name)).unwrap();
     }
     client.confirm_select(channel).unwrap();
     // Bodies of more than a record, and of less.

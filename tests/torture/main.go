@@ -69,6 +69,7 @@ func run(arguments []string) error {
 	flags.IntVar(&o.Faults, "faults", 0, "how many at most")
 	flags.BoolVar(&o.Steady, "steady", false, "each publisher has a queue of its own, and nobody declares or breaks off: for figures of pauses")
 	flags.BoolVar(&o.Clocks, "clocks", false, "start nodes with libfaketime (Debian's package libfaketime), so that their clocks can be stepped")
+	flags.BoolVar(&o.GoOn, "go-on", false, "give a round up after which a node does not serve any more, and begin the next one with new nodes")
 	flags.BoolVar(&o.Keep, "keep", false, "keep histories of good rounds too")
 	_ = flags.Parse(arguments)
 	if *only != "" {

@@ -42,8 +42,8 @@ func Table(t *Total) string {
 	if len(kinds) == 0 {
 		kinds = []string{"none"}
 	}
-	fmt.Fprintf(&out, "Broken promises: %s. Consumers cancelled: %d. Nodes that ended by themselves: %d, that had to be started by hand: %d.\n\n",
-		strings.Join(kinds, ", "), c.Cancelled, len(t.Ended), len(t.ByHand))
+	fmt.Fprintf(&out, "Broken promises: %s. Consumers cancelled: %d. Nodes that ended by themselves: %d, that had to be started by hand: %d. Rounds given up: %d.\n\n",
+		strings.Join(kinds, ", "), c.Cancelled, len(t.Ended), len(t.ByHand), len(t.GivenUp))
 	fmt.Fprintf(&out, "| fault | times | nobody is confirmed anything, longest s | publisher on another node, p50 | p99 | max | on that node, max | all nodes serve again after s, max |\n|---|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, fault := range cluster.Faults {
 		p := t.Pauses[fault.Class]

@@ -24,6 +24,8 @@ type Options struct {
 	Rate, FaultsARound          int
 	Only                        []string
 	Keep, Clocks                bool
+	// GoOn: a round after which a node does not serve any more is given up, and the next one begins with new nodes.
+	GoOn bool
 	// Faults is how many there are to be at most; none: as many as there is time for.
 	Faults int
 	// Steady: each publisher has a queue of its own, and nobody declares or breaks off. For figures of pauses.
@@ -58,7 +60,11 @@ type Total struct {
 	CaughtUp   []float64            // seconds from then until every copy had what was committed a second ago
 	Ended      []string             // nodes that ended by themselves
 	ByHand     []string             // nodes that ran, did not serve and were started again
+	GivenUp    []string             // rounds that ended with nodes that did not serve any more
 }
+
+// errGivenUp: the nodes will not serve again, however long one waits.
+var errGivenUp = errors.New("given up")
 
 type preparing interface{ Prepare() error }
 
@@ -89,14 +95,6 @@ func torture(o *Options) (err error) {
 		return err
 	}
 	c.Clocks = o.Clocks
-	for _, n := range c.Nodes {
-		if err := c.Start(n); err != nil {
-			return err
-		}
-	}
-	if err := broker.Form(c.Nodes); err != nil {
-		return err
-	}
 	t := &tormentor{o: o, c: c, began: time.Now(), rand: rand.New(rand.NewSource(o.Seed))}
 	t.total = Total{
 		Broker: o.Broker, Seed: o.Seed, Faults: map[string]int{}, Totals: map[string]int{}, Pauses: map[string]*check.Pauses{},
@@ -105,12 +103,18 @@ func torture(o *Options) (err error) {
 	for _, n := range c.Nodes {
 		t.hosts = append(t.hosts, n.Host())
 	}
-	if _, err := t.untilAllServe(nil); err != nil {
+	if err := t.form(); err != nil {
 		return err
 	}
 	fmt.Printf("%s: three nodes serve; seed %d, %v\n", o.Broker, o.Seed, o.For)
 	for round := 1; time.Since(t.began) < o.For && !t.enough(); round++ {
-		if err := t.round(round); err != nil {
+		err := t.round(round)
+		if errors.Is(err, errGivenUp) && o.GoOn && !t.stopped {
+			t.total.GivenUp = append(t.total.GivenUp, fmt.Sprintf("round %d: %v", round, err))
+			fmt.Printf("round %d is given up, the next has new nodes: %v\n", round, err)
+			err = errors.Join(c.Renew(), t.form())
+		}
+		if err != nil {
 			return errors.Join(err, t.report())
 		}
 		if t.stopped {
@@ -125,6 +129,20 @@ func torture(o *Options) (err error) {
 		return fmt.Errorf("broken promises: %v", t.total.Totals)
 	}
 	return nil
+}
+
+// form starts the nodes, whose disks are empty, and waits until they are one cluster that serves.
+func (t *tormentor) form() error {
+	for _, n := range t.c.Nodes {
+		if err := t.c.Start(n); err != nil {
+			return err
+		}
+	}
+	if err := t.c.Broker.Form(t.c.Nodes); err != nil {
+		return err
+	}
+	_, err := t.untilAllServe(nil)
+	return err
 }
 
 type tormentor struct {
@@ -226,8 +244,11 @@ func (t *tormentor) round(number int) error {
 	}
 	close(l.Stop)
 	l.All.Wait()
-	if wrong == nil {
-		wrong = t.drain(l, queues)
+	if wrong == nil || errors.Is(wrong, errGivenUp) {
+		// The nodes that serve may have all that there is.
+		if err := t.drain(l, queues); err != nil {
+			wrong = errors.Join(wrong, errGivenUp, err)
+		}
 	}
 	generations := load.Generations(time.Since(began))
 	if err := log.Close(); err != nil {
@@ -316,7 +337,7 @@ func (t *tormentor) untilAllServe(fault *cluster.Fault) (time.Duration, error) {
 				t.total.Ended = append(t.total.Ended, fmt.Sprintf("node %d at %s: %s", n.Number, during, n.Tail(1)))
 				fmt.Printf("node %d ended by itself at %s: %s\n", n.Number, during, n.Tail(2))
 				if endings++; endings > endingsMax {
-					return 0, fmt.Errorf("node %d does not stay up: %s", n.Number, n.Tail(5))
+					return 0, fmt.Errorf("%w: node %d does not stay up: %s", errGivenUp, n.Number, n.Tail(5))
 				}
 				if err := t.c.Start(n); err != nil {
 					return 0, err
@@ -350,7 +371,7 @@ func (t *tormentor) untilAllServe(fault *cluster.Fault) (time.Duration, error) {
 			return took, nil
 		}
 		if took > startPatience {
-			return took, fmt.Errorf("after %v not all nodes serve: %w", took, last)
+			return took, fmt.Errorf("%w: after %v not all nodes serve: %v", errGivenUp, took.Round(time.Second), last)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -90,7 +90,7 @@ fn commands_are_read_as_they_were_written_and_wait_for_a_version_that_all_know()
         let command = Command::ChangeCopies(change);
         assert_eq!(Command::decode(&command.encode()).unwrap(), command);
     }
-    let mut topology = cluster(3, MACHINE_VERSION - 1);
+    let mut topology = cluster(3, 9);
     let refused = take(&mut topology, PartitionId(1), NodeNumber(3)).outcome.unwrap_err();
     assert!(refused.text.contains("once every node of the cluster runs a leveret that can do it"));
     assert!(!topology.moves_copies());

@@ -113,7 +113,7 @@ fn the_first_queue_of_a_size_brings_a_pool_that_is_spread_over_all_nodes() {
     assert_eq!(missed, [PartitionId(1), PartitionId(2), partition_of(&topology, "q")], "nobody needs the others yet");
 
     let snapshot = topology.encode_snapshot();
-    assert_eq!(&snapshot[..6], b"LVTO\x08\x0a");
+    assert_eq!(&snapshot[..6], b"LVTO\x08\x0b");
     let read = Topology::decode_snapshot(&snapshot).unwrap();
     assert_eq!((read.encode_snapshot(), small(&read)), (snapshot.clone(), all));
     // A node that fell behind hears which members there are.
@@ -142,10 +142,6 @@ fn a_queue_has_as_many_copies_as_it_or_its_policy_asks_for_three_by_default_and_
         topology.apply(&declare(name, size, 1)).outcome.unwrap();
         assert_eq!(copies_of(&topology, name), copies, "{name}");
     }
-    let Command::DeclareQueue(quorum) = declare("classic", None, 2) else { panic!() };
-    topology.apply(&Command::DeclareQueue(DeclareQueue { arguments: Table::new(), ..quorum })).outcome.unwrap();
-    assert_eq!(partition_of(&topology, "classic"), PartitionId(2), "it has a copy on every node");
-
     let mut definition = Table::new();
     definition.push("target-group-size", Value::I32(4));
     let policy = Policy { pattern: Pattern::new("^p").unwrap(), apply_to: ApplyTo::Queues, priority: 0, definition };
@@ -163,6 +159,40 @@ fn a_queue_has_as_many_copies_as_it_or_its_policy_asks_for_three_by_default_and_
     old.apply(&declare("three", Some(3), 2)).outcome.unwrap();
     assert_eq!(partition_of(&old, "three"), PartitionId(2), "builds before had copies on all nodes");
     assert_eq!(small(&old), BTreeMap::new());
+}
+
+#[test]
+fn a_durable_classic_queue_of_a_cluster_lives_on_one_node_and_answers_nothing_while_that_is_away() {
+    let classic = |name, partition| declare_with(name, Table::new(), partition);
+    let mut topology = cluster(3, MACHINE_VERSION);
+    for name in ["a", "b", "c"] {
+        topology.apply(&classic(name, 2)).outcome.unwrap();
+        assert_eq!(copies_of(&topology, name), 1, "{name}");
+    }
+    topology.apply(&declare("one", Some(1), partition_of(&topology, "a").0)).outcome.unwrap();
+    assert_eq!(partition_of(&topology, "one"), partition_of(&topology, "a"), "a quorum queue of one member beside it");
+    let queue = |name: &str| topology.find_queue(VhostId(0), name.as_bytes()).unwrap();
+    let home = topology.home_node(queue("a")).unwrap();
+    assert_eq!(Some(home), topology.sole_member(partition_of(&topology, "a")));
+    assert_eq!(topology.check_home(queue("a"), |node| node == home), Ok(()));
+    let why = topology.check_home(queue("a"), |node| node != home).unwrap_err();
+    let text =
+        format!("NOT_FOUND - home node 'leveret@{}' of durable queue 'a' in vhost '/' is down or inaccessible", home.0);
+    assert_eq!((why.code, why.text), (404, text));
+    assert_eq!(topology.home_node(queue("one")), None, "a quorum queue is waited for");
+
+    let why = topology.apply(&forget(home.0)).outcome.unwrap_err().text;
+    assert!(why.contains("only copy of 2 queues"), "{why}");
+
+    let mut alone = cluster(1, MACHINE_VERSION);
+    alone.apply(&classic("q", 2)).outcome.unwrap();
+    assert_eq!(partition_of(&alone, "q"), PartitionId(2), "where it asks for");
+    let mut old = cluster(3, 10);
+    old.apply(&classic("q", 2)).outcome.unwrap();
+    assert_eq!((partition_of(&old, "q"), copies_of(&old, "q")), (PartitionId(2), 3), "builds before have it on all");
+    old.apply(&Command::RaiseVersion { version: MACHINE_VERSION }).outcome.unwrap();
+    old.apply(&classic("r", 2)).outcome.unwrap();
+    assert_eq!((copies_of(&old, "q"), copies_of(&old, "r")), (3, 1), "what is there stays where it is");
 }
 
 #[test]
@@ -264,7 +294,9 @@ fn who_declares_chooses_among_what_there_is_and_what_comes_to_be_with_the_queue(
     assert_eq!(known.queues, BTreeMap::from([(planned.among[4].partition, 1)]));
     let everywhere = |placement: Placement| placement.among.iter().map(|p| p.partition.0).collect::<Vec<_>>();
     assert_eq!(everywhere(placement(&topology, &arguments(Some(5)))), [1, 2]);
-    assert_eq!(everywhere(placement(&topology, &Table::new())), [1, 2]);
+    let classic = placement(&topology, &Table::new()).among;
+    assert!(classic.iter().all(|placed| placed.founders.len() == 1), "{classic:?}");
+    assert_eq!(classic.len() as u32, POOL_PARTITIONS);
 
     assert_eq!(known.leader_locator, None);
     let mut asked = arguments(None);

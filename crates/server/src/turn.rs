@@ -13,7 +13,7 @@ use crate::topology_log::Answer;
 use ::node::Stage;
 use amqp::{Millis, Table};
 use broker::topology::{Applied, BrokerEvent, Command as Change, Placement, Topology};
-use broker::{ChannelKey, PartitionId, VhostId};
+use broker::{ChannelKey, NodeNumber, PartitionId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
 use session::{Admitted, Asker, Common, Count, DeleteQueue, Deletion, Host, PasswordCheck, Sampler, Span, Verdict};
@@ -40,8 +40,13 @@ impl Host for Turn<'_> {
     }
 
     #[inline]
-    fn topology_version(&self) -> u64 {
-        self.local.shared.topology.version()
+    fn routes_version(&self) -> u64 {
+        // Neither ever falls, so the sum differs where either does.
+        self.local.shared.topology.version() + self.local.switch.reach_changes()
+    }
+
+    fn reaches(&self, node: NodeNumber) -> bool {
+        self.local.switch.reaches(node)
     }
 
     fn now(&self) -> Millis {

@@ -19,7 +19,7 @@ use amqp::wire::frame::{FRAME_BODY, FRAME_HEADER, PROTOCOL_HEADER, write_frame};
 use amqp::wire::method::Method;
 use amqp::{Connection, ConnectionConfig, Millis, Properties, Table, Value};
 use broker::topology::{Applied, BrokerEvent, Command as Change, Placement, Topology};
-use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
+use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::{Bytes, BytesMut};
 use partition::TransientQueues;
 use partition::command::{Command, Effect, Outlets, RequestId};
@@ -69,8 +69,12 @@ impl Host for Node {
     }
 
     #[inline]
-    fn topology_version(&self) -> u64 {
+    fn routes_version(&self) -> u64 {
         self.topology.borrow().version()
+    }
+
+    fn reaches(&self, _: NodeNumber) -> bool {
+        true
     }
 
     fn now(&self) -> Millis {

@@ -2,13 +2,16 @@
 //! the end.
 //!
 //! Invariant: a channel that waits hears something, whatever leader or node goes. That nobody leads
-//! a partition says nothing of its queues: they are neither gone nor deleted. Who led it before has
+//! a partition says nothing of its queues: they are neither gone nor deleted. One that lives on one node is not
+//! waited for while that is away: its client hears so at once, as RabbitMQ has it of classic queues. Who led it before has
 //! forgotten the question, so it is asked again until somebody leads, and each time under a new
 //! number, so that it is not answered twice.
 
-use super::channel::Pending;
+use super::channel::{Channel, Pending};
+use super::refusal::channel_error;
 use super::{Cx, DeleteQueue, Host, NEVER, Session};
 use amqp::{ChannelError, Millis, ReplyCode};
+use broker::topology::Refusal;
 use broker::{ConsumerKey, PartitionId, QueueId};
 use bytes::Bytes;
 use partition::{Command, Reply};
@@ -27,6 +30,45 @@ pub(super) struct Found {
     pub(super) name: Bytes,
 }
 
+fn internal_error(queue: &str, why: &str) -> ChannelError {
+    ChannelError::new(ReplyCode::InternalError, format!("{queue} {why}"))
+}
+
+impl Pending {
+    /// Whether a queue's partition is to answer.
+    fn is_of_queue(&self) -> bool {
+        match self {
+            Pending::Stat(_)
+            | Pending::Purge(_)
+            | Pending::Get { .. }
+            | Pending::Delete { .. }
+            | Pending::Consume { .. }
+            | Pending::Cancel { .. } => true,
+            Pending::None
+            | Pending::NewQueue { .. }
+            | Pending::Replies { .. }
+            | Pending::Exchange { .. }
+            | Pending::Binding(_)
+            | Pending::CatchUp { .. } => false,
+        }
+    }
+}
+
+impl Channel {
+    /// The queue whose partition is to answer.
+    fn pending_queue(&self) -> Option<QueueId> {
+        match &self.pending {
+            Pending::Stat(of) | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
+                Some(of.queue)
+            }
+            Pending::Consume { number, .. } | Pending::Cancel { number } => {
+                self.consumer(*number).map(|consumer| consumer.queue)
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Session {
     /// Has the channel wait for something that the partition of a queue knows, and asks for it.
     pub(super) fn wait_for(&mut self, at: usize, pending: Pending, cx: &mut Cx<'_, impl Host>) {
@@ -35,6 +77,11 @@ impl Session {
     }
 
     fn ask(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
+        if let Some(refusal) = self.home_is_away(at, cx)
+            && self.refuse_home(at, refusal, cx)
+        {
+            return;
+        }
         let channel = &self.channels[at];
         let (request, key) = (channel.request_id(), channel.key);
         let (partition, command) = match &channel.pending {
@@ -104,7 +151,35 @@ impl Session {
             self.ask_at = self.ask_at.min(now + AGAIN_MS);
             return;
         }
-        self.give_up(at, "has no leader to ask: does a majority of its nodes run?", cx);
+        let why = "has no leader to ask: does a majority of its nodes run?";
+        self.give_up(at, |queue| internal_error(queue, why), cx);
+    }
+
+    /// What a client hears of the queue that its channel waits for, if that lives on a node that is away.
+    fn home_is_away(&self, at: usize, cx: &Cx<'_, impl Host>) -> Option<Refusal> {
+        let channel = &self.channels[at];
+        // A consumer that is to end has ended with its leader.
+        let asks = !matches!(channel.pending, Pending::Cancel { .. });
+        let queue = channel.pending_queue().filter(|_| asks)?;
+        let topology = cx.host.topology();
+        topology.check_home(topology.queue(queue)?, |node| cx.host.reaches(node)).err()
+    }
+
+    /// Answers for a queue whose node is away. False for a delete that goes on: it needs nobody there.
+    fn refuse_home(&mut self, at: usize, refusal: Refusal, cx: &mut Cx<'_, impl Host>) -> bool {
+        let error = match &mut self.channels[at].pending {
+            Pending::Delete { if_empty: true, .. } => None,
+            Pending::Delete { if_unused, .. } => {
+                // Its consumers went with its leader.
+                *if_unused = false;
+                return false;
+            }
+            _ => Some(channel_error(refusal)),
+        };
+        // Nobody can say that it has no messages.
+        let not_empty = |queue: &str| ChannelError::new(ReplyCode::PreconditionFailed, format!("{queue} not empty"));
+        self.give_up(at, |queue| error.unwrap_or_else(|| not_empty(queue)), cx);
+        true
     }
 
     /// The queue's group is damaged. Nobody answers before a person has acted, so nobody is asked
@@ -115,15 +190,12 @@ impl Session {
         if matches!(self.channels[at].pending, Pending::Stat(_)) {
             return self.answer(at, Reply::Stat { ready: 0, unacked: 0, consumers: 0 }, cx);
         }
-        self.give_up(
-            at,
-            "is unavailable: its messages are damaged on this node, and its operator has to repair them",
-            cx,
-        );
+        let why = "is unavailable: its messages are damaged on this node, and its operator has to repair them";
+        self.give_up(at, |queue| internal_error(queue, why), cx);
     }
 
-    /// Nobody answers what the channel asked of a queue.
-    fn give_up(&mut self, at: usize, why: &str, cx: &mut Cx<'_, impl Host>) {
+    /// Nobody answers what the channel asked of a queue, which `error` is told as it is called in texts.
+    fn give_up(&mut self, at: usize, error: impl FnOnce(&str) -> ChannelError, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         let name = match &channel.pending {
             Pending::Cancel { .. } => return self.answer(at, Reply::Done, cx),
@@ -144,8 +216,8 @@ impl Session {
             | Pending::Binding(_)
             | Pending::CatchUp { .. } => return,
         };
-        let text = format!("{} {why}", self.queue_text(&name));
-        self.fail(at, ChannelError::new(ReplyCode::InternalError, text), cx);
+        let error = error(&self.queue_text(&name));
+        self.fail(at, error, cx);
     }
 
     /// Asks again for all that nobody answered for want of a leader.
@@ -157,20 +229,10 @@ impl Session {
             if !std::mem::take(&mut channel.waits_for_leader) || channel.failed {
                 continue;
             }
-            let queue = match &channel.pending {
-                Pending::Stat(of) | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
-                    Some(of.queue)
-                }
-                Pending::Consume { number, .. } | Pending::Cancel { number } => {
-                    channel.consumer(*number).map(|consumer| consumer.queue)
-                }
-                Pending::None
-                | Pending::NewQueue { .. }
-                | Pending::Replies { .. }
-                | Pending::Exchange { .. }
-                | Pending::Binding(_)
-                | Pending::CatchUp { .. } => continue,
-            };
+            if !channel.pending.is_of_queue() {
+                continue;
+            }
+            let queue = channel.pending_queue();
             if queue.is_some_and(|queue| cx.host.topology().queue(queue).is_some()) {
                 channel.request += 1;
                 self.ask(at, cx);

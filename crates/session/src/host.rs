@@ -15,7 +15,7 @@ use crate::trace_context::Sampler;
 use crate::unfinished::Sums;
 use amqp::{Millis, Table};
 use broker::topology::{Applied, BrokerEvent, Command as Change, Name, PasswordHash, Placement, Topology};
-use broker::{ChannelKey, PartitionId, QueueId, VhostId};
+use broker::{ChannelKey, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
 use std::ops::Deref;
@@ -136,8 +136,12 @@ pub trait Host {
     /// The topology, to look at; held for as long as one check takes.
     fn topology(&self) -> impl Deref<Target = Topology>;
 
-    /// Grows with every change of the topology, and is never ahead of it.
-    fn topology_version(&self) -> u64;
+    /// Differs from what it was before whenever a message may have to go another way: with each change of the
+    /// topology, and of which nodes can be reached. It is never ahead of either.
+    fn routes_version(&self) -> u64;
+
+    /// Whether a node of the cluster is this one, or can be reached.
+    fn reaches(&self, node: NodeNumber) -> bool;
 
     /// Milliseconds since the node started.
     fn now(&self) -> Millis;

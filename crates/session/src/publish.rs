@@ -97,7 +97,7 @@ impl Session {
         cx: &mut Cx<'_, impl Host>,
     ) {
         let begin_us = if std::mem::take(&mut self.probe.is_armed) { cx.host.elapsed_us() } else { 0 };
-        let version = cx.host.topology_version();
+        let version = cx.host.routes_version();
         let kept = match copies.keys.is_empty() {
             true => self.channels[at].routes.find(version, &publish.exchange, &publish.routing_key),
             false => None,
@@ -508,8 +508,12 @@ fn without_blind_copies(properties: &Bytes) -> Bytes {
 
 /// Makes a route of the queues that a message goes to.
 pub(super) fn fill_route(route: &mut Route, targets: &[RouteTarget], topology: &Topology, cx: &Cx<'_, impl Host>) {
+    let mut away = 0;
     for target in targets {
-        add_target(route, target, topology);
+        match is_away(target, topology, cx) {
+            true => away += 1,
+            false => add_target(route, target, topology),
+        }
     }
     let (mut shards, known) = (0, route.groups.len());
     route.groups.retain(|group| {
@@ -517,7 +521,13 @@ pub(super) fn fill_route(route: &mut Route, targets: &[RouteTarget], topology: &
         shards |= shard.map_or(0, |shard| 1 << shard);
         shard.is_some()
     });
-    (route.shards, route.away) = (shards, known - route.groups.len());
+    (route.shards, route.away) = (shards, away + known - route.groups.len());
+}
+
+/// Whether a queue lives on one node, which is away: nobody promises its messages.
+fn is_away(target: &RouteTarget, topology: &Topology, cx: &Cx<'_, impl Host>) -> bool {
+    let Some(node) = topology.sole_member(target.partition) else { return false };
+    !cx.host.reaches(node) && topology.queue(target.queue).is_some_and(|queue| topology.home_node(queue).is_some())
 }
 
 /// Adds a queue to a route, to the group of its partition.

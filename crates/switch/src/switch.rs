@@ -65,6 +65,7 @@ pub struct Switch<C, O> {
     /// Deletions of queues that are under way here.
     deletions: Deletions<O>,
     last_request: Cell<u64>,
+    reach_changes: Cell<u64>,
     /// Dead letters on their way.
     pub(crate) outgoing: RefCell<Outgoing>,
     /// Dead letters that their queues wait for.
@@ -92,6 +93,7 @@ impl<C, O> Switch<C, O> {
             asked: RefCell::default(),
             deletions: Deletions::default(),
             last_request: Cell::new(0),
+            reach_changes: Cell::new(0),
             outgoing: RefCell::default(),
             awaited: RefCell::default(),
         }
@@ -173,6 +175,17 @@ impl<C, O> Switch<C, O> {
     pub fn shard_of(&self, partition: PartitionId) -> Option<usize> {
         let here = self.directory.find(partition).map(|(shard, _)| shard);
         here.or_else(|| (self.leaders.has_peers() && partition.is_in_memory()).then_some(self.index))
+    }
+
+    /// Whether a node is this one, or there is a link to it.
+    pub fn reaches(&self, node: NodeNumber) -> bool {
+        !self.leaders.has_peers() || node == self.leaders.own() || self.inbox.borrow_mut().roads.road(node).is_some()
+    }
+
+    /// Grows whenever a link to another node comes or goes.
+    #[inline]
+    pub fn reach_changes(&self) -> u64 {
+        self.reach_changes.get()
     }
 
     /// Whether what a partition says comes from another shard, or may come from another node.

@@ -222,7 +222,8 @@ fn a_trace_is_whole_where_another_node_leads_the_queue() {
         })
         .collect();
     let (client, channel) = &mut clients[0];
-    declare(client, *channel, "q");
+    let arguments = vec![("x-queue-type", "quorum".into())];
+    client.declare(*channel, &QueueDeclare { name: "q", durable: true, arguments, ..QueueDeclare::default() }).unwrap();
     for (number, (client, channel)) in (1..).zip(&mut clients) {
         let (trace, parent) = publisher(number);
         publish(client, *channel, "q", traced(&trace, &parent));

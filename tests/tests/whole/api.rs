@@ -300,7 +300,7 @@ fn every_node_says_which_copies_a_durable_queue_has_and_how_far_they_are() {
     let mut nodes = Nodes::up(&[&[]; 3]);
     let (mut client, channel) = nodes.connect(0);
     for name in ["a", "b", "c", "d"] {
-        client.declare(channel, &QueueDeclare { name, durable: true, ..QueueDeclare::default() }).unwrap();
+        client.declare(channel, &quorum(name)).unwrap();
     }
     client.declare(channel, &QueueDeclare { name: "own", exclusive: true, ..QueueDeclare::default() }).unwrap();
     let leaders = |http: &Http| {

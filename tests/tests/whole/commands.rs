@@ -1,6 +1,6 @@
 //! What commands say of a cluster.
 
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, replicated};
 use clients::broker::{binary, is_foreign};
 use clients::{Event, QueueDeclare, Tools, Value as Argument};
 use rustix::process::{Pid, Signal, kill_process};
@@ -67,7 +67,7 @@ fn a_node_that_is_drained_serves_nobody_and_leads_nothing_until_it_is_revived() 
     }
     let nodes = Nodes::up(&[&[]; 3]);
     let (mut client, channel) = nodes.connect(0);
-    client.declare(channel, &QueueDeclare { name: "q", durable: true, ..QueueDeclare::default() }).unwrap();
+    client.declare(channel, &replicated("q")).unwrap();
     let tools = Tools::of(&nodes.brokers[0]);
     let leaders = || -> Vec<String> {
         let told: Value = serde_json::from_str(&tools.run("leveret", "cluster status --json").good()).unwrap();

@@ -1,6 +1,6 @@
 //! A node goes out of its cluster while it runs, and another one comes, by one command each.
 
-use crate::nodes::{KNOWN_WITHIN, Nodes};
+use crate::nodes::{KNOWN_WITHIN, Nodes, replicated};
 use clients::api::reason;
 use clients::broker::{binary, free_port, is_foreign};
 use clients::{QueueDeclare, Tools};
@@ -28,7 +28,7 @@ fn a_node_leaves_with_one_command_and_another_joins_with_one() {
     let names: Vec<String> = (0..6).map(|number| format!("q{number}")).collect();
     client.confirm_select(channel).unwrap();
     for name in &names {
-        client.declare(channel, &QueueDeclare { name, durable: true, ..QueueDeclare::default() }).unwrap();
+        client.declare(channel, &replicated(name)).unwrap();
     }
     // Of what nobody uses any more each node has some alone: that holds nobody back.
     let arguments = vec![("x-queue-type", "quorum".into()), ("x-quorum-initial-group-size", 1.into())];
@@ -40,7 +40,18 @@ fn a_node_leaves_with_one_command_and_another_joins_with_one() {
         names.iter().for_each(|name| client.put(channel, name, format!("{round}").as_bytes()));
     }
     client.confirmed(channel, 1, 120);
-    let (mut on_leaver, _) = nodes.connect(2);
+    // What only the leaver has goes to another node with all that is in it: of one copy, and of two.
+    let (mut on_leaver, own) = nodes.connect(2);
+    let arguments = vec![("x-queue-type", "quorum".into()), ("x-quorum-initial-group-size", 2.into())];
+    on_leaver.declare(own, &QueueDeclare { name: "classic", durable: true, ..QueueDeclare::default() }).unwrap();
+    on_leaver.declare(own, &QueueDeclare { name: "two", durable: true, arguments, ..QueueDeclare::default() }).unwrap();
+    on_leaver.confirm_select(own).unwrap();
+    for number in 0..50 {
+        ["classic", "two"].iter().for_each(|name| on_leaver.put(own, name, format!("{number}").as_bytes()));
+    }
+    on_leaver.confirmed(own, 1, 100);
+    let home = nodes.http[0].get("/api/queues/%2f/classic").with(200);
+    assert_eq!(home["node"], "leveret@n3");
     // Two do not leave at once.
     Tools::of(&nodes.brokers[1]).run("rabbitmq-upgrade", "drain").good();
     let refused = Tools::of(&nodes.brokers[2]).run("leveret", "cluster leave").bad(69);
@@ -56,25 +67,26 @@ fn a_node_leaves_with_one_command_and_another_joins_with_one() {
     let last = log.lines().last().unwrap_or_default().to_owned();
     assert_eq!(status.code(), Some(0), "a service manager does not start it again: {log}");
     assert!(log.contains("this node has left its cluster"), "{last}");
-    // What has one copy came later than what is on all nodes.
-    let last_of_all = nodes.http[0].get("/api/leveret/cluster").with(200)["partitions"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|partition| partition["of"] != 1)
-        .filter_map(|partition| partition["partition"].as_u64())
-        .max();
+    assert!(said.contains("Other nodes get copies of what would go with it"), "{said}");
     // Nobody counts on it: the two that are left go on, without it they could not before.
     nodes.until("it is forgotten", || (nodes.running(0) == nodes.names[..2]).then_some(()));
     nodes.until("its copies are gone", || {
         let cluster = nodes.http[0].get("/api/leveret/cluster").with(200);
         let partitions = cluster["partitions"].as_array().unwrap().clone();
         let is_as_meant = |partition: &serde_json::Value| {
-            let copies = if partition["partition"].as_u64() <= last_of_all { 2 } else { 1 };
-            partition["of"] == copies && partition["in_sync"] == copies
+            partition["in_sync"] == partition["of"] && partition["of"].as_u64() <= Some(2)
         };
         partitions.iter().all(is_as_meant).then_some(())
     });
+    for (name, copies) in [("classic", 1), ("two", 2)] {
+        let members = nodes.http[0].get(&format!("/api/leveret/queues/%2f/{name}")).with(200)["members"].clone();
+        assert_eq!(members.as_array().unwrap().len(), copies, "{name}: {members}");
+        let mut got = Vec::new();
+        while let Some(message) = client.get(channel, name, true).unwrap() {
+            got.push(String::from_utf8(message.body).unwrap().parse::<u32>().unwrap());
+        }
+        assert_eq!(got, (0..50).collect::<Vec<_>>(), "{name}, in its order");
+    }
     for name in &names {
         let mut got = BTreeSet::new();
         while let Some(message) = client.get(channel, name, true).unwrap() {

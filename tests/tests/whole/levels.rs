@@ -1,8 +1,8 @@
 //! Levels of durability on three nodes: what each waits for while members stand still, and what is told of it.
 
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, replicated};
 use clients::broker::is_foreign;
-use clients::{Client, Event, Http, Properties, Publish, QueueDeclare, Value as Argument};
+use clients::{Client, Event, Http, Properties, Publish, Value as Argument};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn the_leader_confirms_its_own_levels_while_the_others_stand_still_and_those_of_
     }
     let nodes = Nodes::up(&[&[]; 3]);
     let (mut client, channel) = nodes.connect(0);
-    client.declare(channel, &QueueDeclare { name: QUEUE, durable: true, ..QueueDeclare::default() }).unwrap();
+    client.declare(channel, &replicated(QUEUE)).unwrap();
     let leads = leader(&nodes);
     let others: Vec<usize> = (0..3).filter(|node| *node != leads).collect();
     let tell = |signal| others.iter().for_each(|node| nodes.brokers[*node].signal(signal));
@@ -92,7 +92,7 @@ fn a_policy_chooses_the_level_and_whoever_looks_is_told() {
     }
     let nodes = Nodes::up(&[&[]; 3]);
     let (mut client, channel) = nodes.connect(0);
-    client.declare(channel, &QueueDeclare { name: QUEUE, durable: true, ..QueueDeclare::default() }).unwrap();
+    client.declare(channel, &replicated(QUEUE)).unwrap();
     let told = |wanted: &str| {
         nodes.until("the queue's leader tells of it", || {
             let (level, words) = guarantee(&nodes.http[0]);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod classic;
 mod commands;
 mod leave;
 mod leaving;

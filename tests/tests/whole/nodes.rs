@@ -1,7 +1,7 @@
 //! Three processes that are one broker, each with its management API.
 
 use clients::broker::free_port;
-use clients::{Broker, Client, Http};
+use clients::{Broker, Client, Http, QueueDeclare};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -91,6 +91,12 @@ impl Nodes {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// A quorum queue with a copy on each node.
+pub(crate) fn replicated(name: &str) -> QueueDeclare<'_> {
+    let arguments = vec![("x-queue-type", "quorum".into())];
+    QueueDeclare { name, durable: true, arguments, ..QueueDeclare::default() }
 }
 
 /// One field of each item, in order.

@@ -274,25 +274,42 @@ func (n *Node) Tail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
+// remove ends what runs on a node and removes its disk.
+func (c *Cluster) remove(n *Node) error {
+	var wrong error
+	if c.Runs(n) {
+		_ = c.Signal(n, syscall.SIGCONT)
+		wrong = c.Kill(n)
+	}
+	if n.command != nil {
+		// What it left behind, epmd for one.
+		_ = syscall.Kill(-n.command.Process.Pid, syscall.SIGKILL)
+	}
+	endAll(n.Namespace)
+	_ = run("fsfreeze", "-u", n.Disk)
+	due := time.Now().Add(5 * time.Second)
+	for run("umount", n.Disk) != nil && time.Now().Before(due) {
+		time.Sleep(100 * time.Millisecond)
+	}
+	_ = os.Remove(n.image)
+	return wrong
+}
+
+// Renew ends all nodes and gives each an empty disk. They have to be started.
+func (c *Cluster) Renew() error {
+	wrong := []error{c.heal()}
+	for _, n := range c.Nodes {
+		wrong = append(wrong, c.remove(n), n.makeDisk())
+		n.broken = false
+	}
+	return errors.Join(wrong...)
+}
+
 // Close ends and removes everything.
 func (c *Cluster) Close() error {
 	var wrong []error
 	for _, n := range c.Nodes {
-		if c.Runs(n) {
-			_ = c.Signal(n, syscall.SIGCONT)
-			wrong = append(wrong, c.Kill(n))
-		}
-		if n.command != nil {
-			// What it left behind, epmd for one.
-			_ = syscall.Kill(-n.command.Process.Pid, syscall.SIGKILL)
-		}
-		endAll(n.Namespace)
-		_ = run("fsfreeze", "-u", n.Disk)
-		due := time.Now().Add(5 * time.Second)
-		for run("umount", n.Disk) != nil && time.Now().Before(due) {
-			time.Sleep(100 * time.Millisecond)
-		}
-		_ = os.Remove(n.image)
+		wrong = append(wrong, c.remove(n))
 		wrong = append(wrong, run("ip", "netns", "del", n.Namespace))
 	}
 	wrong = append(wrong, run("ip", "netns", "del", c.hub))

@@ -254,7 +254,8 @@ func (l *Load) Serves(node int) error {
 	}
 	defer s.close()
 	return s.within(func() error {
-		name := fmt.Sprintf("torture-serves-%d", node)
+		// A queue of an attempt before may be what is broken, and not the node.
+		name := fmt.Sprintf("torture-serves-%d-%d", node, time.Now().UnixNano())
 		if _, err := s.channel.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": "quorum"}); err != nil {
 			return err
 		}

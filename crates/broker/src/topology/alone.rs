@@ -108,7 +108,7 @@ mod tests {
         topology.commands_of_founders(&members, CAN, 2).iter().for_each(|command| done(&mut topology, command));
         let raise = topology.raise_for((1..=5).map(NodeNumber)).unwrap();
         done(&mut topology, &raise);
-        declare(&mut topology, "everywhere", None, None);
+        declare(&mut topology, "everywhere", Some(5), None);
         let sole = declare(&mut topology, "one copy", Some(1), None);
         let some = declare(&mut topology, "three copies", Some(3), None);
         declare(&mut topology, "in memory of 1", None, Some(NodeNumber(1)));

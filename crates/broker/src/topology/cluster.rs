@@ -41,7 +41,8 @@ use crate::ids::{NodeNumber, PartitionId, PoolId};
 /// - 9: policies choose levels of durability, and queues and messages those of their leader alone.
 /// - 10: copies of partitions are given to nodes and taken from them; new quorum queues pass over partitions
 ///   that lack some.
-pub const MACHINE_VERSION: u32 = 10;
+/// - 11: a durable classic queue of a cluster lives on one node.
+pub const MACHINE_VERSION: u32 = 11;
 /// The version of a topology that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 /// The version from which on the map of partitions decides where queues may be.

@@ -34,6 +34,7 @@ mod joining;
 mod message_facts;
 mod message_headers;
 mod name;
+mod one_node;
 mod password;
 mod pattern;
 mod pattern_weight;

@@ -3,7 +3,8 @@
 //!
 //! A quorum queue asks for a number of copies. Where the cluster has more nodes than that, the queue
 //! lives in a partition of the pool of that size, which comes to be with its first queue; otherwise in
-//! the first pool, whose partitions have a copy on every node. Classic queues live there too.
+//! the first pool, whose partitions have a copy on every node. A durable classic queue of a cluster has one
+//! copy; what was declared before machine version 11, or on a node alone, lives in the first pool.
 //!
 //! Invariants: which nodes have a partition is a function of the commands; a node that was a member of
 //! a partition and is none any more is gone for ever, or comes back as another member (`copies.rs`), so
@@ -59,9 +60,9 @@ pub struct Placement {
 pub struct PlacedPartition {
     /// Its number.
     pub partition: PartitionId,
-    /// Who is to lead it first, if it comes to be with the queue.
+    /// Who is to lead it first, if it comes to be with the queue or has one member.
     pub leads_first: Option<NodeNumber>,
-    /// Its members, if it comes to be with the queue.
+    /// Its members, in these cases.
     pub founders: Vec<NodeNumber>,
 }
 
@@ -136,7 +137,10 @@ impl Topology {
 
     /// How many copies a new queue is to have, if those are fewer than the nodes.
     fn size_wanted(&self, shape: &QueueShape, rules: &Rules) -> Option<u32> {
-        if !self.has_small_pools() || shape.queue_type != QueueType::Quorum {
+        if shape.queue_type == QueueType::Classic {
+            return (self.keeps_classic_on_one() && self.hosts().len() > 1).then_some(1);
+        }
+        if !self.has_small_pools() {
             return None;
         }
         let size = Topology::copies_asked(shape, rules);
@@ -257,7 +261,7 @@ impl Topology {
     /// Those that there are, and those that come to be with the next queue.
     fn partitions_of_size(&self, size: u32) -> Vec<PlacedPartition> {
         let (serving, new) = self.homes_of_size(size);
-        let there = serving.into_iter().map(PlacedPartition::there);
+        let there = serving.into_iter().map(|id| self.placed(id));
         let founded = self.pool_of_size(size).into_iter().flat_map(|pool| self.founders_in(pool));
         let first = first_leaders(founded.chain(new.iter().map(|(id, members)| (*id, &members[..]))));
         let planned = new.into_iter().map(|(partition, founders)| PlacedPartition {
@@ -266,6 +270,12 @@ impl Topology {
             founders,
         });
         there.chain(planned).collect()
+    }
+
+    /// One that is there. Who has the only copy of it leads it, heard of or not.
+    fn placed(&self, partition: PartitionId) -> PlacedPartition {
+        let sole = self.sole_member(partition);
+        PlacedPartition { partition, leads_first: sole, founders: sole.into_iter().collect() }
     }
 
     /// How many copies of small pools each node has.
@@ -316,11 +326,12 @@ impl Topology {
         }
         let next = PoolId(self.cluster.pools.keys().last().map_or(FIRST_POOL.0, |last| last.0) + 1);
         let pool = known.unwrap_or(next);
+        let serves_classic = size == 1 && self.keeps_classic_on_one();
         self.cluster.pools.entry(pool).or_insert_with(|| PartitionPool {
             name: pool_name(size),
             replication_factor: size,
             target: POOL_PARTITIONS,
-            serves_classic: false,
+            serves_classic,
             serves_quorum: true,
         });
         for (id, members) in planned {

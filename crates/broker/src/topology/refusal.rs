@@ -106,6 +106,11 @@ impl Refusal {
         Self::new(404, "NOT_FOUND", false, &format!("no {resource}"))
     }
 
+    pub(super) fn home_is_away(home: &str, resource: Resource<'_>) -> Self {
+        let explanation = format!("home node '{home}' of durable {resource} is down or inaccessible");
+        Self::new(404, "NOT_FOUND", false, &explanation)
+    }
+
     pub(super) fn resource_locked(resource: Resource<'_>) -> Self {
         let explanation = format!(
             "cannot obtain exclusive access to locked {resource}. It could be originally declared on another \

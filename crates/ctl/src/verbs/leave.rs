@@ -19,6 +19,8 @@ const LED_WITHIN: Duration = Duration::from_secs(10);
 /// How long its end may take once it is forgotten, and how often it is looked.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long copies that are made may make no progress.
+const COPIES_STALL_WITHIN: Duration = Duration::from_secs(60);
 
 /// What to do where nobody here knows whether it has left.
 const ASK: &str = "Ask another node (`leveret cluster status`): where it is still a member, start it on its folder, and let it leave \
@@ -67,14 +69,14 @@ fn walk(cx: &Cx<'_>, api: &Api, node: &str, process: Option<&Process>) -> Result
     let maintenance = path(&["nodes", node, "maintenance"]);
     let was_drained = api.get(&path(&["nodes", node]))?.good()?["being_drained"] == true;
     api.put(&maintenance, &Value::Null)?.good()?;
-    let left = hand_over(cx, node)?;
-    let asked = match left.is_empty() {
+    let handed = give_away(cx, api, node).and_then(|()| hand_over(cx, node));
+    let asked = handed.and_then(|left| match left.is_empty() {
         true => settled(LED_WITHIN, || api.post(&at, &json!({}))),
         false => Err(Failure::error(
             SOFTWARE,
             format!("Node {node} still leads partitions {}: no other node has all of them", left.join(", ")),
         )),
-    };
+    });
     let refused = match asked {
         Ok(answer) => answer.good().err(),
         Err(failure) if failure.is_unanswered() => return Err(failure),
@@ -100,6 +102,39 @@ fn walk(cx: &Cx<'_>, api: &Api, node: &str, process: Option<&Process>) -> Result
         "Node {node} has left its cluster and ended. Its data folder is of no more use to it: to come back it joins anew, with an empty one \
          (`leveret cluster join`)"
     )))
+}
+
+/// Other nodes get what would go with this one.
+fn give_away(cx: &Cx<'_>, api: &Api, node: &str) -> Result<(), Failure> {
+    let at = path(&["leveret", "nodes", node, "give-away"]);
+    let (mut before, mut since, mut told) = (Value::Null, Instant::now(), false);
+    loop {
+        let waiting = api.post(&at, &json!({}))?.good()?["waiting"].take();
+        let rows = waiting.as_array().map(Vec::as_slice).unwrap_or_default();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if !told {
+            let partitions: Vec<String> = rows.iter().map(|row| row["partition"].to_string()).collect();
+            cx.banner(&format!(
+                "Other nodes get copies of what would go with it (partition {}) ...",
+                partitions.join(", ")
+            ));
+            told = true;
+        }
+        if waiting != before {
+            (before, since) = (waiting, Instant::now());
+        } else if since.elapsed() > COPIES_STALL_WITHIN {
+            return Err(Failure::error(
+                SOFTWARE,
+                format!(
+                    "Nothing has moved for {} s of what is to be copied: {before}. See `leveret cluster status`, and ask again",
+                    COPIES_STALL_WITHIN.as_secs()
+                ),
+            ));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 /// Asks again while the node says that it cannot be done yet.

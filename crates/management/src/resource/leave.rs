@@ -4,8 +4,8 @@
 //! node: each group is led by another one, and a majority of its votes is on others that keep up and are not
 //! drained themselves. What was looked at still holds when the cluster forgets it: no other node was forgotten since.
 
-use super::Cx;
 use super::whole::{LEADING, in_step, members};
+use super::{Cx, give_away, leaving};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::fields;
@@ -62,9 +62,19 @@ async fn check(cx: Cx<'_>, is_drained: bool) -> Result<(), Refused> {
         .collect();
     let groups: Vec<PartitionId> = {
         let topology = handle.topology();
-        let is_here = |put: &PoolPartition| put.stage != PartitionStage::Retired && put.members.contains(&map.own);
+        // One that has decided that this node goes may still need its vote.
+        let votes = |id: PartitionId| {
+            leaving::of(&topology, &map, &members, id).iter().any(|leaver| leaver.node == own && leaver.is_needed)
+        };
+        let is_here = |id: PartitionId, put: &PoolPartition| {
+            put.stage != PartitionStage::Retired && (put.members.contains(&map.own) || votes(id))
+        };
+        // Once it is drained, others get copies of what it would take along.
+        let is_given = |id: PartitionId| !is_drained && give_away::is_possible(cx, &topology, &map, id);
         // What nobody uses may go with its only copy.
-        let serving = topology.partitions().filter(|(id, put)| is_here(put) && topology.is_missed(*id));
+        let is_meant =
+            |(id, put): &(PartitionId, &PoolPartition)| is_here(*id, put) && topology.is_missed(*id) && !is_given(*id);
+        let serving = topology.partitions().filter(is_meant);
         std::iter::once(TOPOLOGY).chain(serving.map(|(id, _)| id)).collect()
     };
     for id in groups {

@@ -11,6 +11,7 @@ mod connection;
 mod copies;
 mod definitions;
 mod exchange;
+mod give_away;
 mod guarantee;
 mod health;
 mod leave;
@@ -202,7 +203,7 @@ fn node_of<'a>(parts: &[&'a [u8]]) -> Option<&'a [u8]> {
         [b"nodes", name, ..]
         | [b"auth", b"attempts", name, ..]
         | [b"healthchecks", b"node", name]
-        | [b"leveret", b"nodes", name, b"leave"]
+        | [b"leveret", b"nodes", name, b"leave" | b"give-away"]
         | [b"reset", name] => Some(name),
         _ => None,
     }
@@ -242,6 +243,7 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"leveret", b"nodes", node, b"leave"] => on!(method;
             "GET" => leave::could_leave(cx, node).await,
             "POST" => leave::leave(cx, node, body).await),
+        [b"leveret", b"nodes", node, b"give-away"] => on!(method; "POST" => give_away::step(cx, node, body).await),
         [b"leveret", b"settings"] => on!(method; "GET" => operator::settings(cx)),
         [b"leveret", b"stop"] => on!(method; "POST" => operator::stop(cx, body).await),
         [b"leveret", b"waiting"] => on!(method; "GET" => channel::waiting(cx).await),

@@ -118,6 +118,11 @@ const PATHS: &[(&str, &str, &str)] = &[
         "GET POST",
         "Whether a node could leave its cluster; has the cluster forget it once it is drained, and it ends then",
     ),
+    (
+        "leveret/nodes/{node}/give-away",
+        "POST",
+        "Gives other nodes copies of what only this one has; asked again until nothing is waited for, it may leave",
+    ),
     ("leveret/queues", "GET", "*What each queue promises now, and what it has on the disk"),
     ("leveret/queues/{vhost}", "GET", "*What each queue of a virtual host promises now, and what it has on the disk"),
     ("leveret/queues/{vhost}/{queue}", "GET", "What a queue promises now, and what it has on the disk"),

@@ -59,16 +59,17 @@ impl Lab {
         Ok(std::mem::take(&mut self.all.partitions[number].out))
     }
 
-    /// Declares a queue and says which id it got.
+    /// Declares a quorum queue, which has a copy on each node of up to three, and says which id it got.
     fn declare(&mut self, name: &str, partition: u32) -> Result<QueueId, OpenError> {
-        let name = Name::from(name);
+        let (name, mut arguments) = (Name::from(name), amqp::Table::new());
+        arguments.push("x-queue-type", amqp::Value::LongString(bytes::Bytes::from_static(b"quorum")));
         let declare = DeclareQueue {
             vhost: VhostId(0),
             name: name.clone(),
             durable: true,
             exclusive: None,
             auto_delete: false,
-            arguments: amqp::Table::new(),
+            arguments,
             partition: PartitionId(partition),
             home: None,
         };

@@ -1,9 +1,13 @@
 //! Partitions that nobody leads: a request that waits is asked again until somebody leads, or gets
 //! 541 in the end. It is never answered as if its queue were gone.
 
-use crate::script::{DURABLE, Script, TRANSIENT, consume, copied_to, delete, delivery, get};
+use crate::script::{DURABLE, Script, TRANSIENT, consume, copied_to, declare, delete, delivery, get};
 use amqp::{Request, Table};
-use broker::{ConsumerKey, QueueId};
+use broker::topology::{
+    ClusterNode, Command as Change, MACHINE_VERSION, MachineVersions, Name, NodeStanding, PartitionPool,
+    PartitionStage, PoolPartition,
+};
+use broker::{ConsumerKey, NodeNumber, PoolId, QueueId};
 use bytes::Bytes;
 use partition::{Effect, Reply};
 
@@ -276,4 +280,97 @@ fn a_message_that_needs_no_ack_is_passed_on_whoever_leads() {
     let got = partition::Delivery { needs_ack: false, ..delivery(ConsumerKey::get(channel), 7, "settled") };
     script.answer(Reply::Got { delivery: got, ready: 3 });
     assert_eq!(script.said(), ["p1 <- get", "1: basic.get-ok settled 3"], "nobody else would get it");
+}
+
+/// A script whose queue `q` lives on node 2 of two, and what is heard of it while that is away.
+fn on_another_node() -> Script {
+    let mut script = Script::begun();
+    let node = |number: u32| Change::PutNode {
+        number: NodeNumber(number),
+        node: ClusterNode {
+            name: Name::from(format!("leveret@{number}").as_str()),
+            address: Name::from(format!("host{number}:1").as_str()),
+            standing: NodeStanding::Member,
+            can: MachineVersions { topology: MACHINE_VERSION, queues: 1 },
+        },
+    };
+    let pool = PartitionPool {
+        name: Name::from("default"),
+        replication_factor: 1,
+        target: 1,
+        serves_classic: true,
+        serves_quorum: true,
+    };
+    let (pool_id, members) = (PoolId(1), vec![NodeNumber(2)]);
+    let partition = PoolPartition { pool: pool_id, members, stage: PartitionStage::Serving };
+    for change in
+        [node(1), node(2), Change::PutPool { id: pool_id, pool }, Change::PutPartition { id: DURABLE, partition }]
+    {
+        script.decree(change);
+    }
+    script
+}
+
+fn go_away(script: &Script, is_away: bool) {
+    script.node.unreached.replace(is_away.then_some(NodeNumber(2)).into_iter().collect());
+    script.node.reach_changes.set(script.node.reach_changes.get() + 1);
+}
+
+#[test]
+fn a_classic_queue_whose_node_is_away_is_404_at_once_and_one_that_waits_hears_so_too() {
+    let queue = Bytes::from_static(b"q");
+    let passive = Request::QueueDeclare {
+        queue: queue.clone(),
+        durable: false,
+        exclusive: false,
+        auto_delete: false,
+        arguments: Table::new(),
+        passive: true,
+    };
+    let why = "1: error 404 home node 'leveret@2' of durable queue 'q' in vhost '/' is down or inaccessible";
+    for request in [get(), passive, declare("q"), Request::QueuePurge { queue }, consume("q", false)] {
+        let mut script = on_another_node();
+        go_away(&script, true);
+        script.ask(1, request.clone());
+        assert_eq!(script.said(), [why], "{request:?}");
+    }
+    let mut script = on_another_node();
+    script.ask(1, get());
+    script.said();
+    go_away(&script, true);
+    script.answer(Reply::NotLeader);
+    script.pass(100);
+    assert_eq!(script.said(), [why], "it went while the answer was on its way");
+    let mut script = on_another_node();
+    go_away(&script, true);
+    go_away(&script, false);
+    script.ask(1, get());
+    assert_eq!(script.said(), ["p1 <- get"], "it is back");
+}
+
+#[test]
+fn a_classic_queue_whose_node_is_away_is_deleted_unless_that_minds_its_messages() {
+    let delete = |if_unused, if_empty| Request::QueueDelete { queue: Bytes::from_static(b"q"), if_unused, if_empty };
+    let mut script = on_another_node();
+    go_away(&script, true);
+    script.ask(1, delete(false, true));
+    assert_eq!(script.said(), ["1: error 406 queue 'q' in vhost '/' not empty"]);
+    for if_unused in [false, true] {
+        let mut script = on_another_node();
+        go_away(&script, true);
+        script.ask(1, delete(if_unused, false));
+        let asked = "p1 <- delete if unused false if empty false";
+        assert_eq!(script.said(), [asked], "its consumers are gone: {if_unused}");
+    }
+}
+
+#[test]
+fn publishes_to_a_classic_queue_are_refused_while_its_node_is_away() {
+    let mut script = on_another_node();
+    script.publish(1, "q", "a", 1);
+    go_away(&script, true);
+    script.publish(1, "q", "b", 2);
+    go_away(&script, false);
+    script.publish(1, "q", "c", 3);
+    assert_eq!(script.said(), ["p1 <- publish a #1", "1: basic.nack 2", "p1 <- publish c #3"]);
 }

@@ -65,6 +65,9 @@ pub(crate) struct Node {
     /// Who waits until the node knows all, where others decide too.
     catch_ups: RefCell<Vec<Question>>,
     has_peers: bool,
+    /// Nodes that cannot be reached.
+    pub(crate) unreached: RefCell<BTreeSet<NodeNumber>>,
+    pub(crate) reach_changes: Cell<u64>,
     /// Partitions that are not on this node.
     pub(crate) away: RefCell<BTreeSet<PartitionId>>,
     /// The term that the node has heard of.
@@ -104,8 +107,12 @@ impl Host for Node {
         self.topology.borrow()
     }
 
-    fn topology_version(&self) -> u64 {
-        self.topology.borrow().version()
+    fn routes_version(&self) -> u64 {
+        self.topology.borrow().version() + self.reach_changes.get()
+    }
+
+    fn reaches(&self, node: NodeNumber) -> bool {
+        !self.unreached.borrow().contains(&node)
     }
 
     fn now(&self) -> Millis {
@@ -539,6 +546,8 @@ impl Script {
             proposals: RefCell::default(),
             catch_ups: RefCell::default(),
             has_peers: false,
+            unreached: RefCell::default(),
+            reach_changes: Cell::new(0),
             away: RefCell::default(),
             term: Cell::new(1),
             ledger: Ledger::default(),

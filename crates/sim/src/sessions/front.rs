@@ -395,8 +395,12 @@ impl Host for Desk<'_> {
         Desk::topology(self)
     }
 
-    fn topology_version(&self) -> u64 {
-        Desk::topology(self).version()
+    fn routes_version(&self) -> u64 {
+        Desk::topology(self).version() + self.switch().reach_changes()
+    }
+
+    fn reaches(&self, node: NodeNumber) -> bool {
+        self.switch().reaches(node)
     }
 
     fn now(&self) -> Millis {

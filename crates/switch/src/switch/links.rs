@@ -25,6 +25,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         let topology = env.topology();
         let mut inbox = self.inbox.borrow_mut();
         inbox.roads.open(link);
+        self.reach_changes.set(self.reach_changes.get() + 1);
         let node = NodeNumber(link.peer.node);
         for (partition, term) in leading.iter().filter(|(id, _)| topology.has_strangers(*id)) {
             inbox.roads.send(node, *partition, Forward::Leads { term: *term, leads: true });
@@ -43,6 +44,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             told_here.for_each(|id| self.leaders.lose(id, node));
         }
         let (effects, gone) = self.inbox.borrow_mut().roads.close(node);
+        self.reach_changes.set(self.reach_changes.get() + 1);
         for (partition, channel) in gone {
             self.remote.borrow_mut().forget(channel);
             self.inbox.borrow_mut().push_here(partition, Command::Part { channel });

@@ -1,0 +1,205 @@
+//! `/api/leveret/nodes/NODE/give-away`: other nodes get what only this one has, or too few have without it, before it
+//! leaves its cluster.
+//!
+//! Invariant: each request does the next step of each partition, and says what is to be waited for; asked again, it goes on
+//! from there, whoever asks. A copy is taken from this node once every other one keeps up, so none is ever the last.
+
+use super::Cx;
+use super::leaving;
+use super::whole::{LEADING, Members, in_step, members};
+use crate::answer::{Answer, Refused};
+use crate::body::Body;
+use crate::fields;
+use crate::map::Map;
+use broker::topology::{Command, CopyChange, NodeStanding, PartitionStage, PoolPartition, Topology};
+use broker::{NodeNumber, PartitionId};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// What a partition needs before this node may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Another copy, on this node.
+    Give(NodeNumber),
+    /// Its other copies have to catch up.
+    Wait,
+    /// This node's copy is to go.
+    Take,
+    /// Its group has to let this node go.
+    Leave,
+    /// No other node can have a copy.
+    Nobody,
+}
+
+/// How a partition stands, of which this node has a copy.
+struct Held<'a> {
+    own: NodeNumber,
+    members: &'a [NodeNumber],
+    /// How many copies its pool has.
+    of_pool: usize,
+    /// Every other member keeps up.
+    is_in_step: bool,
+}
+
+impl Held<'_> {
+    /// `None`: the others can do without this node as it is. `heirs`: nodes that could have a copy, best first.
+    fn step(&self, heirs: impl IntoIterator<Item = NodeNumber>) -> Option<Step> {
+        let has_more = self.members.len() > self.of_pool;
+        match self.members.len() {
+            // Of three the other two are a majority, whether they are as many as there should be or not.
+            3.. if !has_more => None,
+            2.. if has_more && self.is_in_step => Some(Step::Take),
+            2.. if has_more => Some(Step::Wait),
+            _ => {
+                let heir = heirs.into_iter().find(|node| *node != self.own && !self.members.contains(node));
+                Some(heir.map_or(Step::Nobody, Step::Give))
+            }
+        }
+    }
+}
+
+/// Whether other nodes can get copies of a partition, so that this node may go afterwards.
+pub(super) fn is_possible(cx: Cx<'_>, topology: &Topology, map: &Map, partition: PartitionId) -> bool {
+    let Some((_, put)) = topology.partitions().find(|(id, _)| *id == partition) else { return false };
+    let held = Held { own: map.own, members: &put.members, of_pool: of_pool(topology, put), is_in_step: false };
+    topology.founders_of(partition).is_some()
+        && topology.moves_copies()
+        && held.step(heirs(cx, topology, map)).is_some_and(|step| step != Step::Nobody)
+}
+
+fn of_pool(topology: &Topology, put: &PoolPartition) -> usize {
+    topology.pools().find(|(id, _)| *id == put.pool).map_or(0, |(_, pool)| pool.replication_factor as usize)
+}
+
+/// Nodes that may get copies, those with the fewest first.
+fn heirs(cx: Cx<'_>, topology: &Topology, map: &Map) -> Vec<NodeNumber> {
+    let mut held: BTreeMap<NodeNumber, usize> = BTreeMap::new();
+    for (_, put) in topology.partitions() {
+        put.members.iter().for_each(|member| *held.entry(*member).or_default() += 1);
+    }
+    let may = |number: NodeNumber| {
+        let standing = topology.node(number).map(|node| node.standing);
+        standing == Some(NodeStanding::Member) && !cx.handle().node_rests(number)
+    };
+    let reached = map.nodes().filter(|node| node.is_reached && !node.is_own).map(|node| node.number);
+    let mut all: Vec<NodeNumber> = reached.filter(|number| may(*number)).collect();
+    all.sort_by_key(|number| (held.get(number).copied().unwrap_or(0), *number));
+    all
+}
+
+/// POST: the next step of each partition; answers with those that have to be waited for, each with why. Errors: 400
+/// where no other node can have a copy.
+pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, Refused> {
+    cx.caller.need_administrator()?;
+    cx.need_node(node)?;
+    fields::NOTHING.of(&body.read(cx.caller).await?)?;
+    // Whichever node passed the question on, this one asks all others itself.
+    let cx = Cx { is_asked: false, ..cx };
+    let map = cx.map();
+    let (rows, _) = members(cx, &map).await;
+    let steps = steps(cx, &map, &rows);
+    let nobody: Vec<String> =
+        steps.iter().filter(|(_, step)| *step == Step::Nobody).map(|(id, _)| id.0.to_string()).collect();
+    if !nobody.is_empty() {
+        return Err(Refused::BadRequest(format!(
+            "no other node runs that could get a copy of what only {} has (partition {}): bring one back, let one join, or \
+             delete these queues",
+            cx.handle().facts().node_name,
+            nobody.join(", ")
+        )));
+    }
+    let mut waiting = Vec::new();
+    for (partition, step) in steps {
+        // One at a time, or a node would write all that another has at once.
+        let is_copying = waiting.iter().any(|row: &Value| row["step"] == "copy");
+        let change = match step {
+            Step::Give(node) if !is_copying => Some(CopyChange::Give { partition, node }),
+            Step::Take => Some(CopyChange::Take { partition, node: map.own }),
+            _ => None,
+        };
+        if let Some(change) = change {
+            cx.handle().change(Command::ChangeCopies(change)).await?;
+        }
+        let (word, behind) = match step {
+            Step::Take | Step::Leave => ("leave", 0),
+            Step::Give(_) if is_copying => ("turn", 0),
+            _ => ("copy", behind(&rows, partition)),
+        };
+        waiting.push(json!({ "partition": partition.0, "step": word, "behind": behind }));
+    }
+    Ok(Answer::json(&json!({ "waiting": waiting })))
+}
+
+fn steps(cx: Cx<'_>, map: &Map, rows: &Members) -> Vec<(PartitionId, Step)> {
+    let topology = cx.handle().topology();
+    let heirs = heirs(cx, &topology, map);
+    let own_name = cx.handle().facts().node_name.as_str();
+    let mut steps = Vec::new();
+    for (id, put) in topology.partitions().filter(|(_, put)| put.stage != PartitionStage::Retired) {
+        // What nobody uses may go with its only copy, and what all nodes have goes on with the others'.
+        if topology.founders_of(id).is_none() || !topology.is_missed(id) {
+            continue;
+        }
+        if !put.members.contains(&map.own) {
+            let is_leaving = leaving::of(&topology, map, rows, id).iter().any(|leaver| leaver.node == own_name);
+            steps.extend(is_leaving.then_some((id, Step::Leave)));
+            continue;
+        }
+        let of_pool = of_pool(&topology, put);
+        let held =
+            Held { own: map.own, members: &put.members, of_pool, is_in_step: others_in_step(map, rows, id, put) };
+        steps.extend(held.step(heirs.iter().copied()).map(|step| (id, step)));
+    }
+    steps
+}
+
+fn leader_row(rows: &Members, partition: PartitionId) -> Option<&Value> {
+    let of_group = rows.iter().filter(|((id, _), row)| *id == partition.0 && row["role"] == LEADING);
+    of_group.map(|(_, row)| row).max_by_key(|row| row["term"].as_u64())
+}
+
+/// Whether every member of a partition but this node's keeps up with its leader.
+fn others_in_step(map: &Map, rows: &Members, partition: PartitionId, put: &PoolPartition) -> bool {
+    let Some(leader) = leader_row(rows, partition) else { return false };
+    let keeps_up = |number: &NodeNumber| {
+        let name = map.node(*number).map(|node| node.name.clone());
+        name.and_then(|name| rows.get(&(partition.0, name))).is_some_and(|row| in_step(row, leader))
+    };
+    put.members.iter().filter(|number| **number != map.own).all(keeps_up)
+}
+
+/// How many entries the copy of a partition that is the furthest behind has to fetch.
+fn behind(rows: &Members, partition: PartitionId) -> u64 {
+    let number = |row: &Value, field: &str| row[field].as_u64().unwrap_or_default();
+    let commit = leader_row(rows, partition).map_or(0, |leader| number(leader, "commit"));
+    let synced = rows.iter().filter(|((id, _), _)| *id == partition.0).map(|(_, row)| number(row, "synced")).min();
+    commit.saturating_sub(synced.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(members: &[u32], of_pool: usize, is_in_step: bool, heirs: &[u32]) -> Option<Step> {
+        let members: Vec<NodeNumber> = members.iter().copied().map(NodeNumber).collect();
+        Held { own: NodeNumber(1), members: &members, of_pool, is_in_step }.step(heirs.iter().copied().map(NodeNumber))
+    }
+
+    #[test]
+    fn what_only_one_node_has_is_given_to_another_and_taken_from_it_once_that_keeps_up() {
+        assert_eq!(step(&[1], 1, false, &[3, 2]), Some(Step::Give(NodeNumber(3))));
+        assert_eq!(step(&[1, 3], 1, false, &[3, 2]), Some(Step::Wait));
+        assert_eq!(step(&[1, 3], 1, true, &[3, 2]), Some(Step::Take));
+        assert_eq!(step(&[1], 1, false, &[]), Some(Step::Nobody));
+    }
+
+    #[test]
+    fn of_two_copies_one_more_comes_first_and_three_are_enough() {
+        assert_eq!(step(&[1, 3], 2, true, &[3, 2]), Some(Step::Give(NodeNumber(2))));
+        assert_eq!(step(&[1, 3], 2, true, &[3]), Some(Step::Nobody));
+        assert_eq!(step(&[1, 2, 3], 2, false, &[4]), Some(Step::Wait));
+        assert_eq!(step(&[1, 2, 3], 2, true, &[4]), Some(Step::Take));
+        assert_eq!(step(&[1, 2, 3], 3, false, &[4]), None);
+        assert_eq!(step(&[1, 2, 3, 4, 5], 5, false, &[]), None);
+    }
+}

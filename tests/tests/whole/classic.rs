@@ -1,0 +1,131 @@
+//! Durable classic queues of three nodes: each lives on one, says so, answers as RabbitMQ's do while that is away, and is
+//! there again with it.
+
+use crate::nodes::{Nodes, replicated};
+use clients::broker::is_foreign;
+use clients::{Client, Closed, Event, Publish, QueueDeclare, Tools};
+use serde_json::json;
+use std::time::Duration;
+
+const QUEUE: &str = "home";
+
+fn classic(name: &str) -> QueueDeclare<'_> {
+    QueueDeclare { name, durable: true, ..QueueDeclare::default() }
+}
+
+/// Has another node notice that the queue's node is gone.
+fn until_it_is_away(nodes: &Nodes, from: usize) {
+    nodes.until("the queue's node is missed", || {
+        let queue = nodes.http[from].get("/api/queues/%2f/home").with(200);
+        (queue["state"] == "down").then_some(())
+    });
+}
+
+fn answer(client: &mut Client, channel: u16) -> (u64, bool) {
+    match client.event(channel) {
+        Event::Confirm { tag, nack, .. } => (tag, nack),
+        other => panic!("an answer is due, not {other:?}"),
+    }
+}
+
+#[test]
+fn a_classic_queue_lives_on_the_node_of_its_client_and_is_404_to_all_while_that_is_away() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 3]);
+    let (mut owner, own) = nodes.connect(0);
+    owner.declare(own, &classic(QUEUE)).unwrap();
+    owner.declare(own, &replicated("copied")).unwrap();
+    owner.bind(own, QUEUE, "amq.fanout", "", &[]).unwrap();
+    owner.bind(own, "copied", "amq.fanout", "", &[]).unwrap();
+    owner.confirm_select(own).unwrap();
+    (0..10).for_each(|number| owner.put(own, QUEUE, format!("{number}").as_bytes()));
+    owner.confirmed(own, 1, 10);
+    let told = nodes.http[2].get("/api/queues/%2f/home").with(200);
+    assert_eq!(
+        (&told["node"], &told["state"], &told["type"]),
+        (&json!("leveret@n1"), &json!("running"), &json!("classic"))
+    );
+    let told = nodes.until("its node knows how it stands", || {
+        let told = nodes.http[0].get("/api/leveret/queues/%2f/home").with(200);
+        (told["copies_in_sync"] == 1).then_some(told)
+    });
+    assert_eq!((&told["copies"], &told["members"][0]["node"]), (&json!(1), &json!("leveret@n1")), "{told}");
+    let shown = Tools::of(&nodes.brokers[1]).run("leveret", "cluster status").good();
+    assert!(shown.contains("1 of 1 copy synced to disk"), "{shown}");
+
+    // Any node serves it while its own is there. This consumer goes on when it is back.
+    let (mut other, channel) = nodes.connect(1);
+    assert_eq!(other.counts(channel, QUEUE).unwrap(), (10, 0));
+    let (mut reader, on) = nodes.connect(2);
+    reader.qos(on, 3, false).unwrap();
+    reader.consume(on, QUEUE, "c").unwrap();
+    let held: Vec<_> = (0..3).map(|_| reader.delivery(on)).collect();
+    (0..3).for_each(|at| assert_eq!(held[at].body, format!("{at}").as_bytes()));
+    reader.ack(on, held[2].tag, true);
+    let held: Vec<_> = (3..6).map(|_| reader.delivery(on)).collect();
+    nodes.until("the acks are counted", || (other.counts(channel, QUEUE).unwrap() == (4, 1)).then_some(()));
+
+    nodes.brokers[0].kill();
+    until_it_is_away(&nodes, 1);
+    let away = "NOT_FOUND - home node 'leveret@n1' of durable queue 'home' in vhost '/' is down or inaccessible";
+    let passive = QueueDeclare { passive: true, ..classic(QUEUE) };
+    type Request<'a> = (&'a str, &'a dyn Fn(&mut Client, u16) -> Result<(), Closed>);
+    let requests: [Request<'_>; 5] = [
+        ("declare", &|client, channel| client.declare(channel, &classic(QUEUE)).map(drop)),
+        ("passive", &|client, channel| client.declare(channel, &passive).map(drop)),
+        ("get", &|client, channel| client.get(channel, QUEUE, true).map(drop)),
+        ("consume", &|client, channel| client.consume(channel, QUEUE, "d").map(drop)),
+        ("purge", &|client, channel| client.purge(channel, QUEUE).map(drop)),
+    ];
+    for (what, request) in requests {
+        let channel = other.channel();
+        let refused = request(&mut other, channel).unwrap_err();
+        assert_eq!((refused.code, refused.text.as_str()), (404, away), "{what}");
+    }
+    let empty = other.channel();
+    let refused = other.delete(empty, QUEUE, false, true).unwrap_err();
+    assert_eq!((refused.code, &*refused.text), (406, "PRECONDITION_FAILED - queue 'home' in vhost '/' not empty"));
+
+    // Nobody promises what nobody keeps; other queues get their copy.
+    other.confirm_select(channel).unwrap();
+    let publish = |client: &mut Client, exchange, key| {
+        client.publish(channel, &Publish { exchange, key, body: b"x", mandatory: true, ..Publish::default() });
+    };
+    publish(&mut other, "", QUEUE);
+    assert_eq!(answer(&mut other, channel), (1, true));
+    publish(&mut other, "amq.fanout", "");
+    assert_eq!(answer(&mut other, channel), (2, true));
+    publish(&mut other, "", "copied");
+    assert_eq!(answer(&mut other, channel), (3, false));
+    assert_eq!(other.counts(channel, "copied").unwrap(), (2, 0));
+    other.declare(channel, &classic("elsewhere")).unwrap();
+    let told = nodes.http[2].get("/api/queues/%2f/elsewhere").with(200);
+    assert_eq!(told["node"], "leveret@n2");
+
+    // With its node it is there again, with all that was in it; whoever consumed goes on, and has what it holds.
+    nodes.brokers[0].start();
+    nodes.until("it is there", || {
+        let queue = nodes.http[1].get("/api/queues/%2f/home").with(200);
+        (queue["state"] == "running" && queue["consumers"] == 1).then_some(())
+    });
+    assert!(reader.event_within(on, Duration::from_millis(200)).is_none(), "it holds as many as it may");
+    reader.ack(on, held[2].tag, true);
+    (6..9).for_each(|at| assert_eq!(reader.delivery(on).body, format!("{at}").as_bytes()));
+    publish(&mut other, "", QUEUE);
+    assert_eq!(answer(&mut other, channel), (4, false), "the way is known again");
+
+    // What is deleted while its node is away is gone when it is back.
+    nodes.brokers[0].kill();
+    until_it_is_away(&nodes, 1);
+    assert_eq!(other.delete(channel, QUEUE, true, false).unwrap(), 0);
+    assert!(matches!(reader.event(on), Event::Cancelled(_)), "its consumer hears so");
+    other.declare(channel, &classic(QUEUE)).unwrap();
+    nodes.brokers[0].start();
+    let told = nodes.http[0].get("/api/queues/%2f/home").with(200);
+    assert_eq!(told["node"], "leveret@n2", "it is another queue, of another node");
+    let (mut again, on) = nodes.connect(0);
+    assert_eq!(again.counts(on, QUEUE).unwrap(), (0, 0));
+    assert!(again.event_within(on, Duration::from_millis(100)).is_none());
+}
