@@ -120,6 +120,8 @@ pub enum Bug {
     GetOvertakes,
     /// Nobody hears that a consumer without acks is to wait for the acks of its channel.
     CreditIsForgotten,
+    /// Every other node counts as away.
+    HomesAreAway,
     /// Nobody hears that a partition has no leader here.
     NotLeaderIsSwallowed,
     /// Partitions are not told the rules of queues when a node starts.
@@ -165,7 +167,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 76] = [
+    pub const ALL: [Bug; 77] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -222,6 +224,7 @@ impl Bug {
         Bug::DeletionIsAbandoned,
         Bug::GetOvertakes,
         Bug::CreditIsForgotten,
+        Bug::HomesAreAway,
         Bug::NotLeaderIsSwallowed,
         Bug::RulesAreForgotten,
         Bug::LeaderIsSilent,

@@ -153,6 +153,7 @@ impl Cluster {
             upgrades: options.upgrades,
             gives_up: plan.groups.iter().map(|queues| gives_up(&plan, queues)).collect(),
             pools: false,
+            classic: false,
             returns: options.returns,
         };
         let apart = options.declares || options.faults.leaders || options.faults.log_rot;

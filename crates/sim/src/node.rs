@@ -99,6 +99,8 @@ pub struct Settings {
     /// Only the first partition is founded with the nodes: the others come to be by the topology, with
     /// members on three of them.
     pub pools: bool,
+    /// One of these pools has partitions on one node each.
+    pub classic: bool,
     /// Who left a group may come back to it.
     pub returns: bool,
 }

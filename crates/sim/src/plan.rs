@@ -129,6 +129,8 @@ pub struct Options {
     /// Queues that would be written are confirmed by their leaders alone, as written or as synced. Not with
     /// turnover, where what a queue asked for may be gone with it, nor with members that change.
     pub levels: bool,
+    /// With `pools`: the durable queues that come and go are classic, each on one node.
+    pub classic: bool,
 }
 
 impl Default for Options {
@@ -150,6 +152,7 @@ impl Default for Options {
             spread: false,
             pools: false,
             levels: false,
+            classic: false,
         }
     }
 }

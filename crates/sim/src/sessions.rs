@@ -253,6 +253,7 @@ impl Sessions {
             upgrades: false,
             gives_up: vec![true; PARTITIONS as usize],
             pools,
+            classic: options.classic,
             returns: options.returns,
         };
         let spares = if options.members { members::SPARES } else { 0 };
@@ -269,6 +270,7 @@ impl Sessions {
         let mut ledger = Ledger::new(kept.clone());
         ledger.has_full_sockets = random.chance(40);
         ledger.has_levels = options.levels;
+        ledger.has_classic = options.classic;
         let sizes = if ledger.has_full_sockets { Sizes::small(&mut random) } else { Sizes::ample() };
         ledger.leaders_move = options.nodes > 1;
         Sessions {
@@ -281,7 +283,7 @@ impl Sessions {
             nodes,
             served: BTreeMap::new(),
             clients,
-            audit: Audit::new(founding(&kept)),
+            audit: Audit::new(founding(&kept, options.classic)),
             ledger,
             trace: Trace::new(options.trace),
             options,
@@ -701,7 +703,7 @@ impl Sessions {
 }
 
 /// What there is before clients come.
-fn founding(kept: &[String]) -> Vec<Task> {
+fn founding(kept: &[String], classic: bool) -> Vec<Task> {
     let declare_exchange = amqp::wire::method::Method::ExchangeDeclare {
         ticket: 0,
         exchange: Bytes::from_static(TO_ALL.as_bytes()),
@@ -725,7 +727,7 @@ fn founding(kept: &[String]) -> Vec<Task> {
             arguments: amqp::Table::new(),
         }));
     }
-    tasks.extend((0..FLEETING).map(|number| Task::Ask(client::declare_fleeting(number))));
+    tasks.extend((0..FLEETING).map(|number| Task::Ask(client::declare_fleeting(number, classic))));
     tasks.push(Task::Ask(declare(DEAD, true, false, false, amqp::Table::new())));
     tasks.push(Task::Ask(client::declare_short_lived()));
     tasks

@@ -120,6 +120,15 @@ fn copies_are_given_and_taken_while_clients_work_and_nothing_is_lost() {
 }
 
 #[test]
+fn queues_of_one_node_keep_what_they_promise_and_say_so_while_it_is_away() {
+    let options = Options { nodes: 5, pools: true, classic: true, ..Options::default() };
+    let total = run_all(0..6, options);
+    assert!(total.confirmed > 1_000 && total.delivered > 1_200 && total.restarts > 40, "{total:?}");
+    assert!(total.homes_away > 0, "queues were asked for whose node was away: {total:?}");
+    found_with(0..SEEDS_MAX, Options { bug: Some(Bug::HomesAreAway), ..options }, "[audit]");
+}
+
+#[test]
 fn two_runs_from_one_seed_are_the_same_run() {
     let trace = |seed| {
         let mut cluster =

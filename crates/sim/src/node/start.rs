@@ -182,7 +182,7 @@ impl Node {
                 .expect("what was written is sound");
             log.log_is_at(file_u32(wal.durable_file()));
             let first = || match self.settings.pools {
-                true => topology::with_pools(&self.settings.members),
+                true => topology::with_pools(&self.settings.members, self.settings.classic),
                 false => Topology::new(),
             };
             (log, topology::Decided::new(state.as_ref(), self.settings.bug, first))

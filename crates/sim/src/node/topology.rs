@@ -71,7 +71,8 @@ impl Decided {
 }
 
 /// The topology that nodes begin with where partitions come to be by it.
-pub(super) fn with_pools(members: &[NodeId]) -> Topology {
+/// `classic`: one of two is on one node.
+pub(super) fn with_pools(members: &[NodeId], classic: bool) -> Topology {
     let mut topology = Topology::new();
     let members: Vec<NodeNumber> = members.iter().map(|node| NodeNumber(node.0 as u32)).collect();
     let pool = |name: &str, size: u32, target| PartitionPool {
@@ -100,12 +101,13 @@ pub(super) fn with_pools(members: &[NodeId]) -> Topology {
     let changes = [
         Change::PutPool { id: FIRST_POOL, pool: pool("default", members.len() as u32, 1) },
         Change::PutPartition { id: PartitionId(1), partition: everywhere },
-        Change::PutPool { id: PoolId(2), pool: pool("quorum-3", POOL_SIZE, 2) },
+        Change::PutPool { id: PoolId(2), pool: pool("quorum-3", POOL_SIZE, if classic { 1 } else { 2 }) },
         Change::RaiseVersion { version: MACHINE_VERSION },
         Change::DescribeVhost { vhost: VhostId(0), description },
         Change::PutPolicy(PutPolicy { vhost: VhostId(0), operator: false, name: Name::from("unlimited"), policy }),
     ];
-    for change in members.iter().map(put).chain(changes) {
+    let on_one = classic.then(|| Change::PutPool { id: PoolId(3), pool: pool("quorum-1", 1, 1) });
+    for change in members.iter().map(put).chain(changes).chain(on_one) {
         topology.apply(&change).outcome.expect("it is lawful");
     }
     topology

@@ -74,7 +74,7 @@ impl Audit {
             Task::Ask(method) => method.clone(),
             Task::Drain(queue) => get(queue),
             Task::Probe(number, queue) => match self.probe {
-                None => declare_fleeting(*number),
+                None => declare_fleeting(*number, ledger.has_classic),
                 Some((_, false)) => {
                     let queue = Bytes::copy_from_slice(queue.as_bytes());
                     let to = To::Queue(String::from_utf8_lossy(&queue).into_owned());

@@ -171,8 +171,12 @@ pub(super) fn declare(queue: &str, durable: bool, exclusive: bool, auto_delete: 
 }
 
 /// A queue of its kind, by the first letter of its name.
-pub(super) fn declare_fleeting(number: u64) -> Method {
-    declare(&fleeting(number), number.is_multiple_of(2), false, false, Table::new())
+pub(super) fn declare_fleeting(number: u64, classic: bool) -> Method {
+    let (durable, mut arguments) = (number.is_multiple_of(2), Table::new());
+    if classic && durable {
+        arguments.push("x-queue-type", Value::LongString(Bytes::from_static(b"classic")));
+    }
+    declare(&fleeting(number), durable, false, false, arguments)
 }
 
 impl Client {
@@ -507,7 +511,7 @@ impl Client {
         let no_wait = self.random.chance(30);
         let ticket = 0;
         let (method, answer) = match self.random.below(12) {
-            0..4 => (declare_fleeting(at), (50, 11)),
+            0..4 => (declare_fleeting(at, ledger.has_classic), (50, 11)),
             4 => (declare(&exclusive(self.number), false, true, false, Table::new()), (50, 11)),
             5 => {
                 let of = self.random.below(AUTO_DELETE);
@@ -657,8 +661,10 @@ impl Client {
                     violated("cancel", &format!("client {} never had consumer {tag}", self.number));
                 }
             }
-            Method::ChannelClose { .. } => {
+            Method::ChannelClose { reply_code, reply_text, .. } => {
                 ledger.figures.channel_errors += 1;
+                let is_away = reply_code == 404 && text(&reply_text).contains("home node");
+                ledger.figures.homes_away += u64::from(is_away);
                 // Where both sides close it at once, both are answered.
                 channel.asked.retain(|(asked, _)| *asked == Asked::Close);
                 match channel.asked.is_empty() {

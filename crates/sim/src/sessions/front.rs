@@ -400,7 +400,8 @@ impl Host for Desk<'_> {
     }
 
     fn reaches(&self, node: NodeNumber) -> bool {
-        self.switch().reaches(node)
+        let is_reached = self.front.bug != Some(Bug::HomesAreAway) || node == self.switch().leaders().own();
+        is_reached && self.switch().reaches(node)
     }
 
     fn now(&self) -> Millis {

@@ -81,6 +81,8 @@ pub struct Figures {
     pub dead_letters: u64,
     pub requests: u64,
     pub channel_errors: u64,
+    /// Those of them of queues whose node was away.
+    pub homes_away: u64,
     pub deletes: u64,
     pub cuts: u64,
     pub restarts: u64,
@@ -116,6 +118,7 @@ impl Figures {
         self.dead_letters += other.dead_letters;
         self.requests += other.requests;
         self.channel_errors += other.channel_errors;
+        self.homes_away += other.homes_away;
         self.deletes += other.deletes;
         self.cuts += other.cuts;
         self.restarts += other.restarts;
@@ -157,6 +160,8 @@ pub(super) struct Ledger {
     pub(super) has_full_sockets: bool,
     /// Some channels ask for levels of the leader alone.
     pub(super) has_levels: bool,
+    /// Durable queues that come and go live on one node.
+    pub(super) has_classic: bool,
     /// Consumers may be on their way to the next leader.
     pub(super) leaders_move: bool,
     /// When a consumer got something of a queue last.
