@@ -5,17 +5,22 @@
 //! connection, all its unconfirmed publishes in order before anything new, under the numbers that
 //! they had; a reader settles only what it was given on the same channel, each once.
 
-use crate::checks::{Asked, Checks, Published, body_of};
+mod composing;
+mod reading;
+
+use crate::checks::Checks;
 use crate::node::SessionId;
 use crate::random::Random;
 use crate::registry::Registry;
 use crate::schedule::{MS, Micros, SECOND};
 use broker::queue::Consumer;
 use broker::{ChannelKey, ConsumerKey, QueueId};
-use bytes::Bytes;
-use partition::command::{Disposition, Durability, Level, Selective, Target};
-use partition::{Command, Effect, Message, Publish, Reply, RequestId};
+use partition::command::Selective;
+use partition::{Command, Effect, Reply, RequestId};
 use std::collections::{BTreeMap, VecDeque};
+
+pub use composing::mix_up_key;
+use composing::{DELAYED_PERCENT, Way, compose};
 
 /// Publishes that a publisher has under way at most.
 const WINDOW: usize = 40;
@@ -513,110 +518,6 @@ impl Client {
             n.wishes.push(Wish::Send(command));
         }
     }
-
-    fn read(&mut self, n: &mut Now<'_>) {
-        let (channel, group_queues) = (self.channel, self.queues.clone());
-        let Part::Reader(r) = &mut self.part else { return };
-        if n.now > self.heard + REPLY_TIMEOUT {
-            // Nothing was heard for long: is anybody there?
-            self.heard = n.now;
-            if self.random.chance(50) {
-                return self.close(true, n);
-            }
-        }
-        let ask = |r: &mut Reader, queue: QueueId| {
-            r.next_request += 1;
-            question(queue, r.next_request)
-        };
-        if n.draining && (r.gets || r.granted_only || r.no_ack) {
-            (r.gets, r.granted_only, r.no_ack) = (false, false, false);
-            return self.close(true, n);
-        }
-        while let Some((queue, holder, seq, _)) = r.held.front().copied().filter(|h| h.3 <= n.now) {
-            // What follows in a row goes with it, as an ack of several does.
-            let mut count = 0;
-            while r.held.front().is_some_and(|h| (h.0, h.1, h.2) == (queue, holder, seq + count)) {
-                r.held.pop_front();
-                count += 1;
-            }
-            let outcome = match self.random.below(100) {
-                _ if n.draining || !r.unruly => Disposition::Ack,
-                0..70 => Disposition::Ack,
-                70..82 => Disposition::Nack,
-                82..92 => Disposition::Reject,
-                _ => Disposition::Discard,
-            };
-            let is_end = matches!(outcome, Disposition::Ack | Disposition::Discard);
-            n.checks.settle_asked(queue, holder, seq..seq + count, is_end);
-            n.wishes.push(Wish::Send(Command::Settle { queue, holder, first: seq, count, outcome }));
-        }
-        if !r.held.is_empty() && r.held.iter().all(|h| h.3 > n.now) && self.random.chance(20) {
-            // Settled out of order at times.
-            let at = self.random.below(r.held.len() as u64) as usize;
-            let (queue, holder, seq, _) = r.held.remove(at).expect("it is there");
-            n.checks.settle_asked(queue, holder, seq..seq + 1, true);
-            let outcome = Disposition::Ack;
-            n.wishes.push(Wish::Send(Command::Settle { queue, holder, first: seq, count: 1, outcome }));
-        }
-        if !r.gets || n.draining {
-            for queue in std::mem::take(&mut r.new_queues) {
-                self.consume(queue, n);
-            }
-        }
-        let Part::Reader(r) = &mut self.part else { return };
-        if group_queues.is_empty() {
-            return;
-        }
-        if r.gets && r.held.len() < 8 {
-            let queue = self.random.pick(&group_queues).id;
-            let (no_ack, request) = (r.no_ack, ask(r, queue));
-            n.wishes.push(Wish::Send(Command::Get { queue, channel, no_ack, request }));
-        }
-        if n.draining {
-            let queue = self.random.pick(&group_queues).id;
-            let request = ask(r, queue);
-            n.wishes.push(Wish::Send(Command::Stat { queue, channel, request }));
-            return;
-        }
-        if !r.unruly {
-            return;
-        }
-        match self.random.below(2_000) {
-            0..3 => {
-                let queue = self.random.pick(&group_queues).id;
-                let request = ask(r, queue);
-                n.wishes.push(Wish::Send(Command::Purge { queue, channel, request }));
-            }
-            3..20 => {
-                let queue = self.random.pick(&group_queues).id;
-                let request = ask(r, queue);
-                n.wishes.push(Wish::Send(Command::Stat { queue, channel, request }));
-            }
-            20..30 => {
-                let request = ask(r, QueueId(0));
-                n.wishes.push(Wish::Send(Command::Sync { channel, request }));
-            }
-            30..40 => {
-                let Some((&number, &(queue, _))) = r.consumers.first_key_value() else { return };
-                let request = ask(r, queue);
-                r.consumers.remove(&number);
-                let consumer = ConsumerKey { channel, number };
-                n.wishes.push(Wish::Send(Command::Cancel { queue, consumer, request }));
-                self.consume(queue, n);
-            }
-            40..52 => self.close(true, n),
-            _ => {}
-        }
-    }
-}
-
-impl Reader {
-    fn forget(&mut self) {
-        self.held.clear();
-        self.consumers.clear();
-        self.asked.clear();
-        self.new_queues.clear();
-    }
 }
 
 /// Who publishes.
@@ -631,167 +532,3 @@ const HEADERS: u16 = 1 << 13;
 const KEY_FIELD: &[u8] = b"\x16x-deduplication-headerb";
 /// Keys that messages have.
 const KEYS: u64 = 12;
-
-/// What a wrong shell makes of a message with a key.
-pub fn mix_up_key(publish: &mut Publish) {
-    let properties = &publish.message.properties;
-    let has_headers = u16::from_be_bytes([properties[0], properties[1]]) & HEADERS != 0;
-    if has_headers && properties[2 + 4..].starts_with(KEY_FIELD) {
-        let mut changed = properties.to_vec();
-        changed[2 + 4 + KEY_FIELD.len()] = 0;
-        publish.message.properties = changed.into();
-    }
-}
-
-/// The properties of a message: its delivery mode, the delay that it asks its exchange for, and
-/// with `varied` at times a key, a priority and a time limit.
-fn properties(varied: bool, asked_ms: Option<u32>, random: &mut Random) -> Bytes {
-    const DELIVERY_MODE: u16 = 1 << 12;
-    const PRIORITY: u16 = 1 << 11;
-    const EXPIRATION: u16 = 1 << 8;
-    let (mut flags, mut list) = (DELIVERY_MODE, Vec::new());
-    let mut fields = Vec::new();
-    if varied && random.chance(25) {
-        fields.extend_from_slice(KEY_FIELD);
-        fields.push(random.below(KEYS) as u8);
-    }
-    if let Some(ms) = asked_ms {
-        fields.extend_from_slice(DELAY_FIELD);
-        fields.extend_from_slice(&ms.to_be_bytes());
-    }
-    if !fields.is_empty() {
-        flags |= HEADERS;
-        list.extend_from_slice(&(fields.len() as u32).to_be_bytes());
-        list.append(&mut fields);
-    }
-    list.push(2);
-    if !varied {
-        return [&flags.to_be_bytes()[..], &list].concat().into();
-    }
-    if random.chance(50) {
-        flags |= PRIORITY;
-        list.push(random.below(8) as u8);
-    }
-    if random.chance(10) {
-        flags |= EXPIRATION;
-        let text = random.below(2_000).to_string();
-        list.push(text.len() as u8);
-        list.extend_from_slice(text.as_bytes());
-    }
-    [&flags.to_be_bytes()[..], &list].concat().into()
-}
-
-/// Of a hundred messages so many go through the exchange that lets them wait, where there is one.
-const DELAYED_PERCENT: u64 = 30;
-
-/// Where a message goes, and how.
-struct Way {
-    exchange: Bytes,
-    routing_key: Bytes,
-    /// The delay in its header.
-    asked_ms: Option<u32>,
-    chosen: Vec<QueueSettings>,
-}
-
-impl Way {
-    /// To one queue, or to two at times.
-    fn straight(queues: &[QueueSettings], random: &mut Random) -> Way {
-        let mut chosen = vec![*random.pick(queues)];
-        if random.chance(20) {
-            let second = *random.pick(queues);
-            if second.id != chosen[0].id {
-                chosen.push(second);
-            }
-        }
-        let (exchange, routing_key) = (Bytes::from_static(b"amq.direct"), Bytes::from_static(b"q"));
-        Way { exchange, routing_key, asked_ms: None, chosen }
-    }
-
-    /// Through the `x-delayed-message` exchange of the partition, to the queues that it leads to.
-    fn delayed(group: usize, n: &mut Now<'_>, random: &mut Random) -> Way {
-        let key = random.pick(&n.registry.keys(group)).clone();
-        let ids = n.registry.route(group, &key);
-        n.checks.routed(&key, &ids, &n.registry.leads_to(group, &key));
-        let asked_ms = Some(if random.chance(80) { random.between(1, 1_500) as u32 } else { 0 });
-        let chosen = ids.into_iter().map(|id| n.registry.settings(id)).collect();
-        Way { exchange: Bytes::from_static(b"later"), routing_key: Bytes::copy_from_slice(&key), asked_ms, chosen }
-    }
-}
-
-/// A publish to the queues that were chosen.
-fn compose(
-    Sender { group, channel, habits }: Sender,
-    seq: u64,
-    number: u64,
-    way: Way,
-    bytes: usize,
-    random: &mut Random,
-    checks: &mut Checks,
-) -> (Command, u64) {
-    let Way { exchange, routing_key, asked_ms, chosen } = way;
-    let value = random.between(1, 40);
-    let (mut level, mut is_selective) = (Level::LeaderWritten, false);
-    let targets = chosen.iter().map(|queue| {
-        let (durability, selective) = match queue.keeping {
-            Keeping::LeaderWritten => (Durability::Level(Level::LeaderWritten), None),
-            Keeping::LeaderSynced => (Durability::Level(Level::LeaderSynced), None),
-            Keeping::Written => (Durability::Level(Level::Written), None),
-            Keeping::Synced => (Durability::Level(Level::Synced), None),
-            Keeping::Selective(rule) => (Durability::Selective { value }, Some(rule)),
-        };
-        level = level.with(match durability {
-            Durability::Level(level) => level,
-            Durability::Selective { .. } => Level::Written,
-        });
-        is_selective |= selective.is_some();
-        Target { queue: queue.id, durability, selective }
-    });
-    let targets = targets.collect();
-    let asked = match level {
-        _ if seq == 0 => Asked::Nothing,
-        Level::LeaderWritten => Asked::LeaderWritten,
-        Level::LeaderSynced => Asked::LeaderSynced,
-        Level::Written if is_selective => Asked::Selective { value },
-        Level::Written => Asked::Written,
-        Level::Synced => Asked::Synced,
-    };
-    let id = checks.next_id();
-    let body = body_of(id, bytes);
-    let mut varied = (Bytes::from_static(&[0x10, 0, 2]), 0);
-    if habits.varied {
-        let delay_ms = if asked_ms.is_none() && random.chance(10) { random.between(1, 1_500) } else { 0 };
-        varied = (properties(true, asked_ms, random), delay_ms);
-    } else if asked_ms.is_some() {
-        varied.0 = properties(false, asked_ms, random);
-    }
-    let (properties, mut delay_ms) = varied;
-    if asked_ms.is_some() {
-        // As the server reads it.
-        delay_ms = broker::properties::delay_ms(&properties);
-    }
-    let published = Published {
-        group,
-        channel,
-        seq,
-        number,
-        targets: chosen.iter().map(|q| q.id).collect(),
-        delay_ms,
-        key: broker::properties::dedup_key(&properties),
-        since: 0,
-        asked,
-        body: body.clone(),
-        confirmed: false,
-        committed: false,
-        forgotten_by: 0,
-        majority: None,
-        confirmed_by: None,
-        is_superseded: false,
-        repeats: false,
-        originals: Vec::new(),
-        waited_ms: asked_ms.filter(|ms| *ms > 0),
-        is_nowhere: false,
-    };
-    assert_eq!(checks.publish(published), id, "a message gets the number that stands in it");
-    let message = Message { exchange, routing_key, properties, body };
-    (Command::Publish(Publish { channel, publish_seq: seq, term: 0, targets, delay_ms, message }), id)
-}
