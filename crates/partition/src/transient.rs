@@ -14,6 +14,7 @@
 //! one live message pins its batch; [`TransientQueues::bytes`] counts what is pinned, not what is
 //! live, and sparse runs are copied together once they dominate.
 
+mod batch;
 mod queue;
 mod scheduled;
 
@@ -27,10 +28,10 @@ use crate::message::{self, MessageView, Stamp};
 use crate::queue::{Admission, Intake, UsedQueues, Waiting, not_here, note_use};
 use crate::survey::QueueFigures;
 use crate::turn::{Rooms, Turn};
+use batch::{Batch, COMPACT_BYTES_MIN, COMPACT_LIVE_FRACTION, GONE, Place};
 use broker::queue::levels::priority_of;
 use broker::queue::{Consumer, Dispatch, KeyMeter, LevelRule};
 use broker::{ChannelKey, ConsumerKey, QueueId};
-use bytes::Bytes;
 use queue::{MemoryAccess, MemoryQueue, MemorySink};
 use scheduled::Scheduled;
 use smallvec::SmallVec;
@@ -47,62 +48,6 @@ pub const BATCH_MESSAGES_MAX: usize = 16 << 10;
 
 const _: () = assert!(BATCH_MESSAGES_MAX <= broker::queue::runs::RUN_MESSAGES_MAX as usize);
 const _: () = assert!(BATCH_BYTES_MAX + message::MESSAGE_BYTES_MAX <= u32::MAX as usize, "an offset is 32 bits");
-
-/// Below this many pinned bytes nobody looks for sparse runs.
-const COMPACT_BYTES_MIN: u64 = 32 << 20;
-
-/// A run is copied together when fewer than one in this many of its messages is live.
-const COMPACT_LIVE_FRACTION: u32 = 4;
-
-/// What a batch costs besides its bytes: the owner, the runs that point to it.
-const BATCH_OVERHEAD_BYTES: u64 = 160;
-
-/// Marks the place of a message that was settled before its run was copied together.
-const GONE: u32 = u32::MAX;
-
-/// One batch buffer. It uncharges itself when its last slice goes, be it in a queue or on its way
-/// to a socket.
-struct Batch {
-    bytes: Vec<u8>,
-    charged: u64,
-    meter: Arc<AtomicU64>,
-}
-
-impl Batch {
-    /// Freezes `bytes`, charged to `meter` until the last slice is gone.
-    fn freeze(bytes: Vec<u8>, messages: usize, meter: &Arc<AtomicU64>) -> Bytes {
-        let charged = bytes.capacity() as u64 + 4 * messages as u64 + BATCH_OVERHEAD_BYTES;
-        meter.fetch_add(charged, Ordering::Relaxed);
-        Bytes::from_owner(Batch { bytes, charged, meter: meter.clone() })
-    }
-}
-
-impl AsRef<[u8]> for Batch {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Batch {
-    fn drop(&mut self) {
-        self.meter.fetch_sub(self.charged, Ordering::Relaxed);
-    }
-}
-
-/// Where the messages of one run are.
-struct Place {
-    batch: Bytes,
-    offsets: SmallVec<[u32; 4]>,
-}
-
-impl Place {
-    #[inline]
-    fn message(&self, index: usize) -> Bytes {
-        let at = self.offsets[index] as usize;
-        let view = MessageView::parse(&self.batch[at..]).expect("the batch was written by store()");
-        self.batch.slice(at..at + view.len())
-    }
-}
 
 /// All transient queues of one shard.
 pub struct TransientQueues {

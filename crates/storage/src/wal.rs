@@ -10,38 +10,36 @@
 //! the last, and when a file may go. The partitions know.
 
 pub mod format;
+mod layout;
 mod mark;
 mod reader;
+mod record;
 mod recovery;
 mod scan;
 mod spares;
 mod stage;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
-
-use bytes::Bytes;
 
 use crate::data_folder::doubt_log;
 use crate::disk::{Advice, Disk, DiskFile};
 use crate::error::{StorageError, syncing};
 
-use format::{
-    FIRST_FRAME_OFFSET, FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, PAGE_BYTES,
-    RECORD_HEADER_BYTES, RecordHeader, record_bytes,
-};
+use format::{FIRST_FRAME_OFFSET, FRAME_ALIGN_BYTES, FRAME_HEADER_BYTES, FileHeader, PAGE_BYTES, record_bytes};
+use layout::Layout;
 pub(crate) use mark::MARK_NAME;
 use mark::Mark;
 pub use reader::WalReader;
+pub use record::{FileNo, GroupId, Location, Record, RecordKind, RecordRef, WalOptions, WalPosition};
 pub(crate) use recovery::folder_ids;
 pub use recovery::{DAMAGE_COUNT_MAX, Damage, Recovery, newest_file, reaches_back_from, recover};
 pub use scan::RecordName;
 pub(crate) use scan::{FileWalk, Known, Seen, Window, walk_file};
 pub use spares::{Preparation, SparePreparer, found_log, has_log};
 use spares::{Spares, TakenSlot};
+use stage::Memory;
 pub use stage::WriteWay;
-use stage::{Memory, Stage, write_zeroes};
 
 /// Whether a file of the folder is a log file or a spare, by its name without the folder.
 pub(crate) fn is_slot(name: &str) -> bool {
@@ -73,127 +71,6 @@ const FILL_AHEAD_BYTES: u32 = 1 << 20;
 
 const _: () = assert!(FILE_BYTES_MIN.is_multiple_of(PAGE_BYTES) && FILE_BYTES_MIN > 2 * PAGE_BYTES);
 const _: () = assert!(FRAME_HEADER_BYTES.is_multiple_of(FRAME_ALIGN_BYTES));
-
-/// A Raft group of this node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupId(pub u32);
-
-/// Number of a log file: 1, 2, 3 and never one twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileNo(pub u64);
-
-/// What a record is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum RecordKind {
-    /// A log entry; a later one with the same or a lower index replaces what was there and all
-    /// above.
-    Entry = 1,
-    /// Term and vote.
-    HardState = 2,
-    /// Members of the group.
-    Membership = 3,
-    /// The log is cut: entries up to `index` are gone, a snapshot or checkpoint stands for them.
-    SnapshotMark = 4,
-    /// The group is gone from this node.
-    Tombstone = 5,
-}
-
-impl RecordKind {
-    fn from_byte(byte: u8) -> Option<RecordKind> {
-        use RecordKind::{Entry, HardState, Membership, SnapshotMark, Tombstone};
-        [Entry, HardState, Membership, SnapshotMark, Tombstone].into_iter().find(|kind| *kind as u8 == byte)
-    }
-}
-
-/// A record to append.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Whose it is.
-    pub group: GroupId,
-    /// What it is.
-    pub kind: RecordKind,
-    /// Raft term.
-    pub term: u64,
-    /// Raft log index.
-    pub index: u64,
-    /// Opaque here; at most [`Wal::body_bytes_max`].
-    pub body: Bytes,
-}
-
-/// A record as recovery shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordRef<'a> {
-    /// Whose it is.
-    pub group: GroupId,
-    /// What it is.
-    pub kind: RecordKind,
-    /// Raft term.
-    pub term: u64,
-    /// Raft log index.
-    pub index: u64,
-    /// The bytes that were appended.
-    pub body: &'a [u8],
-}
-
-/// Where the body of a record lies. Parts of a body are locations too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Location {
-    /// The file.
-    pub file: FileNo,
-    /// First byte of the body.
-    pub offset: u32,
-    /// Length of the body.
-    pub bytes: u32,
-}
-
-/// A place in the log; later places are greater.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WalPosition {
-    /// The file.
-    pub file: FileNo,
-    /// Byte in it; 0 stands for a file that may not exist yet.
-    pub offset: u32,
-}
-
-impl WalPosition {
-    /// Before everything.
-    pub const START: WalPosition = WalPosition { file: FileNo(0), offset: 0 };
-}
-
-/// Choices of a log. Sizes may differ from one start to the next: files keep the size they have.
-#[derive(Clone, Copy, Debug)]
-pub struct WalOptions {
-    /// Size of new files, a multiple of 4096 between [`FILE_BYTES_MIN`] and [`FILE_BYTES_MAX`].
-    /// Small files recycle sooner.
-    pub file_bytes: u32,
-    /// Spare files that [`SparePreparer`] keeps ready.
-    pub spares_target: usize,
-    /// Released files kept for reuse; the rest is deleted.
-    pub spares_max: usize,
-    /// A number never used before with this folder: random in the server, from the seed in the
-    /// simulator. Salts come from it.
-    pub nonce: u64,
-}
-
-impl WalOptions {
-    /// 64 MiB a file, one spare made ahead, four kept.
-    pub fn new(nonce: u64) -> WalOptions {
-        WalOptions { file_bytes: 64 << 20, spares_target: 1, spares_max: 4, nonce }
-    }
-
-    fn check(&self) {
-        assert!(
-            (FILE_BYTES_MIN..=FILE_BYTES_MAX).contains(&self.file_bytes) && self.file_bytes.is_multiple_of(PAGE_BYTES),
-            "file_bytes is a multiple of {PAGE_BYTES} between {FILE_BYTES_MIN} and {FILE_BYTES_MAX}"
-        );
-        assert!(self.spares_target <= self.spares_max, "spares_target is at most spares_max");
-    }
-
-    fn body_bytes_max(&self) -> u32 {
-        (self.file_bytes - FIRST_FRAME_OFFSET - FRAME_HEADER_BYTES - RECORD_HEADER_BYTES).min(RECORD_BODY_BYTES_MAX)
-    }
-}
 
 /// One slot of the folder: a file with a fixed name and a changing number.
 #[derive(Debug)]
@@ -590,85 +467,5 @@ impl<D: Disk> Wal<D> {
         if self.current.as_ref().is_some_and(|current| current.end > current.slot.bytes / 4) {
             self.spares.want();
         }
-    }
-}
-
-/// The bytes of one write, as they are laid out.
-struct Layout<'a, F> {
-    current: &'a mut Current<F>,
-    session: u32,
-    frame_no: u64,
-    previous_crc: u32,
-    /// First byte of the write.
-    start: u32,
-    /// Its end, a multiple of a page.
-    padded: u32,
-}
-
-impl<F: DiskFile> Layout<'_, F> {
-    fn fill_ahead(&mut self) -> io::Result<()> {
-        let current = &mut *self.current;
-        if self.padded <= current.filled {
-            return Ok(());
-        }
-        let end = self.padded.next_multiple_of(FILL_AHEAD_BYTES).min(current.slot.bytes);
-        // What this very write covers needs no zeroes.
-        write_zeroes(&current.slot.file, self.padded, end)?;
-        current.filled = end;
-        Ok(())
-    }
-
-    /// Puts file header, frames and padding onto the stage, and the places of the bodies into
-    /// `locations`.
-    fn lay(
-        &mut self,
-        frames: &[FramePlan],
-        records: &[Record],
-        locations: &mut Vec<Location>,
-        stage: &mut impl Stage,
-    ) -> io::Result<()> {
-        let current = &*self.current;
-        let mut offset = self.start;
-        if !current.header_written {
-            stage.put(&current.header.encode())?;
-            offset = FIRST_FRAME_OFFSET;
-        }
-        self.previous_crc = current.previous_crc;
-        for frame in frames {
-            stage.zeroes((frame.offset - offset) as usize)?;
-            let header = FrameHeader {
-                salt: current.header.salt,
-                frame_no: self.frame_no,
-                bytes: frame.bytes,
-                record_count: (frame.limit - frame.first) as u32,
-                previous_crc: self.previous_crc,
-                synced_bytes: current.synced,
-                session: self.session,
-                crc: 0,
-            }
-            .encode();
-            self.previous_crc = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
-            self.frame_no += 1;
-            stage.put(&header)?;
-            let mut at = frame.offset + FRAME_HEADER_BYTES;
-            for (number, record) in records.iter().enumerate().take(frame.limit).skip(frame.first) {
-                let header = RecordHeader {
-                    body_crc: crc32c::crc32c(&record.body),
-                    kind: record.kind,
-                    group: record.group,
-                    body_bytes: record.body.len() as u32,
-                    term: record.term,
-                    index: record.index,
-                };
-                stage.put(&header.encode())?;
-                stage.body(number, &record.body)?;
-                let bytes = record.body.len() as u32;
-                locations.push(Location { file: current.header.file, offset: at + RECORD_HEADER_BYTES, bytes });
-                at += RECORD_HEADER_BYTES + bytes;
-            }
-            assert_eq!(at, frame.offset + frame.bytes, "a frame is as long as planned");
-            offset = at;
-        }
-        stage.zeroes((self.padded - offset) as usize)
     }
 }

@@ -1,0 +1,180 @@
+//! Who holds what: messages that consumers have, say they have, and give back.
+
+use super::super::levels::Levels;
+use super::{Dispatch, place};
+use crate::ids::ConsumerKey;
+
+impl Dispatch {
+    /// A consumer that was attached to an earlier leader holds `count` messages from `first`: those
+    /// that are ready here are its own again, the others count against its prefetch. Nothing happens
+    /// if it is not attached. Costs the live messages before them that nobody has.
+    pub fn hold(
+        &mut self,
+        key: ConsumerKey,
+        first: u64,
+        count: u64,
+        levels: Option<&Levels>,
+        next_live: impl Fn(u64) -> Option<u64>,
+    ) {
+        if !self.attached.contains_key(&key) {
+            return;
+        }
+        let active_holds = self.active_holds();
+        let mut has_own = false;
+        let past = first.saturating_add(count);
+        for seq in first..past.min(self.end) {
+            let is_own = self.take_ready(seq, levels, &next_live);
+            let attached = self.attached.get_mut(&key).expect("seen above");
+            match is_own {
+                true => {
+                    attached.held.insert(seq);
+                    self.held += 1;
+                    has_own = true;
+                }
+                false => attached.foreign.insert(seq),
+            }
+        }
+        // What this queue never had is not looked for one by one.
+        if let Some(beyond) = past.checked_sub(first.max(self.end)).filter(|beyond| *beyond > 0) {
+            let attached = self.attached.get_mut(&key).expect("seen above");
+            attached.foreign.insert_range(first.max(self.end), beyond);
+        }
+        self.refresh(key);
+        if has_own && !active_holds {
+            self.claim_active(key);
+        }
+    }
+
+    /// Has a consumer that holds something of an earlier leader be the single active one, as it was there.
+    pub(super) fn claim_active(&mut self, key: ConsumerKey) {
+        let Some(single) = &mut self.single else { return };
+        let passed = single.claim(self.attached[&key].in_line, key).filter(|passed| *passed != key);
+        if let Some((passed, attached)) = passed.and_then(|passed| Some((passed, self.attached.get_mut(&passed)?))) {
+            attached.waits = true;
+            self.refresh(passed);
+        }
+        self.choose_active();
+    }
+
+    /// Whether the single active consumer, attached or not any more, has unacked messages.
+    pub(super) fn active_holds(&self) -> bool {
+        self.active().is_some_and(|key| {
+            let held = self.attached.get(&key).map(|a| &a.held).or_else(|| self.holders.get(&key));
+            held.is_some_and(|held| !held.is_empty())
+        })
+    }
+
+    /// Takes a message that is ready, wherever it stands; what stands before it stays ready. False if
+    /// it is not ready.
+    pub(super) fn take_ready(
+        &mut self,
+        seq: u64,
+        levels: Option<&Levels>,
+        next_live: &impl Fn(u64) -> Option<u64>,
+    ) -> bool {
+        if let Some(lanes) = &mut self.lanes {
+            let is_taken = seq < self.end && lanes.take_ready(seq, levels, next_live);
+            if is_taken {
+                self.cursor = self.cursor.max(seq + 1);
+                self.ready -= 1;
+            }
+            return is_taken;
+        }
+        if !self.returned.remove(&seq) {
+            if !(self.cursor..self.end).contains(&seq) || next_live(seq) != Some(seq) {
+                return false;
+            }
+            while let Some(before) = next_live(self.cursor).filter(|before| *before < seq) {
+                self.returned.insert(before);
+                self.cursor = before + 1;
+            }
+            self.cursor = seq + 1;
+        }
+        self.ready -= 1;
+        true
+    }
+
+    /// Whether a consumer, or who was one, holds the message. Costs a look at each of them.
+    pub fn is_held(&self, seq: u64) -> bool {
+        if self.held == 0 {
+            return false;
+        }
+        let attached = self.attached.values().map(|a| &a.held);
+        attached.chain(self.holders.values()).any(|held| held.contains(seq))
+    }
+
+    /// Whether a live message is ready, held, or on its way in: it was not dropped, nor settled.
+    pub fn is_there(&self, seq: u64, levels: Option<&Levels>) -> bool {
+        let is_ready = match &self.lanes {
+            _ if seq >= self.end => true,
+            Some(lanes) => lanes.is_ready(seq, levels),
+            None => seq >= self.cursor || self.returned.contains(&seq),
+        };
+        is_ready || self.is_held(seq)
+    }
+
+    /// How many messages consumers would take at once; no limit counts as `u64::MAX`.
+    pub fn free_credit(&self) -> u64 {
+        self.tally.free_credit()
+    }
+
+    /// Takes `count` numbers from `first` out of a holder's hands, appending those that it held to
+    /// `taken`.
+    pub fn release(&mut self, holder: ConsumerKey, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
+        let Some(attached) = self.attached.get_mut(&holder) else {
+            return self.release_left(holder, first, count, taken);
+        };
+        // After a cancel and a consume with the same key there is none: keys are used once.
+        let before = taken.len();
+        let all = attached.held.remove_range_into(first, count, taken);
+        self.held -= all;
+        assert!(taken.len() > before || all == 0, "what was taken is told");
+        if !attached.foreign.is_empty() {
+            attached.foreign.remove_range(first, count);
+        }
+        let is_empty = attached.held.is_empty();
+        place(attached, &mut self.tally, &mut self.ring);
+        if is_empty && !self.holders.is_empty() {
+            self.holders.remove(&holder);
+        }
+        if is_empty && self.single.is_some() {
+            self.choose_active();
+        }
+    }
+
+    /// As [`release`](Self::release), of who is not attached.
+    pub(super) fn release_left(&mut self, holder: ConsumerKey, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
+        let Some(held) = self.holders.get_mut(&holder) else { return };
+        self.held -= held.remove_range_into(first, count, taken);
+        if held.is_empty() {
+            self.holders.remove(&holder);
+            if self.single.is_some() {
+                self.choose_active();
+            }
+        }
+    }
+
+    /// Takes those of `count` messages from `first` that are ready, appending them to `taken`: who was
+    /// given them by an earlier leader, or before its link broke, is done with them. Costs the live
+    /// messages before them that nobody has.
+    pub fn claim(
+        &mut self,
+        first: u64,
+        count: u64,
+        levels: Option<&Levels>,
+        next_live: impl Fn(u64) -> Option<u64>,
+        taken: &mut Vec<(u64, u64)>,
+    ) {
+        if self.ready == 0 {
+            return;
+        }
+        for seq in first..first.saturating_add(count).min(self.end) {
+            if self.take_ready(seq, levels, &next_live) {
+                match taken.last_mut() {
+                    Some((first, count)) if *first + *count == seq => *count += 1,
+                    _ => taken.push((seq, 1)),
+                }
+            }
+        }
+    }
+}
