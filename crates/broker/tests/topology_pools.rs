@@ -184,6 +184,19 @@ fn a_durable_classic_queue_of_a_cluster_lives_on_one_node_and_answers_nothing_wh
     let why = topology.apply(&forget(home.0)).outcome.unwrap_err().text;
     assert!(why.contains("only copy of 2 queues"), "{why}");
 
+    // Who joins may have queues of its own, too.
+    let fourth = join(&mut topology, 77).unwrap();
+    let shape = Table::new();
+    let of_fourth = |topology: &Topology| {
+        let places = placement(topology, &shape).among.into_iter();
+        places.filter(|placed| placed.leads_first == Some(fourth)).map(|placed| placed.partition).collect::<Vec<_>>()
+    };
+    let planned = of_fourth(&topology);
+    assert_eq!(planned.len(), 2);
+    topology.apply(&classic("d", planned[1].0)).outcome.unwrap();
+    assert_eq!(topology.home_node(topology.find_queue(VhostId(0), b"d").unwrap()), Some(fourth));
+    assert_eq!(of_fourth(&topology), planned, "they are there now, and no more come");
+
     let mut alone = cluster(1, MACHINE_VERSION);
     alone.apply(&classic("q", 2)).outcome.unwrap();
     assert_eq!(partition_of(&alone, "q"), PartitionId(2), "where it asks for");

@@ -39,6 +39,7 @@ mod resource;
 mod site;
 mod statistics;
 mod stored;
+mod take_back;
 mod ui;
 mod unsent;
 mod waiting;

@@ -19,6 +19,7 @@ use crate::patience::Patient;
 use crate::permits::{self, Permit, Permits};
 use crate::resource;
 use crate::statistics::Statistics;
+use crate::take_back;
 use crate::ui;
 use crate::unsent::{Answers, Owner};
 use crate::waiting::{self, Requests};
@@ -230,6 +231,7 @@ async fn run(
     });
     // It ends with this thread's runtime.
     drop(tokio::task::spawn_local(shared.statistics.clone().run(shared.handle.clone())));
+    tokio::task::spawn_local(take_back::run(shared.handle.clone()));
     if let Some(questions) = shared.handle.serve_questions(QUESTIONS_WAITING_MAX) {
         tokio::task::spawn_local(serve_questions(questions, shared.clone()));
     }

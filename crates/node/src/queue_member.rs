@@ -63,12 +63,15 @@ impl QueueMember {
     /// A member that was brought back, with what it asked for meanwhile. `has_peers`: its group has
     /// members on other nodes.
     pub fn new(
-        partition: QueuePartition,
+        mut partition: QueuePartition,
         first: Outputs,
         completions: Completions,
         at_risk: Arc<AtomicU64>,
         has_peers: bool,
     ) -> QueueMember {
+        if has_peers {
+            partition.may_have_guests();
+        }
         QueueMember {
             partition,
             completions,
@@ -145,6 +148,11 @@ impl QueueMember {
                 tracing::debug!(partition = id.0, %why, "not yet: {}", told(&changes, |node| edge.shown_node(node)))
             }
         }
+    }
+
+    /// There is a link to a node.
+    pub(crate) fn link_up(&mut self) {
+        self.partition.link_came();
     }
 
     /// The link to a node is gone: if that leads, whoever follows it looks for another leader.

@@ -220,6 +220,8 @@ struct Found<D: Disk> {
     lost_checkpoints: BTreeSet<u32>,
     /// The extents that a checkpoint knows.
     known_extents: BTreeSet<u32>,
+    /// By partition, the extents in which messages are that are live in its newest state.
+    extents_of_states: BTreeMap<u32, Vec<u32>>,
     concerns: Concerns,
     wal: Wal<D>,
     wal_report: WalReport,
@@ -384,6 +386,8 @@ impl<D: Disk> Found<D> {
             report.uncounted += Uncounted::Unknown;
             recoveries.entry(id).or_insert(recovery_of(id, None)?);
         }
+        let with_messages = recoveries.iter().map(|(id, recovery)| (*id, recovery.extents_with_messages()));
+        let extents_of_states = with_messages.filter(|(_, extents)| !extents.is_empty()).collect();
         let known_extents = recoveries.values().flat_map(Recovery::extents).collect();
         let of_queues = recoveries.values().filter(|recovery| recovery.id() != TOPOLOGY && !recovery.is_blank());
         let needed = FileNo(u64::from(of_queues.map(Recovery::replay_file).min().unwrap_or(0)));
@@ -410,6 +414,7 @@ impl<D: Disk> Found<D> {
             ended,
             lost_checkpoints,
             known_extents,
+            extents_of_states,
             concerns,
             wal,
             wal_report,
@@ -423,12 +428,17 @@ impl<D: Disk> Found<D> {
     fn damaged_extents(&mut self, report: &mut RepairReport) -> Result<BTreeSet<ExtentId>, OpenError> {
         let mut damaged = BTreeSet::new();
         for partition in &self.partitions {
-            for (id, extent) in partition.queues().extents().iter().filter(|(_, extent)| extent.live > 0) {
-                let id = ExtentId(u64::from(*id));
+            // Those whose messages were settled since the newest state are missed by a start, which reads that first.
+            let of_state = self.extents_of_states.get(&partition.id().0).into_iter().flatten().map(|id| (*id, 0));
+            let live = partition.queues().extents().iter().filter(|(_, extent)| extent.live > 0);
+            let mut needed: BTreeMap<u32, _> = of_state.collect();
+            needed.extend(live.map(|(id, extent)| (*id, extent.live)));
+            for (id, live) in needed {
+                let id = ExtentId(u64::from(id));
                 match Extent::open(&*self.disk, id).and_then(|extent| extent.verify()) {
                     Ok(()) => {}
                     Err(error) if error.is_damage() => {
-                        let (partition, live) = (partition.id().0, extent.live);
+                        let partition = partition.id().0;
                         report.found.push(format!("{error} (messages of partition {partition}, {live} of them live)"));
                         damaged.insert(id);
                         self.concerns.add(partition);

@@ -225,9 +225,13 @@ impl<M: Proposer> Shard<M> {
     /// There is a link to another node.
     pub fn link_up(&mut self, node: NodeNumber, intake: &impl Intake) {
         for (place, seated) in self.members.iter_mut().enumerate() {
-            if let Member::Topology(member) = &mut seated.member {
-                member.link_up(node);
-                intake.with(|waits| waits.wake(place));
+            match &mut seated.member {
+                Member::Queues(member) => member.link_up(),
+                Member::Topology(member) => {
+                    member.link_up(node);
+                    intake.with(|waits| waits.wake(place));
+                }
+                _ => {}
             }
         }
     }

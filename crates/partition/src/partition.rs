@@ -73,6 +73,8 @@ pub struct QueuePartition {
     pub(crate) early: Early,
     /// Who led before, or leads.
     pub(crate) predecessor: Predecessor,
+    /// Consumers may be on other nodes, where they outlive this one's end.
+    pub(crate) has_guests: bool,
     /// What ended by rules, or by consumers, and became no dead letter.
     pub(crate) given_up: GivenUp,
     /// What was published into queues, and written for them.
@@ -103,6 +105,7 @@ impl QueuePartition {
             deleted: Deleted::default(),
             early: Early::default(),
             predecessor: Predecessor::default(),
+            has_guests: false,
             given_up: GivenUp::default(),
             traffic,
             entry_bytes_target,
@@ -217,6 +220,24 @@ impl QueuePartition {
         self.snapshot_tick(cx.out);
         self.repair_tick();
         self.drive(cx);
+    }
+
+    /// Consumers of other nodes may come, and have come in a life of this node before: also the leader of a group
+    /// of one waits for those who hold something.
+    pub fn may_have_guests(&mut self) {
+        self.has_guests = true;
+        let has_queues = !self.queues.queues.is_empty();
+        if let Some(leader) = self.leader.as_deref_mut().filter(|leader| leader.ticks == 0 && has_queues) {
+            leader.awaits_holders = true;
+        }
+    }
+
+    /// There is a link to another node: those of its consumers that hold something of a group of one come now.
+    pub fn link_came(&mut self) {
+        let is_alone = self.replica.group().membership().voters.len() == 1;
+        if let Some(leader) = self.leader.as_deref_mut().filter(|leader| leader.awaits_holders && is_alone) {
+            leader.holders_know_at = Some(leader.ticks);
+        }
     }
 
     /// The link to another member broke: who was attached to it hears of that.

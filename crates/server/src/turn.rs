@@ -101,7 +101,7 @@ impl Host for Turn<'_> {
     }
 
     fn place_queue(&self, placement: &Placement) -> Option<PartitionId> {
-        self.local.shared.place_queue(placement)
+        self.local.shared.place_queue(placement, None)
     }
 
     fn sync_partition(&self) -> PartitionId {

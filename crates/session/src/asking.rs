@@ -158,9 +158,12 @@ impl Session {
     /// What a client hears of the queue that its channel waits for, if that lives on a node that is away.
     fn home_is_away(&self, at: usize, cx: &Cx<'_, impl Host>) -> Option<Refusal> {
         let channel = &self.channels[at];
-        // A consumer that is to end has ended with its leader.
-        let asks = !matches!(channel.pending, Pending::Cancel { .. });
-        let queue = channel.pending_queue().filter(|_| asks)?;
+        // One that is to end and is on its way to its leader may come to be there.
+        let is_on_its_way = match &channel.pending {
+            Pending::Cancel { number } => channel.consumer(*number).is_some_and(|consumer| consumer.is_attaching),
+            _ => false,
+        };
+        let queue = channel.pending_queue().filter(|_| !is_on_its_way)?;
         let topology = cx.host.topology();
         topology.check_home(topology.queue(queue)?, |node| cx.host.reaches(node)).err()
     }

@@ -8,7 +8,7 @@
 use super::asking::AGAIN_MS;
 use super::channel::{RequestKind, State};
 use super::{Client, Cx, Host, Session};
-use broker::ConsumerKey;
+use broker::{ConsumerKey, QueueId};
 use partition::{Command, Reply};
 use smallvec::SmallVec;
 
@@ -48,6 +48,11 @@ impl Session {
             let channel = &mut self.channels[at];
             let Some(found) = channel.consumer_at(number) else { continue };
             let consumer = &mut channel.consumers[found];
+            if consumer.state == State::Active && Self::is_home_away(consumer.queue, cx) {
+                // Nobody would answer before it is back; its queue may go meanwhile.
+                self.ask_at = self.ask_at.min(cx.host.now() + AGAIN_MS);
+                continue;
+            }
             if !std::mem::take(&mut consumer.is_detached) || consumer.state != State::Active {
                 continue;
             }
@@ -69,6 +74,11 @@ impl Session {
                 cx.host.push(partition, Command::Stall { queue, consumer: key, stalled: true });
             }
         }
+    }
+
+    fn is_home_away(queue: QueueId, cx: &Cx<'_, impl Host>) -> bool {
+        let topology = cx.host.topology();
+        topology.queue(queue).is_some_and(|queue| topology.check_home(queue, |node| cx.host.reaches(node)).is_err())
     }
 
     /// A partition answered for a consumer that took the place of another, or came to its next

@@ -2,6 +2,7 @@
 //! there again with it.
 
 use crate::nodes::{Nodes, replicated};
+use clients::api::reason;
 use clients::broker::is_foreign;
 use clients::{Client, Closed, Event, Publish, QueueDeclare, Tools};
 use serde_json::json;
@@ -84,6 +85,26 @@ fn a_classic_queue_lives_on_the_node_of_its_client_and_is_404_to_all_while_that_
         let refused = request(&mut other, channel).unwrap_err();
         assert_eq!((refused.code, refused.text.as_str()), (404, away), "{what}");
     }
+    // Over HTTP as over AMQP.
+    let http = &nodes.http[1];
+    let home = "/api/queues/%2f/home";
+    let get = json!({ "count": 1, "ackmode": "ack_requeue_true", "encoding": "auto" }).to_string();
+    for (method, path, body) in [
+        ("POST", format!("{home}/get"), &*get),
+        ("DELETE", format!("{home}/contents"), ""),
+        ("PUT", home.to_owned(), r#"{"durable":true}"#),
+    ] {
+        let why = reason(&http.send(method, &path, &[], body), 404);
+        assert_eq!(format!("NOT_FOUND - {why}"), away, "{method} {path}");
+    }
+    assert_eq!(reason(&http.send("DELETE", &format!("{home}?if-empty=true"), &[], ""), 400), "not empty");
+    let at = json!({ "durable": true, "node": "leveret@n3" }).to_string();
+    http.send("PUT", "/api/queues/%2f/there", &[], &at).with(201);
+    assert_eq!(http.get("/api/queues/%2f/there").with(200)["node"], "leveret@n3");
+    let at = json!({ "durable": true, "node": "leveret@n1" }).to_string();
+    assert_eq!(reason(&http.send("PUT", "/api/queues/%2f/where", &[], &at), 400), "Node leveret@n1 is not running");
+    let drained = reason(&http.send("POST", "/api/leveret/nodes/leveret@n2/give-away", &[], "{}"), 400);
+    assert!(drained.contains("drain it first"), "{drained}");
     let empty = other.channel();
     let refused = other.delete(empty, QUEUE, false, true).unwrap_err();
     assert_eq!((refused.code, &*refused.text), (406, "PRECONDITION_FAILED - queue 'home' in vhost '/' not empty"));
@@ -128,4 +149,60 @@ fn a_classic_queue_lives_on_the_node_of_its_client_and_is_404_to_all_while_that_
     let (mut again, on) = nodes.connect(0);
     assert_eq!(again.counts(on, QUEUE).unwrap(), (0, 0));
     assert!(again.event_within(on, Duration::from_millis(100)).is_none());
+
+    // Who is gone for good keeps its place while somebody may want what it has, and goes with a word.
+    nodes.brokers[1].kill();
+    until_it_is_away(&nodes, 0);
+    nodes.until("the others lead what they share", || {
+        let queue = nodes.http[0].get("/api/queues/%2f/copied").with(200);
+        (queue["state"] == "running").then_some(())
+    });
+    let tools = Tools::of(&nodes.brokers[0]);
+    let refused = tools.ctl("forget_cluster_node leveret@n2").bad(69);
+    assert!(refused.contains("has no leader without leveret@n2"), "{refused}");
+    let done = tools.ctl("forget_cluster_node --delete-queues leveret@n2").good();
+    assert!(done.contains("Deleted 2 queues of which leveret@n2 had the only copy"), "{done}");
+    let left = nodes.http[0].get("/api/queues?columns=name").with(200);
+    assert_eq!(left, json!([{ "name": "copied" }, { "name": "there" }]));
+}
+
+#[test]
+fn what_living_consumers_hold_stays_theirs_when_the_node_of_their_queue_was_away() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 3]);
+    let (mut owner, own) = nodes.connect(0);
+    owner.declare(own, &classic(QUEUE)).unwrap();
+    let arguments = vec![("x-single-active-consumer", true.into())];
+    owner.declare(own, &QueueDeclare { arguments, ..classic("single") }).unwrap();
+    owner.confirm_select(own).unwrap();
+    (0..10).for_each(|_| [QUEUE, "single"].iter().for_each(|queue| owner.put(own, queue, b"held")));
+    owner.confirmed(own, 1, 20);
+    let (mut holder, holding) = nodes.connect(1);
+    let (mut idle, waiting) = nodes.connect(2);
+    for queue in [QUEUE, "single"] {
+        holder.consume(holding, queue, queue).unwrap();
+    }
+    let held: Vec<_> = (0..20).map(|_| holder.delivery(holding)).collect();
+    for queue in [QUEUE, "single"] {
+        idle.consume(waiting, queue, queue).unwrap();
+    }
+    for _ in 0..3 {
+        nodes.brokers[0].kill();
+        until_it_is_away(&nodes, 1);
+        nodes.brokers[0].start();
+        nodes.until("both are there again", || {
+            let queue = nodes.http[1].get("/api/queues/%2f/home").with(200);
+            (queue["state"] == "running" && queue["consumers"] == 2).then_some(())
+        });
+        let came = idle.event_within(waiting, Duration::from_secs(1));
+        assert!(came.is_none(), "somebody else holds it: {came:?}");
+    }
+    holder.ack(holding, held[19].tag, true);
+    nodes.until("the acks are counted", || (idle.counts(waiting, QUEUE).unwrap() == (0, 2)).then_some(()));
+    assert!(idle.event_within(waiting, Duration::from_millis(200)).is_none());
+    let (mut publisher, out) = nodes.connect(0);
+    publisher.put(out, "single", b"next");
+    assert_eq!(holder.delivery(holding).consumer_tag, "single", "it is the active one still");
 }

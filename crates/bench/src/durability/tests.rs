@@ -1,3 +1,5 @@
+//! Figures of levels, and what is said of them.
+
 use super::*;
 
 #[test]

@@ -37,6 +37,8 @@ const HAS_SMALL_POOLS: u32 = 5;
 pub const GROUP_SIZE_DEFAULT: u32 = 3;
 /// Partitions of a pool of fewer copies than nodes: some for each node to lead.
 pub const POOL_PARTITIONS: u32 = 12;
+/// Partitions of the pool with one member that each node has at least.
+const OF_ONE_NODE_MIN: u32 = 2;
 /// Partitions that pools of all sizes have at a time. Nodes keep room for as many.
 pub const POOL_PARTITIONS_OF_ALL: u32 = POOL_PARTITIONS * (NODES_MAX as u32 - 1);
 
@@ -311,7 +313,31 @@ impl Topology {
             members.iter().for_each(|member| *held.entry(*member).or_default() += 1);
             (PartitionId(first + at as u32), members)
         };
-        (0..lacks.min(room)).map(plan).collect()
+        let mut planned: Vec<_> = (0..lacks.min(room)).map(plan).collect();
+        if size == 1 && self.keeps_classic_on_one() {
+            self.plan_for_each_node(target, serving, &mut planned, (first, room));
+        }
+        planned
+    }
+
+    /// Partitions on one node for those that have too few, as they came later: what is declared over a node may
+    /// live there.
+    fn plan_for_each_node(
+        &self,
+        target: u32,
+        serving: &[PartitionId],
+        planned: &mut Vec<(PartitionId, Vec<NodeNumber>)>,
+        (first, room): (u32, usize),
+    ) {
+        for node in self.hosts() {
+            let there = serving.iter().filter(|id| self.sole_member(**id) == Some(node)).count();
+            let to_come = planned.iter().filter(|(_, members)| members[..] == [node]).count();
+            for _ in there + to_come..(target / POOL_PARTITIONS * OF_ONE_NODE_MIN) as usize {
+                if planned.len() < room {
+                    planned.push((PartitionId(first + planned.len() as u32), vec![node]));
+                }
+            }
+        }
     }
 
     /// Makes what a pool lacks.

@@ -22,10 +22,16 @@ pub(super) const VERBS: &[Verb] = &[
     Verb {
         name: "forget_cluster_node",
         section: Section::Cluster,
-        usage: "[--offline] <node>",
+        usage: "[--offline] [--delete-queues] <node>",
         about: "Forgets a node that is gone for good, by its name or number: nothing counts on it any more",
         words: (1, 1),
-        switches: &[flag("offline", "refused: another node has to run, and is asked")],
+        switches: &[
+            flag("offline", "refused: another node has to run, and is asked"),
+            flag(
+                "delete-queues",
+                "deletes the queues of which it had the only copy, where they keep it from being forgotten",
+            ),
+        ],
         run: forget,
         ..VERB
     },
@@ -192,10 +198,30 @@ fn forget(cx: &Cx<'_>) -> Result<Shown, Failure> {
         ));
     }
     cx.banner(&format!("Removing node {node} from the cluster"));
-    match cx.api()?.delete(&path(&["leveret", "nodes", node]))?.good_or_none()? {
+    let forgotten = || match cx.api()?.delete(&path(&["leveret", "nodes", node]))?.good_or_none()? {
         Some(_) => Ok(Shown::Done),
         None => Err(Failure::refused("The node selected is not in the cluster.".to_owned())),
+    };
+    match forgotten() {
+        Err(_) if cx.options.flag("delete-queues") && delete_queues_of(cx, node)? > 0 => forgotten(),
+        done => done,
     }
+}
+
+/// Deletes the queues that lived on a node alone which is gone; says how many.
+fn delete_queues_of(cx: &Cx<'_>, node: &str) -> Result<usize, Failure> {
+    let nodes = items(cx.api()?.get("nodes")?.good()?)?;
+    let Some(known) = nodes.iter().find(|known| known["name"] == node && known["running"] == false) else {
+        return Ok(0);
+    };
+    let queues = items(cx.api()?.get("queues?columns=name,vhost,members")?.good()?)?;
+    let lost: Vec<&Value> = queues.iter().filter(|queue| queue["members"] == json!([known["name"]])).collect();
+    for queue in &lost {
+        let (vhost, name) = (text(&queue["vhost"]), text(&queue["name"]));
+        cx.api()?.delete(&path(&["queues", &vhost, &name]))?.good_or_none()?;
+    }
+    cx.banner(&format!("Deleted {} queues of which {node} had the only copy", lost.len()));
+    Ok(lost.len())
 }
 
 fn listeners(cx: &Cx<'_>) -> Result<Shown, Failure> {

@@ -20,7 +20,8 @@ const LED_WITHIN: Duration = Duration::from_secs(10);
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long copies that are made may make no progress.
-const COPIES_STALL_WITHIN: Duration = Duration::from_secs(60);
+const COPIES_STALL_WITHIN: Duration = Duration::from_secs(600);
+const COPIES_LOOK_EVERY_MAX: Duration = Duration::from_secs(2);
 
 /// What to do where nobody here knows whether it has left.
 const ASK: &str = "Ask another node (`leveret cluster status`): where it is still a member, start it on its folder, and let it leave \
@@ -30,6 +31,8 @@ pub(super) const VERBS: &[Verb] = &[Verb {
     name: "leave_cluster",
     tools: LEVERET,
     section: Section::Cluster,
+    // Copies take as long as they take.
+    timeout_s: 0,
     about: "Has the node leave its cluster for good: it is drained, the others forget it, and it ends",
     run: leave,
     ..VERB
@@ -107,7 +110,7 @@ fn walk(cx: &Cx<'_>, api: &Api, node: &str, process: Option<&Process>) -> Result
 /// Other nodes get what would go with this one.
 fn give_away(cx: &Cx<'_>, api: &Api, node: &str) -> Result<(), Failure> {
     let at = path(&["leveret", "nodes", node, "give-away"]);
-    let (mut before, mut since, mut told) = (Value::Null, Instant::now(), false);
+    let (mut before, mut since, mut told, mut pause) = (Value::Null, Instant::now(), false, LOOK_EVERY);
     loop {
         let waiting = api.post(&at, &json!({}))?.good()?["waiting"].take();
         let rows = waiting.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -115,11 +118,9 @@ fn give_away(cx: &Cx<'_>, api: &Api, node: &str) -> Result<(), Failure> {
             return Ok(());
         }
         if !told {
-            let partitions: Vec<String> = rows.iter().map(|row| row["partition"].to_string()).collect();
-            cx.banner(&format!(
-                "Other nodes get copies of what would go with it (partition {}) ...",
-                partitions.join(", ")
-            ));
+            let queues: u64 = rows.iter().filter_map(|row| row["queues"].as_u64()).sum();
+            let (partitions, text) = (rows.len(), "Other nodes get copies of what would go with it");
+            cx.banner(&format!("{text}: queues {queues}, in partitions {partitions} ..."));
             told = true;
         }
         if waiting != before {
@@ -133,7 +134,9 @@ fn give_away(cx: &Cx<'_>, api: &Api, node: &str) -> Result<(), Failure> {
                 ),
             ));
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(pause);
+        // Each request is a line in the node's log.
+        pause = (2 * pause).min(COPIES_LOOK_EVERY_MAX);
     }
 }
 

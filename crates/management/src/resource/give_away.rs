@@ -93,6 +93,13 @@ pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, 
     cx.caller.need_administrator()?;
     cx.need_node(node)?;
     fields::NOTHING.of(&body.read(cx.caller).await?)?;
+    if !cx.handle().rests() {
+        return Err(Refused::BadRequest(format!(
+            "{} serves clients, and would make for itself alone again what it gave away: drain it first (`leveret cluster leave` does \
+             all of it)",
+            cx.handle().facts().node_name
+        )));
+    }
     // Whichever node passed the question on, this one asks all others itself.
     let cx = Cx { is_asked: false, ..cx };
     let map = cx.map();
@@ -118,6 +125,20 @@ pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, 
             _ => None,
         };
         if let Some(change) = change {
+            match change {
+                CopyChange::Give { .. } => {
+                    let to = map
+                        .node(match step {
+                            Step::Give(to) => to,
+                            _ => map.own,
+                        })
+                        .map(|node| node.name.as_str());
+                    tracing::info!(partition = partition.0, to, "another node gets a copy before this one leaves");
+                }
+                CopyChange::Take { .. } => {
+                    tracing::info!(partition = partition.0, "the others keep up: this node's copy goes");
+                }
+            }
             cx.handle().change(Command::ChangeCopies(change)).await?;
         }
         let (word, behind) = match step {
@@ -125,7 +146,8 @@ pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, 
             Step::Give(_) if is_copying => ("turn", 0),
             _ => ("copy", behind(&rows, partition)),
         };
-        waiting.push(json!({ "partition": partition.0, "step": word, "behind": behind }));
+        let queues = cx.handle().topology().declared_queues().filter(|queue| queue.partition == partition).count();
+        waiting.push(json!({ "partition": partition.0, "queues": queues, "step": word, "behind": behind }));
     }
     Ok(Answer::json(&json!({ "waiting": waiting })))
 }

@@ -101,9 +101,13 @@ struct Wanted {
 pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let queue = checked(name)?;
     let id = cx.usable_vhost(vhost).map_err(|refused| said(refused, "vhost_not_found"))?;
-    let Some(partition) = cx.handle().topology().find_queue(id, queue).map(|queue| queue.partition) else {
+    let found = cx.handle().topology().find_queue(id, queue).map(|queue| (queue.id, queue.partition));
+    let Some((found, partition)) = found else {
         return Err(Refused::Missing("queue_not_found".to_owned()));
     };
+    if let Some(refusal) = cx.handle().home_is_away(found) {
+        return Err(refusal.into());
+    }
     let wanted = wanted(&fields::GET_MESSAGES.of(&body.read(cx.caller).await?)?)?;
     until_led(cx, partition).await?;
     let getting = async {

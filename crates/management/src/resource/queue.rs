@@ -12,7 +12,7 @@ use crate::others::Gathered;
 use crate::statistics::{History, Kind, Ranges, message_stats, rates_of};
 use crate::{json, listing};
 use broker::topology::{NAME_BYTES_MAX, Name, Queue, QueueDeclare, QueueType, Topology};
-use broker::{QueueId, VhostId};
+use broker::{NodeNumber, QueueId, VhostId};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map as Fields, Value, json};
@@ -259,7 +259,7 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
     let mut fields = fields::QUEUE.of(&body.read(cx.caller).await?)?;
-    check_node(cx, &fields)?;
+    let at = check_node(cx, &fields)?;
     let arguments = fields.remove("arguments").unwrap_or_else(|| json!({}));
     let mut arguments =
         json::to_table(&arguments).ok_or_else(|| Refused::BadRequest("arguments is no object".to_owned()))?;
@@ -289,8 +289,15 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
         auto_delete,
         arguments: &arguments,
     };
+    let at = match at {
+        Some(node) if !durable && node != cx.handle().own_node() => {
+            let reason = "a queue that is not durable lives in the memory of the node that is asked: ask that one";
+            return Err(Refused::BadRequest(reason.to_owned()));
+        }
+        at => at,
+    };
     cx.handle().catch_up().await?;
-    Ok(Answer::put(cx.handle().declare_queue(cx.caller.actor(), &declare).await?))
+    Ok(Answer::put(cx.handle().declare_queue(cx.caller.actor(), &declare, at).await?))
 }
 
 /// The type of a queue of this virtual host that says none.
@@ -300,14 +307,14 @@ fn default_type(cx: Cx<'_>, vhost: VhostId) -> QueueType {
     default.unwrap_or(QueueType::Classic)
 }
 
-/// Errors: 400 for a `node` that there is not. Any node serves all that is declared, and where a queue lives its
-/// partition decides; what is no node is a mistake all the same.
-pub(super) fn check_node(cx: Cx<'_>, fields: &serde_json::Map<String, Value>) -> Result<(), Refused> {
-    match fields::text(fields, "node")? {
-        Some(node) if !node.is_empty() && !cx.handle().members().iter().any(|member| member.name == node) => {
-            Err(Refused::BadRequest(format!("Node {node} is not a cluster member")))
-        }
-        _ => Ok(()),
+/// The `node` on which a new queue is to be, or where it is to be led. Errors: 400 for one that there is not, or that
+/// cannot be reached.
+pub(super) fn check_node(cx: Cx<'_>, fields: &serde_json::Map<String, Value>) -> Result<Option<NodeNumber>, Refused> {
+    let Some(node) = fields::text(fields, "node")?.filter(|node| !node.is_empty()) else { return Ok(None) };
+    match cx.handle().members().iter().find(|member| member.name == node) {
+        None => Err(Refused::BadRequest(format!("Node {node} is not a cluster member"))),
+        Some(member) if !member.is_reached => Err(Refused::BadRequest(format!("Node {node} is not running"))),
+        Some(member) => Ok(Some(member.number)),
     }
 }
 

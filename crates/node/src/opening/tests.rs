@@ -430,6 +430,26 @@ fn the_checkpoint_before_the_newest_still_counts_after_a_start() {
     assert_eq!(live(&lab), [5, 5]);
 }
 
+/// A start misses what the newest state names, also where all of it was settled since.
+#[test]
+fn an_extent_that_only_the_newest_state_needs_is_mended_if_it_is_gone() {
+    let (disk, [first, second]) = rolled_folder();
+    let mut lab = open(&disk, 2).unwrap();
+    let in_use = |lab: &Lab, at: usize| lab.all.partitions[at].partition.queues().extents().keys().copied().collect();
+    let (lost, kept): (Vec<u32>, Vec<u32>) = (in_use(&lab, 0), in_use(&lab, 1));
+    assert!(!lost.is_empty() && !kept.contains(&lost[0]));
+    lab.purge(1, first).unwrap();
+    drop(lab);
+    remove_extent(&*disk, ExtentId(lost[0].into())).unwrap();
+    assert_eq!(open(&disk, 2).unwrap().all.quarantined.keys().map(|id| id.0).collect::<Vec<_>>(), [1]);
+    let report = repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap();
+    assert!(report.found.iter().any(|found| found.contains("of partition 1, 0 of them live")), "{report:?}");
+    assert_eq!((report.messages, report.given_up), (3, Vec::new()), "nothing of it was wanted any more");
+    let lab = open(&disk, 2).unwrap();
+    assert!(lab.all.quarantined.is_empty());
+    assert_eq!((lab.live(1, first), lab.live(2, second)), (0, 3));
+}
+
 #[test]
 fn nothing_is_deleted_where_damage_refuses_the_start() {
     let (disk, _) = rolled_folder();

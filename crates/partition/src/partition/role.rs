@@ -83,7 +83,9 @@ impl QueuePartition {
         }
         if leads && self.applied_term == in_term && self.applied > LogIndex(0) {
             let mut leader = Leader::new(in_term);
-            leader.awaits_holders = self.replica.group().membership().voters.len() > 1;
+            // A group of one was led by this node before, if by anybody, and consumers on others may hold what it gave out.
+            let may_be_held = self.has_guests && !self.queues.queues.is_empty();
+            leader.awaits_holders = self.replica.group().membership().voters.len() > 1 || may_be_held;
             self.leader = Some(Box::new(leader));
             self.look_at_rules();
             let ahead_ms = self.queues.time_ms().saturating_sub(cx.now_ms);

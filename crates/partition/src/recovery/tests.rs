@@ -1,3 +1,5 @@
+//! What a log says of a partition, read again.
+
 use super::*;
 use storage::FileNo;
 

@@ -165,7 +165,7 @@ impl Shared {
         let everywhere = shared.topology().placement_everywhere();
         let mut place = |in_memory: bool| match in_memory {
             true => shared.directory.in_memory(0),
-            false => shared.place_queue(&everywhere).unwrap_or_else(|| {
+            false => shared.place_queue(&everywhere, None).unwrap_or_else(|| {
                 has_place.set(false);
                 PartitionId::default()
             }),

@@ -8,7 +8,7 @@ use crate::patterns;
 use crate::shard::Outsider;
 use crate::topology_log::Answer;
 use broker::topology::{Actor, Checked, Command, CommandReply, QueueDeclare, QueueDeclared, Refusal};
-use broker::{PartitionId, QueueId};
+use broker::{NodeNumber, PartitionId, QueueId};
 use partition::Reply;
 use session::{Asker, Deletion};
 use std::sync::atomic::Ordering;
@@ -94,6 +94,15 @@ impl Handle {
         })
     }
 
+    /// What is to be said of a queue that lives on one node, if that is away.
+    pub fn home_is_away(&self, queue: QueueId) -> Option<Refusal> {
+        let linked = self.shared().links.get().map_or_else(Vec::new, |links| links.linked());
+        let own = self.shared().leaders.own();
+        let is_reached = |node| !self.has_peers() || node == own || linked.contains(&node);
+        let topology = self.topology();
+        topology.check_home(topology.queue(queue)?, is_reached).err()
+    }
+
     /// Waits until this node knows all that was decided by now, so that what it then says of the
     /// topology is no old news. Errors: no majority was found.
     pub async fn catch_up(&self) -> Result<(), ChangeError> {
@@ -120,19 +129,27 @@ impl Handle {
         Ok(applied.outcome.map(|_| ())?)
     }
 
-    /// Declares a queue in somebody's name; true if it is new.
-    pub async fn declare_queue(&self, actor: Actor<'_>, declare: &QueueDeclare<'_>) -> Result<bool, ChangeError> {
+    /// Declares a queue in somebody's name, a new one on the node `at` if it says which; true if it is new.
+    pub async fn declare_queue(
+        &self,
+        actor: Actor<'_>,
+        declare: &QueueDeclare<'_>,
+        at: Option<NodeNumber>,
+    ) -> Result<bool, ChangeError> {
         let mut has_place = true;
         let declared = self.topology().check_queue_declare(actor, declare, |placement| {
             let place = match placement.in_memory {
                 true => Some(self.shared().directory.in_memory(0)),
-                false => self.shared().place_queue(&placement),
+                false => self.shared().place_queue(&placement, at),
             };
             has_place = place.is_some();
             place.unwrap_or_default()
         })?;
         match declared {
-            QueueDeclared::Existing(_) => Ok(false),
+            QueueDeclared::Existing(queue) => match self.home_is_away(queue) {
+                Some(refusal) => Err(refusal.into()),
+                None => Ok(false),
+            },
             QueueDeclared::Local(command) => self.change_locally(&command).map(|()| true),
             QueueDeclared::Propose(_) if !has_place => Err(ChangeError::InUse("this node has no durable queues")),
             QueueDeclared::Propose(command) => {
@@ -166,6 +183,9 @@ impl Handle {
 
     /// Drops what is ready in a queue; how many that was.
     pub async fn purge(&self, queue: QueueId, partition: PartitionId) -> Result<u64, ChangeError> {
+        if let Some(refusal) = self.home_is_away(queue) {
+            return Err(refusal.into());
+        }
         let purge = |outsider| switch::Parcel::Purge(partition, queue, outsider);
         match self.ask_leader(partition, purge).await? {
             Reply::Counted(count) => Ok(count),
@@ -185,6 +205,13 @@ impl Handle {
         if_unused: bool,
         if_empty: bool,
     ) -> Result<(), ChangeError> {
+        let is_away = self.home_is_away(queue).is_some();
+        if is_away && if_empty {
+            // Nobody can say that it has no messages.
+            return Err(ChangeError::InUse("not empty"));
+        }
+        // Whose node is away has no consumers that it knows.
+        let if_unused = if_unused && !is_away;
         let delete = |outsider| {
             let asker = Asker::Outsider(outsider);
             switch::Parcel::Delete(Box::new(Deletion { queue, partition, if_unused, if_empty, asker, insists: false }))

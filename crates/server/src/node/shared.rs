@@ -16,8 +16,8 @@ use crate::tokens::Tokens;
 use crate::topology_log::{Answer, TopologyLog};
 use amqp::Millis;
 use broker::topology::{
-    Applied, BrokerEvent, Command as Change, Effect, HashAlgorithm, Malformed, Name, PlacedPartition, Placement,
-    Refusal, Topology,
+    Applied, BrokerEvent, Command as Change, Effect, HashAlgorithm, LeaderLocator, Malformed, Name, PlacedPartition,
+    Placement, Refusal, Topology,
 };
 use broker::{ChannelKey, NodeNumber, PartitionId, QueueId, VhostId};
 use partition::{Command, RequestId};
@@ -275,19 +275,23 @@ impl Shared {
         }
     }
 
-    /// The partition for a new durable queue.
-    pub(crate) fn place_queue(&self, placement: &Placement) -> Option<PartitionId> {
+    /// The partition for a new durable queue; one that this node leads, if somebody says which.
+    pub(crate) fn place_queue(&self, placement: &Placement, at: Option<NodeNumber>) -> Option<PartitionId> {
         let turn = self.queues_placed.fetch_add(1, Ordering::Relaxed);
         let here = self.partitions_here(placement);
+        let asked = at.map(|_| Placement {
+            leader_locator: Some(LeaderLocator::ClientLocal),
+            ..here.as_ref().unwrap_or(placement).clone()
+        });
         let linked = self.links.get().map(Links::linked).unwrap_or_default();
         let placing = Placing {
-            own: self.leaders.own(),
+            own: at.unwrap_or_else(|| self.leaders.own()),
             locator: self.config.leader_locator,
             leader: |partition| self.leaders.leader(partition),
             // Who is in maintenance mode is about to go.
-            is_reached: |node| linked.contains(&node) && !self.leaders.rests(node),
+            is_reached: |node| node == self.leaders.own() || linked.contains(&node) && !self.leaders.rests(node),
         };
-        placing.choose(here.as_ref().unwrap_or(placement), turn)
+        placing.choose(asked.as_ref().or(here.as_ref()).unwrap_or(placement), turn)
     }
 
     /// The same, where not only the map decides: without one queues live where there is a partition, and what is

@@ -374,3 +374,33 @@ fn publishes_to_a_classic_queue_are_refused_while_its_node_is_away() {
     script.publish(1, "q", "c", 3);
     assert_eq!(script.said(), ["p1 <- publish a #1", "1: basic.nack 2", "p1 <- publish c #3"]);
 }
+
+#[test]
+fn a_consumer_waits_unseen_for_the_node_of_its_queue_and_hears_at_once_if_that_goes_meanwhile() {
+    let attached = || {
+        let mut script = on_another_node();
+        script.ask(1, consume("q", false));
+        script.answer(Reply::Consuming);
+        go_away(&script, true);
+        let channel = script.key(1);
+        let consumer = ConsumerKey { channel, number: 1 };
+        script.effect(channel, Effect::Cancelled { queue: QueueId(1), consumer });
+        script.said();
+        script.pass(5_000);
+        assert_eq!(script.said(), [""; 0], "nobody is there to ask");
+        script
+    };
+    let mut script = attached();
+    go_away(&script, false);
+    script.pass(100);
+    assert_eq!(script.said(), ["p1 <- consume 1"]);
+
+    let mut script = attached();
+    script.lose_queue("q");
+    script.pass(100);
+    assert_eq!(script.said(), ["1: basic.cancel c"]);
+
+    let mut script = attached();
+    script.ask(1, Request::Cancel { consumer_tag: amqp::ConsumerTag::new(Bytes::from_static(b"c")) });
+    assert_eq!(script.said(), ["1: ok"], "it has ended with its node");
+}

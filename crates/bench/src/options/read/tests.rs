@@ -1,3 +1,5 @@
+//! Flags of PerfTest and our own, as they are read.
+
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::words::words_of;

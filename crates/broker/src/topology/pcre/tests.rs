@@ -1,3 +1,5 @@
+//! Patterns as PCRE reads them, and what is refused.
+
 use super::super::pattern::Pattern;
 
 fn means(pattern: &str, found: &[&str], not_found: &[&str]) {

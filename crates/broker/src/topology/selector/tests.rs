@@ -1,3 +1,5 @@
+//! Selectors as JMS has them: what they match, and what is refused.
+
 use super::super::message_headers::Steps;
 use super::*;
 use crate::topology::destination::Destination;

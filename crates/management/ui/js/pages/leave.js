@@ -57,6 +57,13 @@ async function takeOut(node, tells) {
   tells(0, "");
   await ask("PUT", maintenance);
   try {
+    // However long copies take: who looks sees how many are left.
+    for (;;) {
+      const { waiting } = await ask("POST", `leveret/nodes/${part(node)}/give-away`, {});
+      if (waiting.length === 0) break;
+      tells(1, `${plural(waiting.length, "partition")} to copy to another node`);
+      await wait();
+    }
     const until = Date.now() + HANDED_OVER_WITHIN;
     for (;;) {
       const { partitions } = await get("leveret/cluster?columns=partitions");
