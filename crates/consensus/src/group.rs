@@ -381,7 +381,7 @@ impl Group {
         self.raw.mut_store().set_cache_bytes_max(bytes_max);
     }
 
-    /// Asks what must be applied before a read is linearizable. The answer is a [`ReadState`] with
+    /// Asks what must be applied before a read is linearizable. The answer is a [`ReadState`](crate::ready::ReadState) with
     /// `context`.
     ///
     /// - Any member may ask; the leader answers after it heard from a majority that it still leads.

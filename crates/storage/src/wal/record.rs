@@ -47,7 +47,7 @@ pub struct Record {
     pub term: u64,
     /// Raft log index.
     pub index: u64,
-    /// Opaque here; at most [`Wal::body_bytes_max`].
+    /// Opaque here; at most [`Wal::body_bytes_max`](super::Wal::body_bytes_max).
     pub body: Bytes,
 }
 
@@ -97,7 +97,7 @@ pub struct WalOptions {
     /// Size of new files, a multiple of 4096 between [`FILE_BYTES_MIN`] and [`FILE_BYTES_MAX`].
     /// Small files recycle sooner.
     pub file_bytes: u32,
-    /// Spare files that [`SparePreparer`] keeps ready.
+    /// Spare files that [`SparePreparer`](super::SparePreparer) keeps ready.
     pub spares_target: usize,
     /// Released files kept for reuse; the rest is deleted.
     pub spares_max: usize,
