@@ -67,7 +67,10 @@ fn one_node_of_three_goes_on_with_all_that_was_confirmed_and_becomes_three_again
     settled.iter().for_each(|_| assert!(client.get(channel, "a", true).unwrap().is_some()));
     // A queue of one copy on each node: two of three are lost.
     let soles: Vec<String> = (0..3).map(|number| format!("sole-{number}")).collect();
-    soles.iter().for_each(|name| _ = client.declare(channel, &quorum(name, 1)).unwrap());
+    for (node, name) in soles.iter().enumerate() {
+        let (mut client, channel) = nodes.connect(node);
+        client.declare(channel, &quorum(name, 1)).unwrap();
+    }
     let held = recover(&nodes, 2, &[]).bad(3);
     assert!(held.contains("is in use by process"), "{held}");
     until_whole(&nodes, 0, 3);

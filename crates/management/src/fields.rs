@@ -296,6 +296,7 @@ pub(crate) const BY_PATH: &[(&str, &Fields)] = &[
     ("leveret/queues/{vhost}/{queue}/move", &MOVE),
     ("leveret/stop", &NOTHING),
     ("leveret/nodes/{node}/leave", &NOTHING),
+    ("leveret/nodes/{node}/give-away", &NOTHING),
     ("exchanges/{vhost}/{exchange}", &EXCHANGE),
     ("exchanges/{vhost}/{exchange}/publish", &PUBLISH),
     ("queues/{vhost}/{queue}", &QUEUE),

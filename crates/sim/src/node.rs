@@ -41,6 +41,7 @@ mod turn;
 pub use output::{Happening, NoSockets, Said, Sockets, StepOutput, View};
 pub use queues::Known;
 pub use start::Restored;
+pub(crate) use topology::CLASSIC_EVERYWHERE;
 pub use topology::TOPOLOGY;
 
 /// Bytes of publishes that one turn takes in: an entry must fit into the small log files of a

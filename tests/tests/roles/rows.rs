@@ -294,6 +294,7 @@ pub(crate) const OTHERS: &[(Who, Ask)] = &[
     (Who::Administrators, change("DELETE", "/api/leveret/nodes/none", "", &[])),
     (Who::Administrators, get("/api/leveret/nodes/{N}/leave")),
     (Who::Administrators, change("POST", "/api/leveret/nodes/{N}/leave", "", &[])),
+    (Who::Administrators, change("POST", "/api/leveret/nodes/{N}/give-away", "", &[])),
     (Who::Nobody, change("POST", "/api/leveret/stop", "", &[])),
 ];
 

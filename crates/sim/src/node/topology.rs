@@ -70,6 +70,10 @@ impl Decided {
     }
 }
 
+/// The last version by which durable classic queues have a copy on every node. Later ones bring partitions for which
+/// nodes have no places here, but where a plan is about such queues.
+pub(crate) const CLASSIC_EVERYWHERE: u32 = 10;
+
 /// The topology that nodes begin with where partitions come to be by it.
 /// `classic`: one of two is on one node.
 pub(super) fn with_pools(members: &[NodeId], classic: bool) -> Topology {
@@ -82,7 +86,8 @@ pub(super) fn with_pools(members: &[NodeId], classic: bool) -> Topology {
         serves_classic: size > POOL_SIZE,
         serves_quorum: true,
     };
-    let can = MachineVersions { topology: MACHINE_VERSION, queues: 1 };
+    let version = if classic { MACHINE_VERSION } else { CLASSIC_EVERYWHERE };
+    let can = MachineVersions { topology: version, queues: 1 };
     let put = |number: &NodeNumber| {
         let (name, address) = (Name::from(&*format!("n{}", number.0)), Name::from(&*format!("host{}:1", number.0)));
         let node = ClusterNode { name, address, standing: NodeStanding::Member, can };
@@ -102,7 +107,7 @@ pub(super) fn with_pools(members: &[NodeId], classic: bool) -> Topology {
         Change::PutPool { id: FIRST_POOL, pool: pool("default", members.len() as u32, 1) },
         Change::PutPartition { id: PartitionId(1), partition: everywhere },
         Change::PutPool { id: PoolId(2), pool: pool("quorum-3", POOL_SIZE, if classic { 1 } else { 2 }) },
-        Change::RaiseVersion { version: MACHINE_VERSION },
+        Change::RaiseVersion { version },
         Change::DescribeVhost { vhost: VhostId(0), description },
         Change::PutPolicy(PutPolicy { vhost: VhostId(0), operator: false, name: Name::from("unlimited"), policy }),
     ];

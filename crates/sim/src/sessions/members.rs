@@ -9,11 +9,11 @@
 use super::{Event, Phase, Sessions};
 use crate::bug::Bug;
 use crate::checks::violated;
-use crate::node::{Node, StepOutput, TOPOLOGY, View};
+use crate::node::{CLASSIC_EVERYWHERE, Node, StepOutput, TOPOLOGY, View};
 use crate::random::Random;
 use crate::schedule::{MS, Micros, SECOND};
 use crate::sessions::front::PARTITIONS;
-use broker::topology::{Command as Change, MACHINE_VERSION, MachineVersions, Newcomer, NodeChange, NodeStanding};
+use broker::topology::{Command as Change, MachineVersions, Newcomer, NodeChange, NodeStanding};
 use broker::{NodeNumber, PartitionId};
 use consensus::{LogIndex, Membership, NodeId, ProgressState};
 use node::MembersView;
@@ -44,7 +44,8 @@ const LAG_MAX: u64 = 20;
 const TRUSTED_LAG: u64 = 1_000;
 
 /// What a node can carry out.
-pub(super) const CAN: MachineVersions = MachineVersions { topology: MACHINE_VERSION, queues: QUEUES_MACHINE_VERSION };
+pub(super) const CAN: MachineVersions =
+    MachineVersions { topology: CLASSIC_EVERYWHERE, queues: QUEUES_MACHINE_VERSION };
 
 /// How far a node has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
