@@ -87,9 +87,9 @@ fn a_node_that_is_killed_while_it_leaves_may_have_left_whatever_was_asked_last()
     for wanted in [
         "GET /api/leveret/nodes",
         "PUT /api/nodes",
-        "POST /api/leveret/nodes/leveret@n3/give-away",
+        "POST /api/leveret/nodes/leveret%40n3/give-away",
         "GET /api/leveret/cluster",
-        "POST /api/leveret/nodes/leveret@n3/leave",
+        "POST /api/leveret/nodes/leveret%40n3/leave",
     ] {
         assert!(moments.iter().any(|asked| asked.starts_with(wanted)), "{wanted}: {moments:?}");
     }

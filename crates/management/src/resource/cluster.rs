@@ -16,11 +16,14 @@ use broker::{NodeNumber, PartitionId};
 use serde_json::json;
 use server::handle::Member;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A leader that hears of no majority any more has given up leading by then: at the end of the second election
 /// timeout.
 const LEADERS_FIND_OUT: Duration = Duration::from_millis(3_500);
+/// How long an election may take, and how often it is looked.
+const ELECTED_WITHIN: Duration = Duration::from_secs(3);
+const ELECTION_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Feature flags of RabbitMQ whose meaning holds here, always: name, description, who provides it.
 const FEATURE_FLAGS: &[(&str, &str, &str)] = &[
@@ -128,10 +131,15 @@ pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
     if member.is_reached {
         return wrong(format!("{name} is running: stop it first"));
     }
-    // A leader that has lost its majority with this node leads on until it finds out.
-    if let Some(why) = lost_without(cx, member) {
-        return wrong(why);
+    // Where it died just now, others are about to lead.
+    let due = Instant::now() + ELECTED_WITHIN;
+    while let Some(why) = lost_without(cx, member) {
+        if Instant::now() >= due {
+            return wrong(why);
+        }
+        tokio::time::sleep(ELECTION_LOOK_EVERY).await;
     }
+    // A leader that has lost its majority with this node leads on until it finds out.
     if may_miss(cx, number) {
         tokio::time::sleep(LEADERS_FIND_OUT).await;
         let members = cx.handle().members();
