@@ -4,6 +4,7 @@ use crate::nodes::{KNOWN_WITHIN, Nodes, replicated};
 use clients::api::reason;
 use clients::broker::{binary, free_port, is_foreign};
 use clients::{QueueDeclare, Tools};
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -152,4 +153,23 @@ fn any_node_passes_on_that_another_is_to_leave() {
     nodes.until("it is forgotten", || (nodes.running(0) == nodes.names[..2]).then_some(()));
     let why = reason(&nodes.http[0].get("/api/leveret/nodes/leveret@n2/leave"), 400);
     assert!(why.contains("1 of 2 copies would keep up without it"), "{why}");
+}
+
+/// A leave that is broken off: what was copied for it would need both nodes from then on.
+#[test]
+fn what_was_given_away_for_a_node_that_stays_is_taken_back() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::up(&[&[]; 3]);
+    let (mut client, channel) = nodes.connect(2);
+    client.declare(channel, &QueueDeclare { name: "stays", durable: true, ..QueueDeclare::default() }).unwrap();
+    let members = || nodes.http[0].get("/api/queues/%2f/stays").with(200)["members"].clone();
+    assert_eq!(members(), json!(["leveret@n3"]));
+    nodes.http[2].put("/api/nodes/leveret@n3/maintenance", "{}").with(204);
+    let waiting = nodes.http[0].send("POST", "/api/leveret/nodes/leveret@n3/give-away", &[], "{}").with(200);
+    assert_eq!(waiting["waiting"][0]["step"], "copy", "{waiting}");
+    nodes.until("another node has a copy", || (members().as_array()?.len() == 2).then_some(()));
+    nodes.http[2].delete("/api/nodes/leveret@n3/maintenance").with(204);
+    nodes.until("one has it again", || (members().as_array()?.len() == 1).then_some(()));
 }
