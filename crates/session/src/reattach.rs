@@ -78,7 +78,8 @@ impl Session {
 
     fn is_home_away(queue: QueueId, cx: &Cx<'_, impl Host>) -> bool {
         let topology = cx.host.topology();
-        topology.queue(queue).is_some_and(|queue| topology.check_home(queue, |node| cx.host.reaches(node)).is_err())
+        let home = topology.queue(queue).and_then(|queue| topology.home_node(queue));
+        home.is_some_and(|node| !cx.host.reaches(node))
     }
 
     /// A partition answered for a consumer that took the place of another, or came to its next

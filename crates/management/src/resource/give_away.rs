@@ -120,25 +120,18 @@ pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, 
         // One at a time, or a node would write all that another has at once.
         let is_copying = waiting.iter().any(|row: &Value| row["step"] == "copy");
         let change = match step {
-            Step::Give(node) if !is_copying => Some(CopyChange::Give { partition, node }),
-            Step::Take => Some(CopyChange::Take { partition, node: map.own }),
+            Step::Give(node) if !is_copying => {
+                let to = map.node(node).map(|node| node.name.as_str());
+                tracing::info!(partition = partition.0, to, "another node gets a copy before this one leaves");
+                Some(CopyChange::Give { partition, node })
+            }
+            Step::Take => {
+                tracing::info!(partition = partition.0, "the others keep up: this node's copy goes");
+                Some(CopyChange::Take { partition, node: map.own })
+            }
             _ => None,
         };
         if let Some(change) = change {
-            match change {
-                CopyChange::Give { .. } => {
-                    let to = map
-                        .node(match step {
-                            Step::Give(to) => to,
-                            _ => map.own,
-                        })
-                        .map(|node| node.name.as_str());
-                    tracing::info!(partition = partition.0, to, "another node gets a copy before this one leaves");
-                }
-                CopyChange::Take { .. } => {
-                    tracing::info!(partition = partition.0, "the others keep up: this node's copy goes");
-                }
-            }
             cx.handle().change(Command::ChangeCopies(change)).await?;
         }
         let (word, behind) = match step {

@@ -11,6 +11,16 @@ use broker::{ConsumerKey, NodeNumber, PoolId, QueueId};
 use bytes::Bytes;
 use partition::{Effect, Reply};
 
+fn passive() -> Request {
+    let (durable, exclusive, auto_delete, arguments) = (false, false, false, Table::new());
+    let queue = Bytes::from_static(b"q");
+    Request::QueueDeclare { queue, durable, exclusive, auto_delete, arguments, passive: true }
+}
+
+fn purge() -> Request {
+    Request::QueuePurge { queue: Bytes::from_static(b"q") }
+}
+
 #[test]
 fn a_get_is_asked_again_until_somebody_leads() {
     let mut script = Script::begun();
@@ -45,16 +55,7 @@ fn an_answer_to_a_question_that_was_asked_again_meets_nobody() {
 
 #[test]
 fn whoever_asks_where_nobody_leads_for_long_hears_541_and_not_that_the_queue_is_gone() {
-    let queue = Bytes::from_static(b"q");
-    let passive = Request::QueueDeclare {
-        queue: queue.clone(),
-        durable: false,
-        exclusive: false,
-        auto_delete: false,
-        arguments: Table::new(),
-        passive: true,
-    };
-    for request in [get(), passive, Request::QueuePurge { queue }, delete(true), consume("q", false)] {
+    for request in [get(), passive(), purge(), delete(true), consume("q", false)] {
         let mut script = Script::begun();
         script.ask(1, request.clone());
         for _ in 0..400 {
@@ -72,16 +73,7 @@ fn whoever_asks_where_nobody_leads_for_long_hears_541_and_not_that_the_queue_is_
 
 #[test]
 fn whoever_asks_where_a_partition_is_damaged_hears_541_at_once_and_a_declaration_finds_the_queue() {
-    let queue = Bytes::from_static(b"q");
-    let passive = Request::QueueDeclare {
-        queue: queue.clone(),
-        durable: false,
-        exclusive: false,
-        auto_delete: false,
-        arguments: Table::new(),
-        passive: true,
-    };
-    for request in [get(), Request::QueuePurge { queue }, delete(false), delete(true), consume("q", false)] {
+    for request in [get(), purge(), delete(false), delete(true), consume("q", false)] {
         let mut script = Script::begun();
         script.ask(1, request.clone());
         script.said();
@@ -95,7 +87,7 @@ fn whoever_asks_where_a_partition_is_damaged_hears_541_at_once_and_a_declaration
         assert_eq!(script.said(), [""; 0], "{request:?} is not asked again");
     }
     let mut script = Script::begun();
-    script.ask(1, passive);
+    script.ask(1, passive());
     script.said();
     script.answer(Reply::Unavailable);
     assert_eq!(script.said(), ["1: queue.declare-ok q 0 0"]);
@@ -318,17 +310,8 @@ fn go_away(script: &Script, is_away: bool) {
 
 #[test]
 fn a_classic_queue_whose_node_is_away_is_404_at_once_and_one_that_waits_hears_so_too() {
-    let queue = Bytes::from_static(b"q");
-    let passive = Request::QueueDeclare {
-        queue: queue.clone(),
-        durable: false,
-        exclusive: false,
-        auto_delete: false,
-        arguments: Table::new(),
-        passive: true,
-    };
     let why = "1: error 404 home node 'leveret@2' of durable queue 'q' in vhost '/' is down or inaccessible";
-    for request in [get(), passive, declare("q"), Request::QueuePurge { queue }, consume("q", false)] {
+    for request in [get(), passive(), declare("q"), purge(), consume("q", false)] {
         let mut script = on_another_node();
         go_away(&script, true);
         script.ask(1, request.clone());
