@@ -7,7 +7,7 @@ mod trio;
 use broker::queue::Consumer;
 use broker::{ChannelKey, ConsumerKey};
 use consensus::NodeId;
-use partition::command::{Command, Effect, Reply, RequestId};
+use partition::command::{Command, Disposition, Effect, Reply, RequestId};
 use trio::{QUEUE, READER, Trio};
 
 /// A consumer that was given three messages of four, and its leader, which hears nothing from now on.
@@ -76,4 +76,52 @@ fn behind_one_that_answers_in_the_new_term_nobody_waits_long() {
     trio.cut = None;
     ticks(&mut trio, 5);
     assert_eq!(trio.delivered(), [1, 2, 3, 4]);
+}
+
+/// A message in two hands: its leader gave it to a consumer whose link broke, and then to another one. Behind the next
+/// leader the first one is first to say that it has it.
+fn in_two_hands() -> (Trio, ConsumerKey, ConsumerKey) {
+    let [first, second] = [READER, ChannelKey(300)].map(|channel| ConsumerKey { channel, number: 1 });
+    let mut trio = Trio::filled(1);
+    consume(&mut trio, first.channel, true, 1);
+    trio.command(Command::Part { channel: first.channel });
+    consume(&mut trio, second.channel, true, 1);
+    assert_eq!(trio.delivered(), [1, 1]);
+    let before = trio.leader();
+    trio.cut = Some(before);
+    while trio.members[before].partition.is_leading() || !trio.members.iter().any(|m| m.partition.is_leading()) {
+        trio.tick();
+    }
+    consume(&mut trio, first.channel, true, 1);
+    trio.command(Command::Hold { queue: QUEUE, consumer: first, first: 1, count: 1 });
+    (trio, first, second)
+}
+
+fn settle(trio: &mut Trio, holder: ConsumerKey, outcome: Disposition) {
+    trio.command(Command::Settle { queue: QUEUE, holder, first: 1, count: 1, outcome });
+}
+
+#[test]
+fn the_ack_of_the_second_hand_ends_what_the_first_one_came_with() {
+    let nobody = ConsumerKey::get(ChannelKey::NOBODY);
+    for is_told_again in [false, true] {
+        let (mut trio, first, second) = in_two_hands();
+        settle(&mut trio, if is_told_again { nobody } else { second }, Disposition::Ack);
+        settle(&mut trio, first, Disposition::Reject);
+        ticks(&mut trio, 30);
+        assert_eq!(trio.delivered(), [0; 0], "it has ended");
+        assert_eq!(trio.members[trio.leader()].live(), 0);
+    }
+}
+
+#[test]
+fn what_a_leader_gave_out_itself_ends_by_no_ack_of_another_hand() {
+    let (mut trio, first, second) = in_two_hands();
+    settle(&mut trio, first, Disposition::Nack);
+    ticks(&mut trio, 30);
+    assert_eq!(trio.delivered(), [1], "the first one gave it back before the leader heard of the second one's ack");
+    settle(&mut trio, second, Disposition::Ack);
+    assert_eq!(trio.members[trio.leader()].live(), 1);
+    settle(&mut trio, first, Disposition::Ack);
+    assert_eq!(trio.members[trio.leader()].live(), 0);
 }

@@ -3,7 +3,8 @@
 //! Invariant: a client hears of the end of a consumer only if its queue is gone, or the next leader
 //! does not take it. What the client holds is the consumer's again where nobody else was given it
 //! meanwhile, and counts against its prefetch in any case. So what it settles while leaders change
-//! counts, with that one exception; then the message is delivered twice, flagged as redelivered.
+//! counts, with that one exception; then the message is delivered twice, flagged as redelivered. Where
+//! an earlier leader gave it to somebody else too, it ends by the first ack of the two.
 
 use super::asking::AGAIN_MS;
 use super::channel::{RequestKind, State};

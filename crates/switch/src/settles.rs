@@ -61,7 +61,7 @@ impl Run {
     }
 
     /// The command that says so again, to a leader that may have given the messages to their holder once
-    /// more meanwhile: in nobody's name, so that what is in anybody's hands stays there.
+    /// more meanwhile: in nobody's name, so that what it gave out stays in hand.
     pub(crate) fn command_again(self) -> Command {
         Run { holder: ConsumerKey::get(ChannelKey::NOBODY), ..self }.command()
     }

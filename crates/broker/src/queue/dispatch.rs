@@ -2,9 +2,9 @@
 //! what goes out next.
 //!
 //! Invariants: a message is at any time exactly one of ready, held, or settled here; a held message
-//! belongs to one holder; `ready` counts what `head` can still give. Everything below `cursor` that
-//! is ready is in `returned`. Nothing here is logged: a new leader starts with everything live
-//! ready again, and flags what may have been sent.
+//! belongs to one holder; what was `brought` is held; `ready` counts what `head` can still give.
+//! Everything below `cursor` that is ready is in `returned`. Nothing here is logged: a new leader
+//! starts with everything live ready again, and flags what may have been sent.
 //!
 //! What comes, goes and waits is kept in order and in sums, so that a consumer's attach, turn and end
 //! cost about the same however many there are: one client may attach tens of thousands.
@@ -83,6 +83,9 @@ pub struct Dispatch {
     ring: Ring,
     /// What cancelled consumers and `basic.get` hold.
     holders: BTreeMap<ConsumerKey, SeqRanges>,
+    /// Of what is held: what its holder came with, as it was given it by an earlier leader, or before its link broke.
+    /// After that, others may have been given it too.
+    brought: SeqRanges,
     /// Only one consumer at a time gets messages. Absent on a plain queue.
     single: Option<Box<ActiveConsumer>>,
     /// What is ready, by level, while some message has a priority; `returned` is empty then, and
@@ -105,6 +108,7 @@ impl Dispatch {
             tally: Tally::default(),
             ring: Ring::default(),
             holders: BTreeMap::new(),
+            brought: SeqRanges::new(),
             single: None,
             lanes: None,
         }
@@ -310,7 +314,10 @@ impl Dispatch {
             }
         }
         self.held -= back.count();
-        back.iter().for_each(|(first, count)| self.put_back(first, count, levels));
+        for (first, count) in back.iter() {
+            self.brought.remove_range(first, count);
+            self.put_back(first, count, levels);
+        }
         self.choose_active();
         back
     }

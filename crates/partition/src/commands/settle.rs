@@ -2,7 +2,8 @@
 //! channel gives them up. Also what becomes of a message whose dead letter was answered.
 //!
 //! Invariant: a settle ends what its holder holds here and, as an earlier leader may have given them out, messages that
-//! are ready; never what somebody else holds. What comes back goes by its queue's rules before it is ready again.
+//! are ready, or that somebody else came with when it attached; never what this leader gave to somebody else. What comes
+//! back goes by its queue's rules before it is ready again.
 
 use crate::command::Disposition;
 use crate::damage::next_sound;
@@ -90,8 +91,9 @@ impl QueuePartition {
         leader.taken = taken;
     }
 
-    /// Of messages that somebody settles who does not hold them here, takes those that are ready. Where
-    /// bytes are limited none: what they count would be known only by reading them.
+    /// Of messages that somebody settles who does not hold them here, takes those that another one came with, and those
+    /// that are ready. Of the ready ones none where bytes are limited: what they count would be known only by reading
+    /// them.
     #[cold]
     fn claim(&mut self, id: QueueId, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
         if self.deleted.contains(id) || self.queues.queue(id).is_none() {
@@ -100,6 +102,7 @@ impl QueuePartition {
         let _ = self.touched(id);
         let state = self.queues.queue(id);
         let lq = self.leader.as_deref_mut().and_then(|leader| leader.queues.get_mut(&id)).expect("touched above");
+        lq.dispatch.claim_brought(first, count, taken);
         if !lq.limits_bytes() {
             let spoilt = lq.sink.spoilt.as_deref();
             let next_live = |from| state.and_then(|state| next_sound(state, spoilt, from));

@@ -28,6 +28,7 @@ impl Dispatch {
             match is_own {
                 true => {
                     attached.held.insert(seq);
+                    self.brought.insert(seq);
                     self.held += 1;
                     has_own = true;
                 }
@@ -121,6 +122,14 @@ impl Dispatch {
     /// Takes `count` numbers from `first` out of a holder's hands, appending those that it held to
     /// `taken`.
     pub fn release(&mut self, holder: ConsumerKey, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
+        let before = taken.len();
+        self.release_held(holder, first, count, taken);
+        if !self.brought.is_empty() {
+            taken[before..].iter().for_each(|(first, count)| _ = self.brought.remove_range(*first, *count));
+        }
+    }
+
+    fn release_held(&mut self, holder: ConsumerKey, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
         let Some(attached) = self.attached.get_mut(&holder) else {
             return self.release_left(holder, first, count, taken);
         };
@@ -143,7 +152,7 @@ impl Dispatch {
     }
 
     /// As [`release`](Self::release), of who is not attached.
-    pub(super) fn release_left(&mut self, holder: ConsumerKey, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
+    fn release_left(&mut self, holder: ConsumerKey, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
         let Some(held) = self.holders.get_mut(&holder) else { return };
         self.held -= held.remove_range_into(first, count, taken);
         if held.is_empty() {
@@ -175,6 +184,42 @@ impl Dispatch {
                     _ => taken.push((seq, 1)),
                 }
             }
+        }
+    }
+
+    /// Takes those of `count` messages from `first` that their holders came with, appending them to `taken`: somebody
+    /// else whom an earlier leader gave them, or this one while their holder's link was broken, is done with them. The
+    /// client of the holder has them still, so they count against its prefetch until it settles them. Costs a look at
+    /// each consumer for each row of them.
+    pub fn claim_brought(&mut self, first: u64, count: u64, taken: &mut Vec<(u64, u64)>) {
+        // No holder came with anything beyond the end.
+        let past = first.saturating_add(count).min(self.end);
+        let before = taken.len();
+        if self.brought.is_empty() || first >= past || self.brought.remove_range_into(first, past - first, taken) == 0 {
+            return;
+        }
+        let (mut moved, mut claimed) = (Vec::new(), 0);
+        for &(first, count) in &taken[before..] {
+            claimed += count;
+            // In whatever order: a message has one holder.
+            for attached in self.attached.values_mut() {
+                self.held -= attached.held.remove_range_into(first, count, &mut moved);
+                for (first, count) in moved.drain(..) {
+                    attached.foreign.insert_range(first, count);
+                    claimed -= count;
+                    // Who said twice that it has one had it counted twice.
+                    place(attached, &mut self.tally, &mut self.ring);
+                }
+            }
+            for held in self.holders.values_mut() {
+                let gone = held.remove_range(first, count);
+                (self.held, claimed) = (self.held - gone, claimed - gone);
+            }
+        }
+        assert_eq!(claimed, 0, "what a holder came with is in its hands");
+        self.holders.retain(|_, held| !held.is_empty());
+        if self.single.is_some() {
+            self.choose_active();
         }
     }
 }
