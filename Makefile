@@ -1,5 +1,5 @@
 # The project's commands, each one line to type. Details: CONTRIBUTING.md.
-.PHONY: server test check matrices page-test page-pictures page-measure page-beside lab-pages conformance applications migration torture bench examples fuzz dist static image deb verify-packages beside
+.PHONY: server test check matrices page-test page-pictures page-measure page-beside lab-pages conformance applications migration upgrade-test torture bench examples fuzz dist static image deb verify-packages beside
 
 # Starts the broker: AMQP on 5672, data in ./data.
 server:
@@ -55,6 +55,11 @@ applications:
 # python3 with venv).
 migration:
 	tests/migration/run.sh
+
+# Three nodes of an earlier build go over to this one in turn, under load, and one of them back in the middle (minutes; EARLIER=the commit
+# of that build, or LEVERET_OLD=its binary; needs python3 with venv).
+upgrade-test:
+	tests/upgrade/run.sh
 
 # Three nodes in network namespaces under kills, cuts and bad disks, judged by what clients saw (needs root and go; MINUTES=120 for longer,
 # TORTURE="--broker rabbitmq" for RabbitMQ).

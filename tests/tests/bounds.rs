@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clients::broker::binary;
 use clients::client::PATIENCE;
 use clients::methods::BASIC_CANCEL_OK;
-use clients::{Broker, Client, Event, QueueDeclare, Value};
+use clients::{Broker, Client, Event, Properties, Publish, QueueDeclare, Value};
 
 /// Small files, so that a hundred megabytes are many of them.
 const SMALL_FILES: &[&str] = &[
@@ -118,6 +118,35 @@ fn memory_does_not_grow_with_a_backlog_and_a_restart_does_not_read_it() {
     wait_until("a restart with the backlog costs 16 MiB of memory", || {
         resident_bytes(&broker) < before + 16 * MEBIBYTE
     });
+}
+
+#[test]
+fn many_publishers_of_tiny_messages_take_no_more_memory_than_the_broker_may_have_unwritten() {
+    let broker = Broker::start(&["--shard-threads=1"]);
+    if clients::broker::is_foreign() {
+        return eprintln!("skipped: the limits are our own");
+    }
+    let publishers = 40;
+    let tiny = Publish { key: "nothing", properties: Properties::persistent(), ..Publish::default() };
+    let bytes = tiny.frames(1, 0).repeat(20_000);
+    let arguments = vec![("x-max-length", Value::from(10))];
+    let mut first = broker.connect();
+    let channel = first.channel();
+    first.declare(channel, &QueueDeclare { name: "nothing", durable: true, arguments, ..Default::default() }).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..publishers {
+            scope.spawn(|| {
+                let mut client = broker.connect();
+                let channel = client.channel();
+                client.raw(&bytes);
+                client.round_trip(channel).unwrap();
+            });
+        }
+    });
+    let status = std::fs::read_to_string(format!("/proc/{}/status", broker.pid().unwrap())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    assert!(peak < 130 << 10, "{peak} KiB at most");
 }
 
 #[test]

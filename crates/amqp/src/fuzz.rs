@@ -131,7 +131,10 @@ impl Driver {
                 Event::Authenticate(_) => self.connection.authenticated(Ok(())),
                 Event::Open { .. } => self.connection.opened(Ok(())),
                 Event::UpdateSecret { .. } => self.connection.secret_updated(Ok(())),
-                Event::ChannelOpened { .. } => self.open_channels += 1,
+                Event::ChannelOpened { channel } => {
+                    self.open_channels += 1;
+                    self.connection.reply(channel, Reply::Done);
+                }
                 Event::ChannelClosed { .. } => self.open_channels -= 1,
                 Event::Publish(publish) if publish.publish_seq > 0 => {
                     self.connection.confirm(publish.channel, publish.publish_seq, Confirm::Ack);

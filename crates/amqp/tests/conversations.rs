@@ -280,6 +280,7 @@ impl World {
         match event {
             Event::ChannelOpened { channel } => {
                 self.opening.remove(&channel.number());
+                self.client.connection.reply(channel, Reply::Done);
                 let known = Known {
                     id: channel,
                     outstanding: BTreeMap::new(),

@@ -3,9 +3,9 @@
 mod client;
 
 use amqp::reply_code::ReplyCode;
-use amqp::wire::frame::{HEARTBEAT, PROTOCOL_HEADER, PROTOCOL_HEADER_0_9};
+use amqp::wire::frame::{FRAME_METHOD, HEARTBEAT, PROTOCOL_HEADER, PROTOCOL_HEADER_0_9};
 use amqp::wire::method::Method;
-use amqp::{AuthRefused, Closed, ConnectionConfig, ConnectionError, Event, Mechanism, Table, Value};
+use amqp::{AuthRefused, Closed, ConnectionConfig, ConnectionError, Event, Mechanism, Reply, Table, Value};
 use bytes::Bytes;
 use client::*;
 
@@ -51,6 +51,7 @@ fn both_peers_byte_by_byte() {
     assert_eq!(client.connection.heartbeat_ms(), 10_000);
 
     client.raw(b"\x01\0\x01\0\0\0\x05\0\x14\0\x0a\0\xce");
+    assert!(matches!(client.events()[..], [Event::ChannelOpened { .. }]));
     assert_eq!(client.read_bytes(), b"\x01\0\x01\0\0\0\x08\0\x14\0\x0b\0\0\0\0\xce");
 
     client.raw(b"\x01\0\0\0\0\0\x0d\0\x0a\0\x32\0\xc8\x02ok\0\0\0\0\xce");
@@ -286,6 +287,61 @@ fn a_whole_handshake_in_one_packet_waits_for_the_broker_where_it_must() {
 }
 
 #[test]
+fn a_channel_is_open_once_the_broker_lets_it_in() {
+    let mut client = Client::open();
+    let mut bytes = Vec::new();
+    for number in [1, 2] {
+        channel_open().write(&mut bytes, number);
+        bytes.extend_from_slice(&publish_bytes(number, "q", b"early"));
+    }
+    client.raw(&bytes);
+    let Some(Event::ChannelOpened { channel: first }) = client.event() else { panic!("the broker is asked") };
+    let Some(Event::ChannelOpened { .. }) = client.event() else { panic!("of each") };
+    assert_eq!((client.read(), client.events().len()), (vec![], 0));
+    client.connection.reply(first, Reply::Done);
+    assert_eq!(client.read(), [Sent::Method(1, Method::ChannelOpenOk { channel_id: Bytes::new() })]);
+    assert!(matches!(client.events()[..], [Event::Publish(_)]), "what waited for it");
+    client.connection.connection_error(amqp::ConnectionError::new(amqp::ReplyCode::NotAllowed, "one too many"));
+    assert_eq!(close_of(&client.read()).0, 530);
+    assert!(!client.events().iter().any(|event| matches!(event, Event::Publish(_))), "the second one is none");
+}
+
+#[test]
+fn no_error_shows_what_may_be_a_password() {
+    let secret = b"\0guest\0a secret word";
+    let of_method = |method: u8, fields: &[u8]| [&[0, 10, 0, method], fields].concat();
+    let long = |text: &[u8]| [&u32::try_from(text.len()).unwrap().to_be_bytes()[..], text].concat();
+    let start_ok = of_method(11, &[&[0, 0, 0, 0], &b"\x05PLAIN"[..], &long(secret)].concat());
+    let update_secret = of_method(70, &long(secret));
+    let shows_nothing = |client: &mut Client| {
+        let text = close_of(&client.read()).1;
+        let octets = secret.iter().map(u8::to_string).collect::<Vec<_>>();
+        assert!(!text.contains("secret") && !text.contains(&octets[8..12].join(",")), "{text}");
+    };
+    // Without its locale, with a type that there is not, with another end, and from its middle on.
+    let bad_end = [&b"\x01\0\0\0\0\0"[..], &[u8::try_from(start_ok.len()).unwrap()], &start_ok[..], b"\0"].concat();
+    let middle = [&b"\x09\0\0\0\0\0\x11"[..], &start_ok[start_ok.len() - 17..], b"\xce"].concat();
+    for bytes in [framed(FRAME_METHOD, &start_ok), framed(9, &start_ok), bad_end, middle] {
+        let mut client = Client::connect(ConnectionConfig::default());
+        client.raw(&PROTOCOL_HEADER);
+        client.read();
+        client.raw(&bytes);
+        shows_nothing(&mut client);
+    }
+    for bytes in [framed(FRAME_METHOD, &update_secret), framed(9, &update_secret), framed(FRAME_METHOD, &start_ok)] {
+        let mut client = Client::open();
+        client.raw(&bytes);
+        shows_nothing(&mut client);
+    }
+}
+
+/// A frame of the connection.
+fn framed(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap();
+    [&[kind, 0, 0][..], &length.to_be_bytes(), payload, b"\xce"].concat()
+}
+
+#[test]
 fn a_handshake_has_its_time() {
     let mut client = Client::connect(ConnectionConfig::default());
     client.raw(b"AMQP\x00");
@@ -320,6 +376,7 @@ fn heartbeats_go_out_when_nothing_else_does() {
     // whatever the timer was set to.
     client.sleep(1_000);
     client.send(1, channel_open());
+    client.events();
     client.read();
     client.sleep(4_999);
     assert_eq!(client.read(), []);
@@ -332,6 +389,7 @@ fn silence_counts_for_a_client_that_leaves_its_answers_unread() {
     let config = ConnectionConfig { output_bytes_max: 1_000, ..ConnectionConfig::default() };
     let mut client = Client::open_with(config, capable(), tune_ok(10, 4096, 10));
     client.send(1, channel_open());
+    client.events();
     let mut flow = Vec::new();
     Method::ChannelFlow { active: true }.write(&mut flow, 1);
     while client.connection.wants_input() {

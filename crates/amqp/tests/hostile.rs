@@ -231,6 +231,17 @@ fn memory_is_bounded_whatever_comes() {
         assert!(fed < 10 * MIB, "{fed}");
     });
 
+    bounded("a read full of the smallest publishes", 3 * MIB, || {
+        let (mut client, _) = Client::with_channel();
+        let bytes = publish_bytes(1, "q", b"").repeat(20_000);
+        client.raw(&bytes);
+        let mut count = 0;
+        while let Some(Event::Publish(_)) = client.event() {
+            count += 1;
+        }
+        assert_eq!((count, client.connection.wants_input()), (20_000, true));
+    });
+
     bounded("channels opened and closed without end", MIB, || {
         let (mut client, _) = Client::with_channel();
         let mut bytes = Vec::new();

@@ -20,7 +20,7 @@ pub(crate) fn completions(shell: Shell) -> Exit {
 pub(crate) fn write(folder: &Path) -> Exit {
     let mut command = whole_command();
     command.build();
-    match write_pages(&command, "leveret", folder) {
+    match std::fs::create_dir_all(folder).and_then(|()| write_pages(&command, "leveret", folder)) {
         Ok(()) => Exit::Done,
         Err(error) => {
             say(&format!("{}: {error}", folder.display()));

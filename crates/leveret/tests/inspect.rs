@@ -275,6 +275,11 @@ fn an_export_has_the_messages_of_extents_in_use_and_kept_aside() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let lines = facts(&output);
     assert_eq!((of_kind(&lines, "message").len(), of_kind(&lines, "damage").len()), (1, 1));
+    // Where there is a log, what is in that alone is not printed, which is told.
+    fs::create_dir(at("wal")).unwrap();
+    fs::write(at("wal/00000001.wal"), "").unwrap();
+    let told = String::from_utf8(inspect(folder.path(), &["--export"]).stderr).unwrap();
+    assert!(told.contains("those that are in the log alone, the newest ones, are not printed"), "{told}");
     // It is that and nothing else.
     assert_eq!(inspect(folder.path(), &["wal", "--export"]).status.code(), Some(2));
 }

@@ -125,6 +125,46 @@ pub fn listen(reserved: &TcpListener) -> io::Result<()> {
     Ok(rustix::net::listen(reserved, BACKLOG)?)
 }
 
+/// How many listeners of a node let clients connect, and how many refuse them until it serves again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Listeners {
+    pub(crate) open: usize,
+    pub(crate) resting: usize,
+}
+
+impl Listeners {
+    fn of(&mut self, is_open: bool) -> &mut usize {
+        if is_open { &mut self.open } else { &mut self.resting }
+    }
+}
+
+/// One listener, counted for as long as it is there.
+struct Listening<'a> {
+    all: &'a watch::Sender<Listeners>,
+    is_open: bool,
+}
+
+impl Listening<'_> {
+    fn open(all: &watch::Sender<Listeners>) -> Listening<'_> {
+        all.send_modify(|all| *all.of(true) += 1);
+        Listening { all, is_open: true }
+    }
+
+    fn set(&mut self, is_open: bool) {
+        self.all.send_modify(|all| {
+            *all.of(self.is_open) -= 1;
+            *all.of(is_open) += 1;
+        });
+        self.is_open = is_open;
+    }
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        self.all.send_modify(|all| *all.of(self.is_open) -= 1);
+    }
+}
+
 /// Complains now and then.
 struct Complaint {
     last: Option<Instant>,
@@ -153,9 +193,12 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared
     }
     let mut complaint = Complaint { last: None };
     let mut next = 0;
+    let mut listening = Listening::open(&shared.listeners);
     loop {
         if *rests.borrow_and_update() {
-            let Ok(awake) = rest(listener, &mut rests).await.map_err(failed) else { return };
+            let awake = rest(listener, &mut rests, || listening.set(false)).await;
+            let Ok(awake) = awake.map_err(failed) else { return };
+            listening.set(true);
             listener = awake;
             continue;
         }
@@ -211,14 +254,16 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared
     }
 }
 
-/// Refuses whoever connects until the node serves again.
+/// Refuses whoever connects until the node serves again; `refuses` is called once that is so.
 async fn rest(
     listener: tokio::net::TcpListener,
     rests: &mut watch::Receiver<bool>,
+    refuses: impl FnOnce(),
 ) -> io::Result<tokio::net::TcpListener> {
     let address = listener.local_addr()?;
     drop(listener);
     let listener = reserve(address)?;
+    refuses();
     if rests.wait_for(|rests| !rests).await.is_err() {
         return Err(io::ErrorKind::NotConnected.into());
     }
@@ -270,7 +315,7 @@ mod tests {
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(reserved).expect("it can be watched");
             let (tell, mut rests) = watch::channel(true);
-            let resting = rest(listener, &mut rests);
+            let resting = rest(listener, &mut rests, || ());
             let looking = async {
                 while tokio::net::TcpStream::connect(address).await.is_ok() {
                     tokio::task::yield_now().await;

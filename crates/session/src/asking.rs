@@ -38,7 +38,7 @@ impl Pending {
     /// Whether a queue's partition is to answer.
     fn is_of_queue(&self) -> bool {
         match self {
-            Pending::Stat(_)
+            Pending::Stat { .. }
             | Pending::Purge(_)
             | Pending::Get { .. }
             | Pending::Delete { .. }
@@ -58,7 +58,7 @@ impl Channel {
     /// The queue whose partition is to answer.
     fn pending_queue(&self) -> Option<QueueId> {
         match &self.pending {
-            Pending::Stat(of) | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
+            Pending::Stat { of, .. } | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
                 Some(of.queue)
             }
             Pending::Consume { number, .. } | Pending::Cancel { number } => {
@@ -85,7 +85,7 @@ impl Session {
         let channel = &self.channels[at];
         let (request, key) = (channel.request_id(), channel.key);
         let (partition, command) = match &channel.pending {
-            Pending::Stat(of) => (of.partition, Command::Stat { queue: of.queue, channel: key, request }),
+            Pending::Stat { of, .. } => (of.partition, Command::Stat { queue: of.queue, channel: key, request }),
             Pending::Purge(of) => (of.partition, Command::Purge { queue: of.queue, channel: key, request }),
             Pending::Get { of, no_ack } => {
                 (of.partition, Command::Get { queue: of.queue, channel: key, no_ack: *no_ack, request })
@@ -190,7 +190,7 @@ impl Session {
     pub(super) fn is_unavailable(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
         // The queue is there: an application that declares all of its queues first is to come up
         // for the others. As RabbitMQ answers for a queue that has no leader.
-        if matches!(self.channels[at].pending, Pending::Stat(_)) {
+        if matches!(self.channels[at].pending, Pending::Stat { .. }) {
             return self.answer(at, Reply::Stat { ready: 0, unacked: 0, consumers: 0 }, cx);
         }
         let why = "is unavailable: its messages are damaged on this node, and its operator has to repair them";
@@ -202,7 +202,7 @@ impl Session {
         let channel = &mut self.channels[at];
         let name = match &channel.pending {
             Pending::Cancel { .. } => return self.answer(at, Reply::Done, cx),
-            Pending::Stat(of) | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
+            Pending::Stat { of, .. } | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
                 of.name.clone()
             }
             Pending::Consume { number, queue_name } => {

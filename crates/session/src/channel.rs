@@ -10,6 +10,7 @@ use super::audit::BindingChange;
 use super::consumers::Consumers;
 use super::counts::{ChannelCounts, ConsumerCounts};
 use super::credit::Credit;
+use super::declare::Declare;
 use super::events::Told;
 use super::ledger::Ledger;
 use super::reply_to::ReplyConsumer;
@@ -121,10 +122,10 @@ pub(super) enum Pending {
     /// There is none.
     #[default]
     None,
-    /// The counts of a queue that was declared or asked for.
-    Stat(Found),
+    /// The counts of a queue that was declared or asked for. A declaration makes it anew should it be gone.
+    Stat { of: Found, declare: Option<Box<Declare>> },
     /// The decision about a new queue.
-    NewQueue { name: Bytes },
+    NewQueue { name: Bytes, declare: Box<Declare> },
     /// The decision about the queue behind a channel's replies.
     Replies { tag: ConsumerTag, name: Bytes },
     /// A partition attaches a consumer.

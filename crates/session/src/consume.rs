@@ -167,7 +167,7 @@ impl Session {
         let channel = &mut self.channels[at];
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         match (std::mem::take(&mut channel.pending), reply) {
-            (Pending::Stat(Found { name, .. }), Reply::Stat { ready, consumers, .. }) => {
+            (Pending::Stat { of: Found { name, .. }, .. }, Reply::Stat { ready, consumers, .. }) => {
                 let declared = amqp::Reply::QueueDeclared {
                     queue: name,
                     message_count: count(ready),
@@ -238,7 +238,10 @@ impl Session {
                 cx.client.reply(channel.id, amqp::Reply::QueueDeleted { message_count: 0 });
                 cancelled.into_iter().for_each(|number| channel.cancelled(number, cx));
             }
-            (Pending::Stat(of) | Pending::Get { of, .. } | Pending::Purge(of), Reply::Gone) => {
+            (Pending::Stat { of, declare: Some(declare) }, Reply::Gone) => {
+                self.declared_is_gone(at, of, declare, cx);
+            }
+            (Pending::Stat { of, .. } | Pending::Get { of, .. } | Pending::Purge(of), Reply::Gone) => {
                 self.refuse_gone(at, &of.name, cx);
             }
             (pending, reply) => panic!("{reply:?} does not answer {pending:?}"),

@@ -22,6 +22,7 @@ use broker::{PartitionId, QueueId};
 use bytes::Bytes;
 
 /// A `queue.declare` as it came.
+#[derive(Clone, Debug)]
 pub(super) struct Declare {
     pub(super) queue: Bytes,
     pub(super) durable: bool,
@@ -214,23 +215,26 @@ impl Session {
         drop(topology);
         match found {
             _ if self.catches_up(at, cx) => {}
-            Ok(found) => self.wait_for(at, Pending::Stat(found), cx),
+            Ok(of) => self.wait_for(at, Pending::Stat { of, declare: None }, cx),
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
         }
     }
 
     fn declare(&mut self, at: usize, declare: Declare, cx: &mut Cx<'_, impl Host>) {
-        let Declare { queue, durable, exclusive, auto_delete, arguments } = declare;
-        let server_named = queue.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
-        let name = if server_named { Bytes::from(names::name("amq.gen-", cx.host.random())) } else { queue };
+        let declare = Box::new(declare);
+        let server_named = declare.queue.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+        let name = match server_named {
+            true => Bytes::from(names::name("amq.gen-", cx.host.random())),
+            false => declare.queue.clone(),
+        };
         let wanted = QueueDeclare {
             vhost: self.vhost,
             name: &name,
             server_named,
-            durable,
-            exclusive,
-            auto_delete,
-            arguments: &arguments,
+            durable: declare.durable,
+            exclusive: declare.exclusive,
+            auto_delete: declare.auto_delete,
+            arguments: &declare.arguments,
         };
         let host = cx.host;
         let mut has_place = true;
@@ -248,11 +252,11 @@ impl Session {
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
             Ok(QueueDeclared::Existing(id)) => {
                 cx.host.count(Count::QueueDeclared, 1);
-                self.stat_by_id(at, id, name, cx);
+                self.stat_by_id(at, id, name, declare, cx);
             }
             Ok(QueueDeclared::Local(change)) => {
                 let applied = cx.host.change(&change);
-                self.channels[at].pending = Pending::NewQueue { name };
+                self.channels[at].pending = Pending::NewQueue { name, declare };
                 self.decided(at, applied.outcome, cx);
             }
             Ok(QueueDeclared::Propose(_)) if !has_place => {
@@ -260,18 +264,32 @@ impl Session {
                 self.fail(at, ChannelError::new(ReplyCode::NotImplemented, text), cx);
             }
             Ok(QueueDeclared::Propose(change)) => {
-                self.channels[at].pending = Pending::NewQueue { name };
+                self.channels[at].pending = Pending::NewQueue { name, declare };
                 Self::propose(&self.channels[at], change, cx);
             }
         }
     }
 
-    fn stat_by_id(&mut self, at: usize, id: QueueId, name: Bytes, cx: &mut Cx<'_, impl Host>) {
+    /// Asks for the counts of a queue that was declared, and was there.
+    fn stat_by_id(&mut self, at: usize, id: QueueId, name: Bytes, declare: Box<Declare>, cx: &mut Cx<'_, impl Host>) {
         let partition = cx.host.topology().queue(id).map(|queue| queue.partition);
         match partition {
-            Some(partition) => self.wait_for(at, Pending::Stat(Found { queue: id, partition, name }), cx),
-            None => self.refuse_gone(at, &name, cx),
+            Some(partition) => {
+                let of = Found { queue: id, partition, name };
+                self.wait_for(at, Pending::Stat { of, declare: Some(declare) }, cx);
+            }
+            None => self.declare(at, *declare, cx),
         }
+    }
+
+    /// The queue went while its declaration was on its way, as one does that expires: it is declared anew, once its end
+    /// is decided.
+    pub(super) fn declared_is_gone(&mut self, at: usize, of: Found, declare: Box<Declare>, cx: &mut Cx<'_, impl Host>) {
+        if cx.host.topology().queue(of.queue).is_some() {
+            self.channels[at].pending = Pending::Stat { of, declare: Some(declare) };
+            return self.wait_for_leader(at, cx);
+        }
+        self.declare(at, *declare, cx);
     }
 
     fn delete(&mut self, at: usize, name: &Bytes, if_unused: bool, if_empty: bool, cx: &mut Cx<'_, impl Host>) {
@@ -316,7 +334,7 @@ impl Session {
             (Pending::CatchUp { .. }, Err(refusal)) if refusal == Refusal::undecided() => {
                 self.fail(at, channel_error(Refusal::not_up_to_date()), cx);
             }
-            (Pending::NewQueue { name }, Ok(CommandReply::Queue { id: queue, created: true })) => {
+            (Pending::NewQueue { name, .. }, Ok(CommandReply::Queue { id: queue, created: true })) => {
                 let id = channel.id;
                 // A queue of one connection is nobody else's business, and comes and goes by the
                 // thousand.
@@ -327,9 +345,9 @@ impl Session {
                 let reply = Reply::QueueDeclared { queue: name, message_count: 0, consumer_count: 0 };
                 cx.client.reply(id, reply);
             }
-            (Pending::NewQueue { name }, Ok(CommandReply::Queue { id, created: false })) => {
+            (Pending::NewQueue { name, declare }, Ok(CommandReply::Queue { id, created: false })) => {
                 cx.host.count(Count::QueueDeclared, 1);
-                self.stat_by_id(at, id, name, cx);
+                self.stat_by_id(at, id, name, declare, cx);
             }
             (Pending::Replies { tag, name }, Ok(CommandReply::Queue { id, .. })) => {
                 self.attach_replies(at, tag, (id, name), cx);

@@ -315,7 +315,9 @@ impl Session {
                 if cx.host.common().settings.tells_events {
                     self.tell_channel("channel.created", channel, cx.host);
                 }
-                self.count_channel(at, cx);
+                if self.count_channel(at, cx) {
+                    cx.client.reply(channel, amqp::Reply::Done);
+                }
             }
             // The machine names what was outstanding; the partitions know it themselves and requeue
             // it at the detach.
@@ -477,9 +479,13 @@ impl Session {
         }
     }
 
-    /// Counts a channel that was just opened; one too many ends the connection.
-    fn count_channel(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
-        let Some(place) = &mut self.occupied else { return };
+    /// Counts a channel that is to be opened. One too many ends the connection, and false comes back, as it does for those
+    /// behind it.
+    fn count_channel(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) -> bool {
+        if cx.client.is_closing() {
+            return false;
+        }
+        let Some(place) = &mut self.occupied else { return true };
         let topology = cx.host.topology();
         let counted = place.open_channel(|open| topology.check_channel_open(&self.user, open));
         drop(topology);
@@ -488,6 +494,7 @@ impl Session {
             tracing::warn!(peer = %self.peer, text = %refused.text, "channel refused");
             cx.client.connection_error(refusal::connection_error(refused));
         }
+        self.channels[at].is_counted
     }
 
     /// The connection is over; its channels are closed already. Its exclusive queues go with it.

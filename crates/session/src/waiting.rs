@@ -117,7 +117,7 @@ impl Session {
         let topology = host.topology();
         let name_of = |id: QueueId| topology.queue(id).map(|queue| Bytes::copy_from_slice(&queue.name));
         let (queue, partition, what) = match &channel.pending {
-            Pending::Stat(of) | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
+            Pending::Stat { of, .. } | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
                 (Some(of.name.clone()), Some(of.partition), "partition")
             }
             Pending::Consume { number, .. } | Pending::Cancel { number } => {
@@ -125,7 +125,7 @@ impl Session {
                 let queue = consumer.and_then(|consumer| name_of(consumer.queue));
                 (queue, consumer.map(|consumer| consumer.partition), "partition")
             }
-            Pending::NewQueue { name } => (Some(name.clone()), None, "topology"),
+            Pending::NewQueue { name, .. } => (Some(name.clone()), None, "topology"),
             Pending::Replies { .. } | Pending::Exchange { .. } | Pending::Binding(_) | Pending::CatchUp { .. } => {
                 (None, None, "topology")
             }

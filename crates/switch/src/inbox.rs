@@ -31,8 +31,9 @@ pub struct Inbox<O> {
     given_up: Vec<Effect>,
     waits: Waits,
     remote: Vec<Vec<Parcel<O>>>,
-    /// Bytes of the messages in `remote`.
-    remote_bytes: Vec<u64>,
+    /// Bytes of the messages that wait here for each shard: for the others in `remote`, for this one since its members
+    /// had their turn last.
+    waiting_bytes: Vec<u64>,
     has_remote: bool,
     waker: Option<Waker>,
     is_woken: bool,
@@ -43,7 +44,7 @@ impl<O> Inbox<O> {
     pub fn new(shard: usize, own_key: ChannelKey, directory: Directory, leaders: Leaders, members: usize) -> Self {
         let roads = Roads::new(shard);
         let remote = (0..directory.shards()).map(|_| Vec::new()).collect();
-        let remote_bytes = vec![0; directory.shards()];
+        let waiting_bytes = vec![0; directory.shards()];
         let (waits, has_remote, waker, is_woken) = (Waits::new(members), false, None, false);
         Inbox {
             shard,
@@ -55,7 +56,7 @@ impl<O> Inbox<O> {
             given_up: Vec::new(),
             waits,
             remote,
-            remote_bytes,
+            waiting_bytes,
             has_remote,
             waker,
             is_woken,
@@ -249,15 +250,14 @@ impl<O> Inbox<O> {
     /// dropped: its queue cannot be declared here.
     #[inline]
     pub(crate) fn push_here(&mut self, partition: PartitionId, command: Command) {
-        match self.directory.find(partition) {
-            Some((shard, place)) if shard == self.shard => self.waits.push(place, command),
-            Some((shard, _)) => {
-                if let Command::Publish(publish) = &command {
-                    self.remote_bytes[shard] += bytes_of(&publish.message);
-                }
-                self.push_parcel(shard, Parcel::Command(partition, command));
+        if let Some((shard, place)) = self.directory.find(partition) {
+            if let Command::Publish(publish) = &command {
+                self.waiting_bytes[shard] += bytes_of(&publish.message);
             }
-            None => {}
+            match shard == self.shard {
+                true => self.waits.push(place, command),
+                false => self.push_parcel(shard, Parcel::Command(partition, command)),
+            }
         }
         self.wake();
     }
@@ -354,6 +354,17 @@ impl<O> Inbox<O> {
         self.roads.is_full()
     }
 
+    /// Bytes of the messages that wait here for a shard: neither that one's gauge nor its mailbox shows them yet.
+    #[inline]
+    pub fn waiting_bytes(&self, shard: usize) -> u64 {
+        self.waiting_bytes[shard]
+    }
+
+    /// The members of this shard have had their turn: what waited for them is theirs.
+    pub fn end_turn(&mut self) {
+        self.waiting_bytes[self.shard] = 0;
+    }
+
     /// Whether the shard's task is on its way and will look here.
     pub fn is_woken(&self) -> bool {
         self.is_woken
@@ -384,7 +395,7 @@ impl<O> Inbox<O> {
         if !std::mem::take(&mut self.has_remote) {
             return;
         }
-        for (shard, (parcels, bytes)) in self.remote.iter_mut().zip(&mut self.remote_bytes).enumerate() {
+        for (shard, (parcels, bytes)) in self.remote.iter_mut().zip(&mut self.waiting_bytes).enumerate() {
             if !parcels.is_empty() {
                 send(shard, parcels, std::mem::take(bytes));
                 parcels.clear();
@@ -414,7 +425,7 @@ fn sitting(leaders: &Leaders, roads: &Roads, partition: PartitionId) -> Option<S
     Some(Sitting { leader, term, epoch })
 }
 
-/// What a message weighs while it waits for another shard.
+/// What a message weighs while it waits for its shard.
 fn bytes_of(message: &Message) -> u64 {
     let Message { exchange, routing_key, properties, body } = message;
     (exchange.len() + routing_key.len() + properties.len() + body.len() + size_of::<Command>()) as u64

@@ -2,6 +2,9 @@
 
 use clients::api::{connect, connection_in, reason, until, vhost};
 use clients::broker::{is_foreign, unique};
+use clients::client::method_frame;
+use clients::methods::{CHANNEL_OPEN, CHANNEL_OPEN_OK};
+use clients::wire::Args;
 use clients::{Broker, Client, Login, Scope};
 use serde_json::{Value, json};
 
@@ -70,6 +73,30 @@ fn limits_that_come_with_a_user_hold_and_one_password_is_enough() {
     put(&shown).with(204);
     assert_eq!(http.get(&limits).with(200)[0]["value"], json!({ "max-channels": 5 }));
     http.delete(&path).with(204);
+}
+
+#[test]
+fn a_user_opens_as_many_channels_as_it_may_also_in_one_breath() {
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let name = unique("few");
+    http.put(&format!("/api/users/{name}"), r#"{"password":"pw","tags":""}"#).with(201);
+    let all = r#"{"configure":".*","write":".*","read":".*"}"#;
+    http.put(&format!("/api/permissions/%2f/{name}"), all).with(201);
+    for limit in [0, 3] {
+        let body = json!({ "value": limit }).to_string();
+        assert!(http.put(&format!("/api/user-limits/{name}/max-channels"), &body).status < 300);
+        let login = Login { response: format!("\0{name}\0pw").into_bytes(), ..Login::default() };
+        let mut client = Client::login(broker.addr(), &login).unwrap();
+        let open = |channel| method_frame(channel, CHANNEL_OPEN, &Args::new().shortstr(""));
+        client.raw(&(1..=20).flat_map(open).collect::<Vec<u8>>());
+        for channel in 1..=limit {
+            client.wait(channel, CHANNEL_OPEN_OK).unwrap();
+        }
+        let refused = client.wait(limit + 1, CHANNEL_OPEN_OK).unwrap_err();
+        assert_eq!((refused.code, refused.scope), (530, Scope::Connection));
+        assert!(refused.text.contains("has reached the maximum allowed user limit"), "{refused:?}");
+    }
+    http.delete(&format!("/api/users/{name}")).with(204);
 }
 
 #[test]

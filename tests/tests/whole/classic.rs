@@ -150,7 +150,10 @@ fn a_classic_queue_lives_on_the_node_of_its_client_and_is_404_to_all_while_that_
     assert_eq!(again.counts(on, QUEUE).unwrap(), (0, 0));
     assert!(again.event_within(on, Duration::from_millis(100)).is_none());
 
-    // Who is gone for good keeps its place while somebody may want what it has, and goes with a word.
+    // Who is gone for good keeps its place while somebody may want what it has, and goes with a word, but not while
+    // anything else needs it.
+    let arguments = vec![("x-queue-type", "quorum".into()), ("x-quorum-initial-group-size", 2.into())];
+    other.declare(channel, &QueueDeclare { name: "two", durable: true, arguments, ..Default::default() }).unwrap();
     nodes.brokers[1].kill();
     until_it_is_away(&nodes, 0);
     nodes.until("the others lead what they share", || {
@@ -158,8 +161,15 @@ fn a_classic_queue_lives_on_the_node_of_its_client_and_is_404_to_all_while_that_
         (queue["state"] == "running").then_some(())
     });
     let tools = Tools::of(&nodes.brokers[0]);
+    for flag in ["", "--delete-queues "] {
+        let refused = tools.ctl(&format!("forget_cluster_node {flag}leveret@n2")).bad(69);
+        assert!(refused.contains("queue 'two' in vhost '/' has no leader without leveret@n2"), "{refused}");
+        assert_eq!(refused.contains("only leveret@n2 has queue"), flag.is_empty(), "{refused}");
+    }
+    assert_eq!(nodes.http[0].get("/api/queues/%2f/home").with(200)["name"], "home", "nothing was deleted for nothing");
+    nodes.http[0].delete("/api/queues/%2f/two").with(204);
     let refused = tools.ctl("forget_cluster_node leveret@n2").bad(69);
-    assert!(refused.contains("has no leader without leveret@n2"), "{refused}");
+    assert!(refused.contains("only leveret@n2 has queue") && refused.contains("--delete-queues"), "{refused}");
     let done = tools.ctl("forget_cluster_node --delete-queues leveret@n2").good();
     assert!(done.contains("Deleted 2 queues of which leveret@n2 had the only copy"), "{done}");
     let left = nodes.http[0].get("/api/queues?columns=name").with(200);

@@ -131,6 +131,42 @@ fn a_node_leaves_with_one_command_and_another_joins_with_one() {
     }
 }
 
+/// Who has left is counted by no group of queues any more, so that the next node may go at once.
+#[test]
+fn behind_a_node_that_left_another_may_die_and_every_queue_goes_on() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 4]);
+    let (mut client, channel) = nodes.connect(0);
+    client.confirm_select(channel).unwrap();
+    let names: Vec<String> = (0..12).map(|number| format!("q{number}")).collect();
+    for name in &names {
+        let arguments = vec![("x-queue-leader-locator", "balanced".into()), ("x-queue-type", "quorum".into())];
+        client.declare(channel, &QueueDeclare { name, durable: true, arguments, ..QueueDeclare::default() }).unwrap();
+        (0..5).for_each(|_| client.put(channel, name, &[b'x'; 10_000]));
+    }
+    client.confirmed(channel, 1, 60);
+    Tools::of(&nodes.brokers[3]).run("leveret", "cluster leave").good();
+    let cluster = nodes.http[0].get("/api/leveret/cluster").with(200);
+    for partition in cluster["partitions"].as_array().unwrap() {
+        let of_queues = partition["kind"] == "queues";
+        assert!(!of_queues || partition["leaving"] == json!([]), "{partition}");
+    }
+    assert_eq!(nodes.brokers[3].wait_for_end().code(), Some(0));
+    nodes.brokers[1].kill();
+    for name in &names {
+        let members = nodes.http[0].get(&format!("/api/queues/%2f/{name}")).with(200)["members"].clone();
+        assert_eq!(members, json!(["leveret@n1", "leveret@n2", "leveret@n3"]), "{name}");
+        client.put(channel, name, b"last");
+    }
+    client.confirmed(channel, 61, 72);
+    for name in &names {
+        let got: Vec<_> = std::iter::from_fn(|| client.get(channel, name, true).unwrap()).collect();
+        assert_eq!(got.len(), 6, "{name}");
+    }
+}
+
 #[test]
 fn any_node_passes_on_that_another_is_to_leave() {
     if is_foreign() {

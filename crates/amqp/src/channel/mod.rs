@@ -90,6 +90,7 @@ impl fmt::Display for ConsumerTag {
 /// What the broker was asked and has not answered yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
+    Open,
     ExchangeDeclare,
     ExchangeDelete,
     ExchangeBind,

@@ -48,6 +48,7 @@ impl Connection {
     fn answer(&mut self, id: ChannelId, waiting: &Waiting, reply: Reply) -> Option<Method> {
         let channel = self.channels.open(id)?;
         Some(match (&waiting.question, reply) {
+            (Question::Open, Reply::Done) => Method::ChannelOpenOk { channel_id: Bytes::new() },
             (Question::ExchangeDeclare, Reply::Done) => Method::ExchangeDeclareOk {},
             (Question::ExchangeDelete, Reply::Done) => Method::ExchangeDeleteOk {},
             (Question::ExchangeBind, Reply::Done) => Method::ExchangeBindOk {},

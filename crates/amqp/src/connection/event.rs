@@ -30,7 +30,8 @@ pub enum Event {
         /// Why, for the log.
         reason: Bytes,
     },
-    /// A channel was opened.
+    /// A channel is to be opened; [`Connection::reply`](super::Connection::reply) with
+    /// [`Reply::Done`](super::Reply::Done) lets its client go on, or an error ends the connection.
     ChannelOpened {
         /// The channel.
         channel: ChannelId,

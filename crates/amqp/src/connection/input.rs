@@ -11,7 +11,7 @@ use super::heartbeat::{TRIM_AFTER_MS, Timer};
 use super::{Connection, Phase};
 use crate::Millis;
 use crate::channel::assembly::{Assembled, Assembly, PublishMethod, cannot_decode, peek_body_size};
-use crate::channel::{Channel, ChannelId, ChannelPhase, PendingFrame};
+use crate::channel::{Channel, ChannelId, ChannelPhase, PendingFrame, Question, Waiting};
 use crate::reply_code::{Fault, MethodId, ReplyCode, Snippet};
 use crate::wire::DecodeError;
 use crate::wire::content::CONTENT_HEADER_BYTES;
@@ -23,6 +23,9 @@ use crate::wire::method::{Method, peek_id};
 
 /// A method frame's payload starts with its class and its method.
 const METHOD_ID_BYTES: usize = 4;
+
+/// The class of methods of which some carry passwords and tokens.
+const CLASS_CONNECTION: u16 = 10;
 
 /// How many bytes of a bad frame its error shows.
 const SNIPPET_BYTES: usize = 16;
@@ -112,7 +115,7 @@ impl Connection {
             at = end + 1;
             if batch[end] != FRAME_END {
                 let marker = batch[end];
-                let shown = snippet(&batch[start..end]);
+                let shown = snippet(&batch[start..end], self.phase);
                 return self
                     .fail_for_good(format!("type {}, {shown}: {{invalid_frame_end_marker,{marker}}}", header.kind));
             }
@@ -175,7 +178,7 @@ impl Connection {
             }
             (Phase::Closing, _) => Ok(()),
             (_, 0) => self.handle_connection_frame(kind, payload),
-            (_, _) => Err(unexpected_frame(kind, &payload)),
+            (phase, _) => Err(unexpected_frame(kind, &payload, phase)),
         };
         if let Err(fault) = result {
             self.fail(number, fault);
@@ -185,9 +188,9 @@ impl Connection {
     fn handle_connection_frame(&mut self, kind: u8, payload: Payload<'_>) -> Result<(), Fault> {
         match kind {
             FRAME_HEARTBEAT if payload.is_empty() => Ok(()),
-            _ => match check_shape(kind, &payload) {
+            _ => match check_shape(kind, &payload, self.phase) {
                 Ok(()) if kind == FRAME_METHOD => self.handle_connection_method(payload),
-                Ok(()) => Err(unexpected_frame(kind, &payload)),
+                Ok(()) => Err(unexpected_frame(kind, &payload, self.phase)),
                 Err(fault) => Err(fault),
             },
         }
@@ -261,14 +264,14 @@ impl Connection {
         match channel.phase {
             ChannelPhase::Open => self.handle_frame_in_turn(kind, number, payload),
             ChannelPhase::Waiting(_) | ChannelPhase::Held => {
-                check_shape(kind, &payload)?;
+                check_shape(kind, &payload, self.phase)?;
                 channel.pending.push_back(PendingFrame::new(kind, payload));
                 self.pending_frames += 1;
                 self.pending_bytes += payload.len();
                 Ok(())
             }
             ChannelPhase::Closing => {
-                check_shape(kind, &payload)?;
+                check_shape(kind, &payload, self.phase)?;
                 self.handle_frame_of_closing_channel(kind, number, payload);
                 Ok(())
             }
@@ -277,7 +280,7 @@ impl Connection {
 
     /// A frame of an open channel whose turn it is.
     fn handle_frame_in_turn(&mut self, kind: u8, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
-        check_shape(kind, &payload)?;
+        check_shape(kind, &payload, self.phase)?;
         let blocked = self.blocked.reason.is_some();
         let body_bytes_max = self.config.body_bytes_max;
         let channel = self.channels.by_number(number).expect("the caller found it");
@@ -342,7 +345,7 @@ impl Connection {
 
     /// A frame for a number that is not open: only `channel.open` is right.
     fn handle_frame_without_channel(&mut self, kind: u8, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
-        check_shape(kind, &payload)?;
+        check_shape(kind, &payload, self.phase)?;
         if kind != FRAME_METHOD {
             let text = "expected method frame, got non method frame instead";
             return Err(Fault::new(ReplyCode::UnexpectedFrame, MethodId::NONE, text));
@@ -363,9 +366,10 @@ impl Connection {
         }
         self.openings = self.openings.wrapping_add(1);
         let id = ChannelId::new(number, self.openings);
-        self.channels.insert(Channel::new(id));
+        let mut channel = Channel::new(id);
+        channel.phase = ChannelPhase::Waiting(Waiting { question: Question::Open, method: blame, no_wait: false });
+        self.channels.insert(channel);
         self.events.push_back(Event::ChannelOpened { channel: id });
-        self.send(number, &Method::ChannelOpenOk { channel_id: Bytes::new() });
         Ok(())
     }
 
@@ -453,6 +457,8 @@ pub(crate) fn decode_method(payload: Payload<'_>) -> Result<Method, Fault> {
             DecodeError::UnknownFieldType(_) | DecodeError::TooDeep | DecodeError::TooManyFields => {
                 Fault::new(ReplyCode::SyntaxError, blame, error.to_string())
             }
+            // Its fields may be a password or a token.
+            _ if blame.class == CLASS_CONNECTION => Fault::new(ReplyCode::FrameError, blame, "cannot decode it"),
             _ => Fault::new(ReplyCode::FrameError, blame, cannot_decode(&payload)),
         }
     })
@@ -461,25 +467,42 @@ pub(crate) fn decode_method(payload: Payload<'_>) -> Result<Method, Fault> {
 /// Refuses frames that are none, wherever the channel stands: of an unknown type, too short to say
 /// what they are, or a heartbeat, which is the connection's.
 #[inline]
-fn check_shape(kind: u8, payload: &[u8]) -> Result<(), Fault> {
+fn check_shape(kind: u8, payload: &[u8], phase: Phase) -> Result<(), Fault> {
     match kind {
         FRAME_METHOD if payload.len() >= METHOD_ID_BYTES => Ok(()),
         FRAME_HEADER if payload.len() >= CONTENT_HEADER_BYTES => Ok(()),
         FRAME_BODY => Ok(()),
-        FRAME_HEARTBEAT if payload.is_empty() => Err(unexpected_frame(kind, payload)),
-        _ => Err(unknown_frame(kind, payload)),
+        FRAME_HEARTBEAT if payload.is_empty() => Err(unexpected_frame(kind, payload, phase)),
+        _ => Err(unknown_frame(kind, payload, phase)),
     }
 }
 
-fn unexpected_frame(kind: u8, payload: &[u8]) -> Fault {
-    Fault::new(ReplyCode::UnexpectedFrame, MethodId::NONE, format!("type {kind}, {}", snippet(payload)))
+fn unexpected_frame(kind: u8, payload: &[u8], phase: Phase) -> Fault {
+    Fault::new(ReplyCode::UnexpectedFrame, MethodId::NONE, format!("type {kind}, {}", snippet(payload, phase)))
 }
 
-fn unknown_frame(kind: u8, payload: &[u8]) -> Fault {
-    Fault::new(ReplyCode::FrameError, MethodId::NONE, format!("type {kind}, {}: unknown_frame", snippet(payload)))
+fn unknown_frame(kind: u8, payload: &[u8], phase: Phase) -> Fault {
+    Fault::new(
+        ReplyCode::FrameError,
+        MethodId::NONE,
+        format!("type {kind}, {}: unknown_frame", snippet(payload, phase)),
+    )
 }
 
-fn snippet(payload: &[u8]) -> String {
+/// What is shown of a bad frame: to its client, and in the log. Of what may have a password or a token in it nothing.
+fn snippet(payload: &[u8], phase: Phase) -> String {
+    let class = peek_id(payload).map(|id| id.class);
+    let may_be_secret = match phase {
+        Phase::Running => class == Some(CLASS_CONNECTION),
+        // What was begun may be anywhere in the words of a login.
+        _ => {
+            !payload.is_empty()
+                && !Method::ALL.iter().any(|(known, _)| Some(known.class) == class && class != Some(CLASS_CONNECTION))
+        }
+    };
+    if may_be_secret {
+        return format!("{} octets", payload.len());
+    }
     match payload.get(..SNIPPET_BYTES + 1) {
         None => format!("all octets = {}", Snippet(payload)),
         Some(_) => format!("first 16 octets = {}", Snippet(&payload[..SNIPPET_BYTES])),

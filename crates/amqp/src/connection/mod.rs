@@ -41,6 +41,10 @@ use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LEAVE_MS, LINGER_MS, TRIM_AFTER_
 /// they wait.
 const HELD_BYTES_MAX: usize = 64 << 10;
 
+/// Events that wait to be taken, before further frames do: of a read full of small messages each would be one, and takes
+/// several times the memory of its frames.
+const EVENTS_MAX: usize = 256;
+
 /// The least that "no limit" for frames means.
 const UNLIMITED_FRAME_BYTES_MIN: u32 = 131_072;
 
@@ -188,16 +192,19 @@ impl Connection {
         }
     }
 
-    /// The next event, in order.
+    /// The next event, in order. Once none is left, frames are handled that waited for these to be taken.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
+        if self.events.is_empty() {
+            self.run_stalled();
+        }
         self.events.pop_front()
     }
 
     /// Whether there is a next event.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.events.is_empty() || (!self.stalled.is_empty() && !self.must_stall())
     }
 
     /// The bytes to write.
@@ -502,7 +509,8 @@ impl Connection {
     #[inline]
     pub(crate) fn must_stall(&self) -> bool {
         let bytes_max = self.config.pending_bytes_max;
-        self.pending_frames >= self.config.pending_frames_max
+        self.events.len() >= EVENTS_MAX
+            || self.pending_frames >= self.config.pending_frames_max
             || self.pending_bytes >= if self.is_blocked() { bytes_max.min(HELD_BYTES_MAX) } else { bytes_max }
             || (self.is_short && self.waiting_bytes() >= SHORT_BYTES)
             || matches!(self.phase, Phase::Authenticating | Phase::Opening)

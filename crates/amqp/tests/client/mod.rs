@@ -105,6 +105,8 @@ impl Client {
         self.send(number, channel_open());
         let Some(Event::ChannelOpened { channel }) = self.event() else { panic!("channel {number} opens") };
         self.channels.push(channel);
+        assert_eq!(self.read(), [], "who opens it may be refused");
+        self.connection.reply(channel, Reply::Done);
         assert_eq!(self.read(), [Sent::Method(number, Method::ChannelOpenOk { channel_id: Bytes::new() })]);
         channel
     }
@@ -171,8 +173,16 @@ impl Client {
         self.connection.poll_event()
     }
 
+    /// All that there are; whoever opens a channel is let in.
     pub fn events(&mut self) -> Vec<Event> {
-        std::iter::from_fn(|| self.connection.poll_event()).collect()
+        let mut all = Vec::new();
+        while let Some(event) = self.connection.poll_event() {
+            if let Event::ChannelOpened { channel } = event {
+                self.connection.reply(channel, Reply::Done);
+            }
+            all.push(event);
+        }
+        all
     }
 
     pub fn published(&mut self) -> Publish {

@@ -198,30 +198,17 @@ fn forget(cx: &Cx<'_>) -> Result<Shown, Failure> {
         ));
     }
     cx.banner(&format!("Removing node {node} from the cluster"));
-    let forgotten = || match cx.api()?.delete(&path(&["leveret", "nodes", node]))?.good_or_none()? {
-        Some(_) => Ok(Shown::Done),
-        None => Err(Failure::refused("The node selected is not in the cluster.".to_owned())),
-    };
-    match forgotten() {
-        Err(_) if cx.options.flag("delete-queues") && delete_queues_of(cx, node)? > 0 => forgotten(),
-        done => done,
+    let mut at = path(&["leveret", "nodes", node]);
+    if cx.options.flag("delete-queues") {
+        at.push_str("?delete-queues=true");
     }
-}
-
-/// Deletes the queues that lived on a node alone which is gone; says how many.
-fn delete_queues_of(cx: &Cx<'_>, node: &str) -> Result<usize, Failure> {
-    let nodes = items(cx.api()?.get("nodes")?.good()?)?;
-    let Some(known) = nodes.iter().find(|known| known["name"] == node && known["running"] == false) else {
-        return Ok(0);
+    let Some(told) = cx.api()?.delete(&at)?.good_or_none()? else {
+        return Err(Failure::refused("The node selected is not in the cluster.".to_owned()));
     };
-    let queues = items(cx.api()?.get("queues?columns=name,vhost,members")?.good()?)?;
-    let lost: Vec<&Value> = queues.iter().filter(|queue| queue["members"] == json!([known["name"]])).collect();
-    for queue in &lost {
-        let (vhost, name) = (text(&queue["vhost"]), text(&queue["name"]));
-        cx.api()?.delete(&path(&["queues", &vhost, &name]))?.good_or_none()?;
+    if let Some(count) = told["queues_deleted"].as_u64().filter(|count| *count > 0) {
+        cx.banner(&format!("Deleted {count} queues of which {node} had the only copy"));
     }
-    cx.banner(&format!("Deleted {} queues of which {node} had the only copy", lost.len()));
-    Ok(lost.len())
+    Ok(Shown::Done)
 }
 
 fn listeners(cx: &Cx<'_>) -> Result<Shown, Failure> {

@@ -124,6 +124,10 @@ fn give_away(cx: &Cx<'_>, api: &Api, node: &str) -> Result<(), Failure> {
             told = true;
         }
         if waiting != before {
+            // What is next can be done at once.
+            if steps(&waiting) != steps(&before) {
+                pause = LOOK_EVERY;
+            }
             (before, since) = (waiting, Instant::now());
         } else if since.elapsed() > COPIES_STALL_WITHIN {
             return Err(Failure::error(
@@ -138,6 +142,11 @@ fn give_away(cx: &Cx<'_>, api: &Api, node: &str) -> Result<(), Failure> {
         // Each request is a line in the node's log.
         pause = (2 * pause).min(COPIES_LOOK_EVERY_MAX);
     }
+}
+
+/// The partitions that are waited for, and what for.
+fn steps(waiting: &Value) -> Vec<(&Value, &Value)> {
+    waiting.as_array().into_iter().flatten().map(|row| (&row["partition"], &row["step"])).collect()
 }
 
 /// Asks again while the node says that it cannot be done yet.

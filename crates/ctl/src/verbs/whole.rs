@@ -7,6 +7,7 @@ use crate::output::{heading, is_terminal};
 use crate::tool::LEVERET;
 use crate::verb::{Section, VERB, Verb};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 pub(super) const VERBS: &[Verb] = &[Verb {
@@ -98,6 +99,7 @@ fn lines(told: &Value, on_terminal: bool) -> String {
             resting.join(", ")
         );
     }
+    parts[0] += &builds(told);
     match guarantees.len() {
         1 => parts.push(title("Queues") + "(none)\n"),
         _ => parts.push(title("Queues") + &aligned(&guarantees)),
@@ -118,6 +120,30 @@ fn lines(told: &Value, on_terminal: bool) -> String {
         parts.push(format!("Not heard of: {}. What is shown of them is what others know.\n", missing.join(", ")));
     }
     parts.join("\n")
+}
+
+/// What is to be seen of an upgrade under way: who runs which build, and whom new rules wait for.
+fn builds(told: &Value) -> String {
+    let list = |from: &Value, name: &str| from[name].as_array().cloned().unwrap_or_default();
+    let mut lines = String::new();
+    let mut by_build: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for node in list(told, "nodes").iter().filter(|node| node["leveret_version"].is_string()) {
+        by_build.entry(text(&node["leveret_version"])).or_default().push(text(&node["name"]));
+    }
+    if by_build.len() > 1 {
+        let each = by_build.iter().map(|(build, nodes)| format!("{} {build}", nodes.join(", ")));
+        let _ = write!(lines, "\nThey run different builds: {}.\n", each.collect::<Vec<_>>().join("; "));
+    }
+    let version = &told["machine_version"];
+    let behind: Vec<String> = list(version, "behind").iter().map(text).collect();
+    if !behind.is_empty() {
+        let (current, newest, behind) = (&version["current"], &version["newest"], behind.join(", "));
+        let _ = writeln!(
+            lines,
+            "\nMachine version {current}: {newest} comes by itself once {behind} can do it, with a newer build."
+        );
+    }
+    lines
 }
 
 /// Whether a node that runs is in maintenance mode.
@@ -165,9 +191,10 @@ mod tests {
         let member = |node: &str, state: &str, lag: Option<u64>, in_sync: bool| json!({"node": node, "state": state, "lag": lag, "in_sync": in_sync});
         let told = json!({
             "cluster_name": "demo", "asked": "n1", "missing": ["n3"],
+            "machine_version": {"current": 10, "newest": 11, "behind": ["n2", "n3"]},
             "nodes": [
-                {"name": "n1", "running": true, "uptime": 7_300_000, "mem_used": 3 << 20, "disk_free": 9_u64 << 30, "leads": 1, "alarms": ["memory"]},
-                {"name": "n2", "running": true, "being_drained": true, "uptime": 5_000, "mem_used": 1 << 20, "disk_free": 9_u64 << 30, "leads": 0, "alarms": []},
+                {"name": "n1", "running": true, "leveret_version": "0.2.0 (b)", "uptime": 7_300_000, "mem_used": 3 << 20, "disk_free": 9_u64 << 30, "leads": 1, "alarms": ["memory"]},
+                {"name": "n2", "running": true, "leveret_version": "0.1.0 (a)", "being_drained": true, "uptime": 5_000, "mem_used": 1 << 20, "disk_free": 9_u64 << 30, "leads": 0, "alarms": []},
                 {"name": "n3", "running": false, "uptime": null, "mem_used": null, "disk_free": null, "leads": 0, "alarms": []},
             ],
             "partitions": [{
@@ -192,6 +219,10 @@ n2    running, in maintenance  5 s        1 MiB   9216 MiB   0      -
 n3    unreachable              -          -       -          0      -
 
 In maintenance, without clients: n2. `leveret ctl revive` there, or its restart, ends that.
+
+They run different builds: n2 0.1.0 (a); n1 0.2.0 (b).
+
+Machine version 10: 11 comes by itself once n2, n3 can do it, with a newer build.
 
 Partitions
 

@@ -1,5 +1,5 @@
 //! `leveret inspect DIR --export`: the messages of all extents, one JSON object a line, those that
-//! a repair kept aside too.
+//! a repair kept aside too. Messages that are in the log alone are not among them, which standard error says.
 //!
 //! Invariant: every line is an object with `kind`: `message`, `damage`, `unfinished` (a file that a
 //! node writes at this moment, or that a kill left half written), and one `summary` at the end.
@@ -12,7 +12,7 @@ use server::engine::ASIDE_FOLDER;
 use storage::Disk;
 use storage::export::{Found, export};
 
-use crate::exit::Exit;
+use crate::exit::{self, Exit};
 
 /// Prints them. Done without damage, Failed with damage.
 pub(super) fn run<D: Disk>(disk: &D) -> Exit {
@@ -46,5 +46,11 @@ pub(super) fn run<D: Disk>(disk: &D) -> Exit {
         print(json!({ "kind": "damage", "file": name, "text": damage }));
     });
     print(json!({ "kind": "summary", "message_count": message_count, "damage_count": damage_count }));
+    if disk.list("wal").is_ok_and(|names| !names.is_empty()) {
+        exit::say(&format!(
+            "these {message_count} messages outlived the log; those that are in the log alone, the newest ones, are not printed: a node that \
+             is started on a copy of the folder has them"
+        ));
+    }
     super::ended(failed.or(out.flush().err()), damage_count)
 }

@@ -12,7 +12,7 @@ use crate::body::Body;
 use crate::fields;
 use crate::listing;
 use broker::topology::{PoolPartition, Topology};
-use broker::{NodeNumber, PartitionId};
+use broker::{NodeNumber, PartitionId, QueueId};
 use serde_json::json;
 use server::handle::Member;
 use std::collections::BTreeSet;
@@ -112,8 +112,9 @@ pub(super) async fn rebalance(cx: Cx<'_>, body: Body) -> Result<Answer, Refused>
 }
 
 /// DELETE of a node that is gone for good, by its name or number: no group counts on it any more, and it
-/// never comes back under its number. Errors: 404 for one that is not there, 400 where it is or where
-/// something would be lost with it.
+/// never comes back under its number. With `delete-queues=true` the queues of which it has the only copy are deleted, once
+/// nothing else is in the way, and the answer says how many. Errors: 404 for one that is not there, 400 where it is or
+/// where something would be lost with it.
 pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     let handle = cx.handle();
@@ -124,6 +125,7 @@ pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
         return Err(Refused::Missing("The node selected is not in the cluster.".to_owned()));
     };
     let (name, number) = (&member.name, member.number);
+    let deletes = cx.call.flag("delete-queues");
     let wrong = |why: String| Err(Refused::BadRequest(why));
     if member.is_own {
         return wrong(format!("{name} is the node that was asked: stop it, and have another one forget it"));
@@ -133,7 +135,7 @@ pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
     }
     // Where it died just now, others are about to lead.
     let due = Instant::now() + ELECTED_WITHIN;
-    while let Some(why) = lost_without(cx, member) {
+    while let Some(why) = lost_without(cx, member, deletes) {
         if Instant::now() >= due {
             return wrong(why);
         }
@@ -146,14 +148,29 @@ pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
         if members.iter().any(|other| other.number == number && other.is_reached) {
             return wrong(format!("{name} is running: stop it first"));
         }
-        if let Some(why) = lost_without(cx, member) {
+        if let Some(why) = lost_without(cx, member, deletes) {
             return wrong(why);
         }
     }
+    let doomed = if deletes { queues_of(&handle.topology(), number) } else { Vec::new() };
+    for (queue, partition) in &doomed {
+        handle.delete_queue(*queue, *partition, false, false).await?;
+    }
     let forget = handle.topology().forgetting(number, forgotten);
     handle.change(forget).await?;
-    tracing::info!(node = %name, number = number.0, "a node was forgotten");
-    Ok(Answer::done())
+    tracing::info!(node = %name, number = number.0, queues_deleted = doomed.len(), "a node was forgotten");
+    Ok(if deletes { Answer::json(&json!({ "queues_deleted": doomed.len() })) } else { Answer::done() })
+}
+
+/// The queues of which a node has the only copy.
+fn queues_of(topology: &Topology, node: NodeNumber) -> Vec<(QueueId, PartitionId)> {
+    let alone = |partition: PartitionId| is_alone_in(topology, node, partition);
+    let queues = topology.declared_queues().filter(|queue| alone(queue.partition));
+    queues.map(|queue| (queue.id, queue.partition)).collect()
+}
+
+fn is_alone_in(topology: &Topology, node: NodeNumber, partition: PartitionId) -> bool {
+    topology.members_wanted(partition).into_iter().eq([node])
 }
 
 /// Partitions with queues in whose group a node may have a vote: those that it is to have, and those that it
@@ -166,24 +183,39 @@ fn voted_in(topology: &Topology, node: NodeNumber) -> BTreeSet<PartitionId> {
 }
 
 /// Why a node cannot be forgotten: what only it has would be lost. A group that can do without it has a leader
-/// elsewhere.
-fn lost_without(cx: Cx<'_>, node: &Member) -> Option<String> {
+/// elsewhere. `deletes`: the queues of which it has the only copy are meant to go.
+fn lost_without(cx: Cx<'_>, node: &Member, deletes: bool) -> Option<String> {
     let handle = cx.handle();
     let members = handle.members();
     let is_served = |partition: &PartitionId| {
         let leader = handle.leader(*partition);
         members.iter().any(|other| Some(other.number) == leader && other.is_reached && other.number != node.number)
     };
-    let mut unserved = voted_in(&handle.topology(), node.number);
+    let topology = handle.topology();
+    let mut unserved = voted_in(&topology, node.number);
     unserved.retain(|partition| !is_served(partition));
-    let partition = *unserved.first()?;
-    let lost = lost_with(&handle.topology(), &unserved);
-    let (what, advice) = match lost {
-        Some(queues) => (queues, "bring nodes back first, or delete what may be lost"),
-        None => (format!("partition {}", partition.0), "bring nodes back first"),
-    };
+    let (alone, others): (BTreeSet<_>, BTreeSet<_>) =
+        unserved.into_iter().partition(|partition| is_alone_in(&topology, node.number, *partition));
     let name = &node.name;
-    Some(format!("{what} has no leader without {name}, which may be the only one that has what is in it: {advice}"))
+    let told = |partitions: &BTreeSet<PartitionId>| {
+        let first = partitions.first()?;
+        Some(lost_with(&topology, partitions).unwrap_or_else(|| format!("partition {}", first.0)))
+    };
+    if let Some(what) = told(&others) {
+        let more = match told(&alone) {
+            Some(what) if !deletes => format!("; and only {name} has {what}, which --delete-queues would delete"),
+            _ => String::new(),
+        };
+        return Some(format!(
+            "{what} has no leader without {name}, and copies elsewhere that are too few to decide: bring nodes back first, or \
+             delete these queues{more}"
+        ));
+    }
+    told(&alone).filter(|_| !deletes).map(|what| {
+        format!(
+            "only {name} has {what}: bring it back, or say --delete-queues (?delete-queues=true), which deletes them"
+        )
+    })
 }
 
 /// Whether a group that leads now may have no majority without a node.

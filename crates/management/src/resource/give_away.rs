@@ -37,32 +37,38 @@ struct Held<'a> {
     members: &'a [NodeNumber],
     /// How many copies its pool has.
     of_pool: usize,
-    /// Every other member keeps up.
+    /// Its other members keep up, so that it can do without this node's.
     is_in_step: bool,
 }
 
+/// So many copies, this node's among them, are enough: the others are a majority.
+const ENOUGH: usize = 3;
+/// So many partitions are copied at a time, or a node would write all that another has at once.
+const COPIED_AT_ONCE: usize = 3;
+
 impl Held<'_> {
-    /// `None`: the others can do without this node as it is. `heirs`: nodes that could have a copy, best first.
+    /// `None`: the others can do without this node as it is. `heirs`: nodes that could have a copy, best first. Another one
+    /// gets a copy also where the others are a majority: they would count this node's vote until they have caught up with
+    /// a copy that is made when it is gone, and until then no other one of them may go.
     fn step(&self, heirs: impl IntoIterator<Item = NodeNumber>) -> Option<Step> {
         let has_more = self.members.len() > self.of_pool;
-        match self.members.len() {
-            // Of three the other two are a majority, whether they are as many as there should be or not.
-            3.. if !has_more => None,
-            2.. if has_more && self.is_in_step => Some(Step::Take),
-            2.. if has_more => Some(Step::Wait),
-            _ => {
-                let heir = heirs.into_iter().find(|node| *node != self.own && !self.members.contains(node));
-                Some(heir.map_or(Step::Nobody, Step::Give))
-            }
+        if has_more {
+            return Some(if self.is_in_step { Step::Take } else { Step::Wait });
+        }
+        let heir = heirs.into_iter().find(|node| *node != self.own && !self.members.contains(node));
+        match heir {
+            Some(heir) => Some(Step::Give(heir)),
+            None => (self.members.len() < ENOUGH).then_some(Step::Nobody),
         }
     }
 }
 
-/// Whether other nodes can get copies of a partition, so that this node may go afterwards.
+/// Whether other nodes can get copies of a partition that could not do without this node, so that it may go afterwards.
 pub(super) fn is_possible(cx: Cx<'_>, topology: &Topology, map: &Map, partition: PartitionId) -> bool {
     let Some((_, put)) = topology.partitions().find(|(id, _)| *id == partition) else { return false };
     let held = Held { own: map.own, members: &put.members, of_pool: of_pool(topology, put), is_in_step: false };
-    topology.founders_of(partition).is_some()
+    put.members.len().min(held.of_pool) < ENOUGH
+        && topology.founders_of(partition).is_some()
         && topology.moves_copies()
         && held.step(heirs(cx, topology, map)).is_some_and(|step| step != Step::Nobody)
 }
@@ -117,10 +123,9 @@ pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, 
     }
     let mut waiting = Vec::new();
     for (partition, step) in steps {
-        // One at a time, or a node would write all that another has at once.
-        let is_copying = waiting.iter().any(|row: &Value| row["step"] == "copy");
+        let is_busy = waiting.iter().filter(|row: &&Value| row["step"] == "copy").count() >= COPIED_AT_ONCE;
         let change = match step {
-            Step::Give(node) if !is_copying => {
+            Step::Give(node) if !is_busy => {
                 let to = map.node(node).map(|node| node.name.as_str());
                 tracing::info!(partition = partition.0, to, "another node gets a copy before this one leaves");
                 Some(CopyChange::Give { partition, node })
@@ -136,7 +141,7 @@ pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, 
         }
         let (word, behind) = match step {
             Step::Take | Step::Leave => ("leave", 0),
-            Step::Give(_) if is_copying => ("turn", 0),
+            Step::Give(_) if is_busy => ("turn", 0),
             _ => ("copy", behind(&rows, partition)),
         };
         let queues = cx.handle().topology().declared_queues().filter(|queue| queue.partition == partition).count();
@@ -161,6 +166,10 @@ fn steps(cx: Cx<'_>, map: &Map, rows: &Members) -> Vec<(PartitionId, Step)> {
             continue;
         }
         let of_pool = of_pool(&topology, put);
+        // Nodes of earlier builds know of no copies that move, and do without this node.
+        if put.members.len() >= ENOUGH && !topology.moves_copies() {
+            continue;
+        }
         let held =
             Held { own: map.own, members: &put.members, of_pool, is_in_step: others_in_step(map, rows, id, put) };
         steps.extend(held.step(heirs.iter().copied()).map(|step| (id, step)));
@@ -173,14 +182,19 @@ fn leader_row(rows: &Members, partition: PartitionId) -> Option<&Value> {
     of_group.map(|(_, row)| row).max_by_key(|row| row["term"].as_u64())
 }
 
-/// Whether every member of a partition but this node's keeps up with its leader.
+/// Whether the members of a partition without this node's keep up with its leader: all of them, or of three and more all that
+/// are reached, and a majority.
 fn others_in_step(map: &Map, rows: &Members, partition: PartitionId, put: &PoolPartition) -> bool {
     let Some(leader) = leader_row(rows, partition) else { return false };
+    let others: Vec<NodeNumber> = put.members.iter().copied().filter(|number| *number != map.own).collect();
     let keeps_up = |number: &NodeNumber| {
         let name = map.node(*number).map(|node| node.name.clone());
         name.and_then(|name| rows.get(&(partition.0, name))).is_some_and(|row| in_step(row, leader))
     };
-    put.members.iter().filter(|number| **number != map.own).all(keeps_up)
+    let is_excused =
+        |number: &NodeNumber| others.len() >= ENOUGH && map.node(*number).is_none_or(|node| !node.is_reached);
+    others.iter().all(|number| keeps_up(number) || is_excused(number))
+        && 2 * others.iter().filter(|number| keeps_up(number)).count() > others.len()
 }
 
 /// How many entries the copy of a partition that is the furthest behind has to fetch.
@@ -209,12 +223,15 @@ mod tests {
     }
 
     #[test]
-    fn of_two_copies_one_more_comes_first_and_three_are_enough() {
+    fn of_two_copies_one_more_comes_first_and_of_three_where_another_node_can_have_one() {
         assert_eq!(step(&[1, 3], 2, true, &[3, 2]), Some(Step::Give(NodeNumber(2))));
         assert_eq!(step(&[1, 3], 2, true, &[3]), Some(Step::Nobody));
         assert_eq!(step(&[1, 2, 3], 2, false, &[4]), Some(Step::Wait));
         assert_eq!(step(&[1, 2, 3], 2, true, &[4]), Some(Step::Take));
-        assert_eq!(step(&[1, 2, 3], 3, false, &[4]), None);
+        assert_eq!(step(&[1, 2, 3], 3, false, &[3, 4]), Some(Step::Give(NodeNumber(4))));
+        assert_eq!(step(&[1, 2, 3, 4], 3, false, &[5]), Some(Step::Wait));
+        assert_eq!(step(&[1, 2, 3, 4], 3, true, &[5]), Some(Step::Take));
+        assert_eq!(step(&[1, 2, 3], 3, false, &[2, 3]), None, "the others suffice");
         assert_eq!(step(&[1, 2, 3, 4, 5], 5, false, &[]), None);
     }
 }

@@ -357,7 +357,7 @@ pub(super) async fn rest(cx: Cx<'_>, name: &[u8], on: bool, body: Body) -> Resul
     cx.caller.need_administrator()?;
     cx.need_node(name)?;
     fields::NOTHING.of(&body.read(cx.caller).await?)?;
-    cx.handle().rest(on);
+    cx.handle().rest(on).await;
     Ok(Answer::done())
 }
 

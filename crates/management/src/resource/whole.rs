@@ -105,6 +105,7 @@ pub(super) async fn get(cx: Cx<'_>) -> Result<Answer, Refused> {
         json!({
             "name": name,
             "running": node["running"],
+            "leveret_version": node["leveret_version"],
             "being_drained": node["being_drained"] == true,
             "uptime": node["uptime"],
             "mem_used": node["mem_used"],
@@ -115,12 +116,14 @@ pub(super) async fn get(cx: Cx<'_>) -> Result<Answer, Refused> {
     };
     let nodes: Vec<Value> = nodes.iter().map(node).collect();
     let queues = queues(cx, &topology, &map, &standings);
+    let machine_version = machine_version(&topology);
     drop(topology);
     let document = json!({
         "cluster_name": cx.handle().cluster_name(),
         "asked": cx.handle().facts().node_name,
         "nodes": nodes,
         "missing": missing,
+        "machine_version": machine_version,
         "partitions": standings.values().map(|standing| &standing.described).collect::<Vec<_>>(),
         "queues": queues,
     });
@@ -168,6 +171,18 @@ fn standing(cx: Cx<'_>, topology: &Topology, map: &Map, members: &Members, id: P
         "unspared": leader.and_then(|(_, row)| *row).is_some_and(|row| row["unspared"] == true),
     });
     Standing { described, in_sync, of }
+}
+
+/// The version of the rules by which the topology's commands are carried out, the newest that some node can do, and
+/// the nodes that cannot do it yet: as long as there are some, the version is not raised to it.
+fn machine_version(topology: &Topology) -> Value {
+    let newest = topology.present_nodes().map(|(_, node)| node.can.topology).max().unwrap_or_default();
+    let behind = topology.present_nodes().filter(|(_, node)| node.can.topology < newest);
+    json!({
+        "current": topology.machine_version(),
+        "newest": newest.max(topology.machine_version()),
+        "behind": behind.map(|(_, node)| json::text(&node.name)).collect::<Vec<_>>(),
+    })
 }
 
 /// What queues are promised now: how many of which, and those that lack something.

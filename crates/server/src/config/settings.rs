@@ -518,8 +518,9 @@ settings! {
         },
         "Memory for messages of transient, exclusive and auto-delete queues, and for what clients have begun and not ended: messages that \
          have not arrived as a whole, transactions, channels, consumers, the histories of x-recent-history exchanges, and the keys of \
-         deduplication. When it is full, publishers are blocked until consumers have made room. Half of it at most goes to what was begun, \
-         half to keys, an eighth to histories, a sixteenth to frames of publishers that are blocked.",
+         deduplication. When it is full, publishers are blocked until consumers have made room. Half of it at most (connection_bytes_max, \
+         where that is more) goes to what was begun, half to keys, an eighth to histories, a sixteenth to frames of publishers that are \
+         blocked.",
         elsewhere ["vm_memory_high_watermark", "vm_memory_high_watermark.absolute", "vm_memory_high_watermark.relative", "memory_max"]
     }
     user_bytes_max: u64 {

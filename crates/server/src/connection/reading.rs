@@ -15,7 +15,7 @@ pub(super) const READ_BYTES_MIN: usize = 4 << 10;
 /// A read of a busy one: two of RabbitMQ's largest frames.
 const READ_BYTES_MAX: usize = 256 << 10;
 /// All read buffers of a shard together, as far as they are above the minimum.
-const READ_BYTES_TOTAL: usize = 128 << 20;
+const READ_BYTES_TOTAL: usize = 16 << 20;
 /// After so many reads that filled less than a quarter of the buffer, the next buffer is half as
 /// large.
 const SMALL_READS: u8 = 16;

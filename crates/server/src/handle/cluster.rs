@@ -17,6 +17,9 @@ const BALANCE_US: u64 = 10_000_000;
 /// How often a node that leaves its cluster looks whether it is forgotten.
 const LEFT_LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// For so long somebody waits until clients are refused, or let in again.
+const LISTENERS_WITHIN: Duration = Duration::from_secs(2);
+
 /// A node of the cluster, as this one sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -104,8 +107,15 @@ impl Handle {
     }
 
     /// Has the node serve no clients and lead nothing from now on, or all of it again. A restart forgets it.
-    pub fn rest(&self, on: bool) {
-        self.shared().rest(on);
+    ///
+    /// - Comes back once clients that connect are refused, or let in.
+    pub async fn rest(&self, on: bool) {
+        let shared = self.shared();
+        shared.rest(on);
+        let mut listeners = shared.listeners.subscribe();
+        let is_done = listeners.wait_for(|listeners| if on { listeners.open == 0 } else { listeners.resting == 0 });
+        // A listener that is lost says so in the log, and nobody is to wait for it.
+        let _ = tokio::time::timeout(LISTENERS_WITHIN, is_done).await;
     }
 
     /// Whether it does.

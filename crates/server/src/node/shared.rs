@@ -9,6 +9,7 @@ use super::offers::{Certificates, Offers};
 use super::topology_view::{Changed, TopologyView};
 use super::traced::Traced;
 use crate::cluster::Links;
+use crate::listener::Listeners;
 use crate::passwords::Passwords;
 use crate::shard::{Mailbox, Outsider, Parcel};
 use crate::spans::Spans;
@@ -89,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) draining: AtomicBool,
     /// Whether somebody looks after the node, so that it serves no clients and is to lead nothing.
     pub(crate) rests: watch::Sender<bool>,
+    /// Where clients connect.
+    pub(crate) listeners: watch::Sender<Listeners>,
     /// The operator has it leave its cluster: that it is forgotten is what was asked for.
     pub(crate) leaves: AtomicBool,
     /// Tells the acceptor that the node drains.
@@ -156,6 +159,7 @@ impl Shared {
             queues_deleted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             rests: watch::Sender::new(false),
+            listeners: watch::Sender::default(),
             leaves: AtomicBool::new(false),
             door_closes: Notify::new(),
             start,
@@ -385,11 +389,11 @@ impl Shared {
     }
 
     /// Whether a shard has as much proposed and unwritten as it may, together with what is on its
-    /// way to it: a shard that waits for its disk takes nothing out of its mailbox.
+    /// way to it: a shard that waits for its disk takes nothing out of its mailbox. `more` bytes have not come so far.
     #[inline]
-    pub(crate) fn is_loaded(&self, shard: usize) -> bool {
+    pub(crate) fn is_loaded(&self, shard: usize, more: u64) -> bool {
         let unwritten = self.gauges[shard].unwritten_bytes.load(Ordering::Relaxed);
-        unwritten + self.mailboxes[shard].bytes() > self.config.unwritten_bytes_max
+        unwritten + self.mailboxes[shard].bytes() + more > self.config.unwritten_bytes_max
     }
 
     /// Client connections of the whole node.

@@ -107,7 +107,7 @@ impl Surroundings for Here<'_> {
     }
 
     fn is_loaded(&self) -> bool {
-        self.0.shared.is_loaded(self.0.index)
+        self.0.shared.is_loaded(self.0.index, 0)
     }
 
     fn wall_ms(&self) -> u64 {

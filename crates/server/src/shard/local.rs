@@ -35,6 +35,8 @@ pub(crate) struct Local {
     pub(super) flush: RefCell<Vec<Rc<Client>>>,
     /// Connections that do not read while a shard is loaded.
     pub(super) paused: RefCell<Vec<Rc<Client>>>,
+    /// Some of them do so for what is about to be handled with the next turn.
+    pub(super) waits_for_turn: Cell<bool>,
     /// What goes through here.
     pub(crate) tally: Tally,
     /// The same by exchange and queue.
@@ -73,10 +75,17 @@ impl Local {
     }
 
     /// Whether what is published to partitions of a shard has to wait: it has as much to write as it
-    /// may, or so much is on its way to other nodes.
+    /// may, or so much is on its way to other nodes. What sockets brought since the last turn counts, too: all of them
+    /// are read in between, and a small message takes several times the memory of its text.
     #[inline]
     pub(crate) fn is_loaded_for(&self, shard: usize) -> bool {
-        self.shared.is_loaded(shard) || self.shared.leaders.has_peers() && self.switch.inbox().borrow().is_full()
+        let inbox = self.switch.inbox().borrow();
+        if self.shared.is_loaded(shard, 0) || self.shared.leaders.has_peers() && inbox.is_full() {
+            return true;
+        }
+        let waits_for_turn = self.shared.is_loaded(shard, inbox.waiting_bytes(shard));
+        self.waits_for_turn.set(self.waits_for_turn.get() || waits_for_turn);
+        waits_for_turn
     }
 
     /// Whether the step task is on its way.

@@ -304,6 +304,8 @@ impl StepTask {
                 }
             }
             local.resume_paused();
+        } else if local.waits_for_turn.take() {
+            local.resume_paused();
         }
         self.was_loaded = loaded;
     }
@@ -370,6 +372,7 @@ impl Future for StepTask {
         if let Some(disk) = disk {
             disk.end_turn(shard.share(), || local.shared.topology());
         }
+        this.local.switch.inbox().borrow_mut().end_turn();
         // Before anything is written, so that who reads the answer finds the gauges that go with
         // it.
         this.publish_gauges();
@@ -451,6 +454,7 @@ pub(crate) fn run(parts: Parts) {
             armed: Cell::new(0),
             flush: RefCell::default(),
             paused: RefCell::default(),
+            waits_for_turn: Cell::default(),
             tally: Tally::default(),
             ledger: Ledger::default(),
             stages: StageClock::default(),

@@ -26,6 +26,30 @@ fn a_queue_is_declared_once_it_was_decided_and_counted_if_it_was_there() {
 }
 
 #[test]
+fn a_queue_that_goes_while_it_is_declared_is_declared_anew_once_its_end_is_decided() {
+    let mut script = Script::begun();
+    script.ask(1, declare("q"));
+    // As one does that expires: its partition has deleted it, and the topology has not heard of that yet.
+    script.answer(Reply::Gone);
+    script.pass(100);
+    script.answer(Reply::Gone);
+    assert_eq!(script.said(), ["p1 <- stat", "p1 <- stat"]);
+    script.lose_queue("q");
+    script.pass(100);
+    assert_eq!(script.said(), ["topology <- DeclareQueue"]);
+    script.decide();
+    assert_eq!(script.said(), ["1: queue.declare-ok q 0 0"]);
+
+    let mut script = Script::begun();
+    script.ask(1, declare("q"));
+    script.lose_queue("q");
+    script.answer(Reply::Gone);
+    assert_eq!(script.said(), ["p1 <- stat", "topology <- DeclareQueue"]);
+    script.decide();
+    assert_eq!(script.said(), ["1: queue.declare-ok q 0 0"]);
+}
+
+#[test]
 fn a_channel_that_failed_or_ended_takes_no_late_answer() {
     let mut script = Script::begun();
     script.ask(1, get());

@@ -635,10 +635,15 @@ impl Script {
         session.handle_token(token, &mut Cx { client: machine, host: node }, now);
     }
 
-    /// The client opens a channel.
+    /// The client opens a channel, and hears that it may, which is not noted, or whatever it hears instead.
     pub(crate) fn open(&mut self, number: u16) {
         *self.openings.entry(number).or_default() += 1;
-        self.event(Event::ChannelOpened { channel: self.id(number) });
+        let channel = self.id(number);
+        self.machine.waiting.insert(channel);
+        self.event(Event::ChannelOpened { channel });
+        let mut said = self.said();
+        said.pop_if(|last| *last == format!("{number}: ok"));
+        self.node.log.replace(said);
     }
 
     /// A channel is closed, by whichever side.

@@ -89,8 +89,8 @@ impl Planner<'_> {
                 // The policy itself stays, and so its place before those of lower priority.
                 let why = match key.starts_with("ha-") {
                     true => {
-                        "mirrored queues are not there, and nothing is lost by it: in a cluster every durable queue, whatever its type, is \
-                         replicated by Raft and has a copy on every node"
+                        "mirrored queues are not there: in a cluster a classic queue has one copy, on one node. Declare the queues that \
+                         are to have copies as quorum queues (x-queue-type: quorum, or the virtual host's default_queue_type)"
                     }
                     false => "this key of the policy needs what this version has not",
                 };
