@@ -65,8 +65,9 @@ enum Place {
 struct Queue {
     dispatch: Dispatch,
     places: BTreeMap<u64, Place>,
-    /// Consumers that are attached, each with what counts against its prefetch and is not its own here.
-    attached: BTreeMap<ConsumerKey, BTreeSet<u64>>,
+    /// Consumers that are attached, each with what counts against its prefetch and is not its own here, and how often
+    /// its client has it.
+    attached: BTreeMap<ConsumerKey, BTreeMap<u64, u64>>,
     /// Those that are cancelled, and their channels not gone.
     cancelled: BTreeSet<ConsumerKey>,
 }
@@ -86,7 +87,21 @@ impl Queue {
     /// How many more messages a consumer takes.
     fn room(&self, key: ConsumerKey) -> u64 {
         let Some(foreign) = self.attached.get(&key) else { return 0 };
-        u64::from(PREFETCH) - self.held_by(key).len() as u64 - foreign.len() as u64
+        u64::from(PREFETCH) - self.held_by(key).len() as u64 - foreign.values().sum::<u64>()
+    }
+
+    /// A client has a message that is not its consumer's own here.
+    fn add_foreign(&mut self, key: ConsumerKey, seq: u64) {
+        if let Some(foreign) = self.attached.get_mut(&key) {
+            *foreign.entry(seq).or_default() += 1;
+        }
+    }
+
+    /// It settles it.
+    fn settle_foreign(&mut self, key: ConsumerKey, seq: u64) {
+        if let Some(foreign) = self.attached.get_mut(&key) {
+            foreign.entry(seq).and_modify(|times| *times -= u64::from(*times > 0));
+        }
     }
 
     fn run(&mut self, step: &Step) {
@@ -99,7 +114,7 @@ impl Queue {
                 // A key is used once, or again when its channel comes back.
                 if !self.cancelled.contains(&key) && !self.attached.contains_key(&key) {
                     self.dispatch.attach(consumer(key, PREFETCH)).unwrap();
-                    self.attached.insert(key, BTreeSet::new());
+                    self.attached.insert(key, BTreeMap::new());
                 }
             }
             Step::Cancel(of) => {
@@ -133,16 +148,15 @@ impl Queue {
             }
             Step::Hold(of, seq) => {
                 let key = keys()[of];
-                let has_it =
-                    self.held_by(key).contains(&seq) || self.attached.get(&key).is_some_and(|f| f.contains(&seq));
-                if has_it || self.attached.contains_key(&key) && self.room(key) == 0 {
+                if self.attached.contains_key(&key) && self.room(key) == 0 {
                     return;
                 }
                 self.dispatch.hold(key, seq, 1, None, next_live);
-                let Some(foreign) = self.attached.get_mut(&key) else { return };
                 match self.places.get_mut(&seq) {
+                    _ if !self.attached.contains_key(&key) => {}
                     Some(place) if *place == Place::Ready => *place = Place::Held { by: key, is_brought: true },
-                    _ => _ = foreign.insert(seq),
+                    // Also what it holds itself: its client has it once more.
+                    _ => self.add_foreign(key, seq),
                 }
             }
             Step::Ack(of, first, count) => {
@@ -152,20 +166,20 @@ impl Queue {
                 self.dispatch.claim_brought(first, count, &mut taken);
                 self.dispatch.claim(first, count, None, next_live, &mut taken);
                 for seq in first..first + count {
-                    self.attached.get_mut(&key).map(|foreign| foreign.remove(&seq));
-                    let Some(place) = self.places.get_mut(&seq) else { continue };
-                    let before = *place;
+                    let before = self.places.get(&seq).copied();
                     match before {
-                        Place::Ended => continue,
+                        Some(Place::Held { by, .. }) if by == key => {}
+                        _ => self.settle_foreign(key, seq),
+                    }
+                    match before {
+                        None | Some(Place::Ended) => continue,
                         // What this leader gave to somebody else stays with it.
-                        Place::Held { by, is_brought: false } if by != key => continue,
+                        Some(Place::Held { by, is_brought: false }) if by != key => continue,
                         // The client of who came with it has it still.
-                        Place::Held { by, .. } if by != key => {
-                            self.attached.get_mut(&by).map(|foreign| foreign.insert(seq));
-                        }
+                        Some(Place::Held { by, .. }) if by != key => self.add_foreign(by, seq),
                         _ => {}
                     }
-                    *place = Place::Ended;
+                    self.places.insert(seq, Place::Ended);
                     expected.insert(seq);
                 }
                 let all: Vec<u64> = taken.iter().flat_map(|(first, count)| *first..first + count).collect();
@@ -175,12 +189,13 @@ impl Queue {
             Step::Return(of, seq) => {
                 let (key, mut taken) = (keys()[of], Vec::new());
                 self.dispatch.release(key, seq, 1, &mut taken);
-                self.attached.get_mut(&key).map(|foreign| foreign.remove(&seq));
                 let is_own = self.held_by(key).contains(&seq);
                 assert_eq!(taken, if is_own { vec![(seq, 1)] } else { vec![] });
                 if is_own {
                     self.dispatch.put_back(seq, 1, None);
                     self.places.insert(seq, Place::Ready);
+                } else {
+                    self.settle_foreign(key, seq);
                 }
             }
         }
@@ -255,4 +270,42 @@ fn what_a_cancelled_consumer_came_with_ends_by_another_ones_ack_and_what_came_ba
     assert_eq!((taken, claimed), (vec![(1, 1)], vec![(2, 1)]), "what this leader gave out stays in hand");
     assert!(dispatch.is_held(1) && !dispatch.is_held(2));
     assert!(dispatch.detach(first.channel, None).seqs().eq([1]));
+}
+
+/// An earlier leader gave a consumer a message, and the next one had given it to another before the consumer came with
+/// it. The other one gives it back, and the consumer gets it while its client still has it: it has it twice.
+#[test]
+fn a_client_that_has_a_message_twice_has_room_for_each_once_it_settles_each() {
+    let (first, second) = (key(1, 1), key(2, 1));
+    let mut dispatch = Dispatch::new(1, 2, 1);
+    dispatch.attach(consumer(second, 1)).unwrap();
+    dispatch.hold(second, 1, 1, None, Some);
+    dispatch.attach(consumer(first, 2)).unwrap();
+    dispatch.hold(first, 1, 1, None, Some);
+    assert_eq!(dispatch.free_credit(), 1);
+    let mut taken = Vec::new();
+    dispatch.release(second, 1, 1, &mut taken);
+    dispatch.cancel(second);
+    dispatch.put_back(1, 1, None);
+    let head = dispatch.head(None, Some).unwrap();
+    dispatch.assign(head, 1, None);
+    assert_eq!((dispatch.held(), dispatch.free_credit()), (1, 0), "its client has it twice");
+    taken.clear();
+    dispatch.release(first, 1, 1, &mut taken);
+    assert_eq!(
+        (std::mem::take(&mut taken), dispatch.free_credit()),
+        (vec![(1, 1)], 1),
+        "it ends, and one place is free"
+    );
+    dispatch.release(first, 1, 1, &mut taken);
+    assert_eq!((taken, dispatch.free_credit()), (vec![], 2));
+
+    // So does one that comes with a message twice.
+    let mut dispatch = Dispatch::new(1, 2, 1);
+    dispatch.attach(consumer(first, 3)).unwrap();
+    (0..3).for_each(|_| dispatch.hold(first, 1, 1, None, Some));
+    for free in 0..=3 {
+        assert_eq!((dispatch.free_credit(), dispatch.held()), (free, u64::from(free == 0)));
+        dispatch.release(first, 1, 1, &mut Vec::new());
+    }
 }

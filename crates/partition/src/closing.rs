@@ -8,7 +8,7 @@
 use crate::command::{Effect, Level, Reply, RequestId};
 use crate::machine::FixedMap;
 use crate::queue::{Queue, Sink};
-use broker::queue::Consumer;
+use broker::queue::{Consumer, SeqRanges};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use smallvec::SmallVec;
 
@@ -47,15 +47,22 @@ impl Closing {
         Some(self.consumers.remove(at))
     }
 
-    /// What a consumer settles that is not attached yet it does not hold any more.
+    /// What a consumer settles that is not attached yet it does not hold any more. Who has a message twice has it once
+    /// then.
     pub(crate) fn settled(&mut self, consumer: ConsumerKey, first: u64, count: u64) {
-        let end = first.saturating_add(count);
-        let left = std::mem::take(&mut self.holds).into_iter().flat_map(|(key, from, held)| {
-            let (to, is_it) = (from.saturating_add(held), key == consumer);
-            let parts = if is_it { [(from, to.min(first)), (from.max(end), to)] } else { [(from, to), (0, 0)] };
-            parts.into_iter().filter(|(from, to)| from < to).map(move |(from, to)| (key, from, to - from))
+        let mut settled = SeqRanges::new();
+        settled.insert_range(first, count);
+        let left = std::mem::take(&mut self.holds).into_iter().flat_map(|(key, first, count)| {
+            let parts = if key == consumer { settled.take_from(first, count) } else { vec![(first, count)] };
+            parts.into_iter().map(move |(first, count)| (key, first, count))
         });
         self.holds = left.collect();
+    }
+
+    /// A channel has ended, or its link has: it says anew what it consumes and holds, if it comes back.
+    pub(crate) fn detach(&mut self, channel: ChannelKey) {
+        self.consumers.retain(|(consumer, _)| consumer.key.channel != channel);
+        self.holds.retain(|(consumer, ..)| consumer.channel != channel);
     }
 
     /// Answers the consumers that will not be attached.
@@ -94,5 +101,18 @@ mod tests {
         closing.settled(key(2), 1, 20);
         closing.settled(key(1), 1, 1);
         assert_eq!(closing.holds, [(key(1), 5, 1), (key(1), 8, 1)]);
+        closing.holds = vec![(key(1), 5, 1), (key(1), 4, 3)];
+        closing.settled(key(1), 5, 1);
+        assert_eq!(closing.holds, [(key(1), 4, 3)], "its client has it once more");
+        closing.settled(key(1), 5, 1);
+        assert_eq!(closing.holds, [(key(1), 4, 1), (key(1), 6, 1)]);
+    }
+
+    #[test]
+    fn of_a_channel_that_ends_nothing_is_left_that_it_would_say_again() {
+        let key = |channel| ConsumerKey { channel: ChannelKey(channel), number: 1 };
+        let mut closing = Closing { holds: vec![(key(7), 5, 4), (key(8), 5, 4)], ..Closing::default() };
+        closing.detach(ChannelKey(7));
+        assert_eq!(closing.holds, [(key(8), 5, 4)]);
     }
 }

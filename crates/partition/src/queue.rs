@@ -207,7 +207,7 @@ impl<S: Sink> Queue<S> {
     ) -> SeqRanges {
         self.waiting.retain(|(_, waiting)| waiting.channel() != channel);
         if let Some(closing) = &mut self.closing {
-            closing.consumers.retain(|(consumer, _)| consumer.key.channel != channel);
+            closing.detach(channel);
         }
         let consumers = self.dispatch.consumers();
         let back = detach(&mut self.dispatch, &self.sink);

@@ -8,6 +8,7 @@
 //! [`LEADERLESS_US`] at most: it would be refused by whoever is asked, though an election takes tenths
 //! of a second.
 
+use broker::queue::SeqRanges;
 use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -112,20 +113,24 @@ impl Turning {
     }
 
     /// A consumer has settled messages for good, of which the next leader hears before all that waits: it
-    /// must not be told behind that that the consumer holds them.
+    /// must not be told behind that that the consumer holds them. Who has a message twice has it once then.
     pub(crate) fn settled(&mut self, partition: PartitionId, of: (QueueId, ConsumerKey), first: u64, count: u64) {
         let Some(waiting) = self.waiting.get_mut(&partition) else { return };
-        let (end, mut at) = (first.saturating_add(count), 0);
+        let mut settled = SeqRanges::new();
+        settled.insert_range(first, count);
+        let mut at = 0;
         while at < waiting.held.len() {
-            let Command::Hold { queue, consumer, first: from, count: held } = waiting.held[at] else {
-                at += 1;
-                continue;
+            let (queue, consumer, left) = match waiting.held[at] {
+                Command::Hold { queue, consumer, first, count } if (queue, consumer) == of => {
+                    (queue, consumer, settled.take_from(first, count))
+                }
+                _ => {
+                    at += 1;
+                    continue;
+                }
             };
-            let (to, is_it) = (from.saturating_add(held), (queue, consumer) == of);
-            let parts = if is_it { [(from, to.min(first)), (from.max(end), to)] } else { [(from, to), (0, 0)] };
-            let parts = parts.into_iter().filter(|(from, to)| from < to);
             let left: Vec<Command> =
-                parts.map(|(first, to)| Command::Hold { queue, consumer, first, count: to - first }).collect();
+                left.into_iter().map(|(first, count)| Command::Hold { queue, consumer, first, count }).collect();
             self.held_bytes = self.held_bytes + left.iter().map(bytes_of).sum::<u64>() - bytes_of(&waiting.held[at]);
             let parts = left.len();
             waiting.held.splice(at..=at, left);
@@ -258,6 +263,18 @@ mod tests {
             turning.take_done(|_, _| Fate::Goes).into_iter().flat_map(|(_, commands, _)| commands).collect();
         assert_eq!(left, [hold(1, 5, 1), hold(1, 7, 1), command(1)]);
         assert_eq!(turning.held_bytes(), 0);
+    }
+
+    #[test]
+    fn what_a_client_has_twice_and_settles_once_while_it_waits_it_has_once() {
+        let (queue, consumer) = (QueueId(1), ConsumerKey { channel: ChannelKey(7), number: 1 });
+        let hold = |first, count| Command::Hold { queue, consumer, first, count };
+        let mut turning = Turning::default();
+        turning.begin_leaderless(P, 0);
+        [hold(5, 1), hold(4, 3)].into_iter().for_each(|hold| _ = turning.hold(P, hold));
+        turning.settled(P, (queue, consumer), 5, 1);
+        let left: Vec<_> = turning.take_done(|_, _| Fate::Goes).into_iter().flat_map(|(_, held, _)| held).collect();
+        assert_eq!((left, turning.held_bytes()), (vec![hold(4, 3)], 0));
     }
 
     #[test]

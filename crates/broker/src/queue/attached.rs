@@ -4,6 +4,7 @@
 //! consumer has the tally note it. So nobody looks at all of them to know.
 
 use super::dispatch::Consumer;
+use super::foreign::Foreign;
 use super::ranges::SeqRanges;
 use crate::ids::ConsumerKey;
 use std::collections::BTreeSet;
@@ -19,9 +20,9 @@ thread_local! {
 pub(super) struct Attached {
     pub(super) consumer: Consumer,
     pub(super) held: SeqRanges,
-    /// What its client holds of an earlier leader, and somebody else has here: it counts against the
+    /// What its client holds of an earlier leader, and is not its own here: it counts against the
     /// prefetch until the client settles it.
-    pub(super) foreign: SeqRanges,
+    pub(super) foreign: Foreign,
     pub(super) granted: u32,
     /// A grant was asked for and has not come.
     pub(super) asked: bool,
@@ -98,7 +99,7 @@ impl Attached {
         Attached {
             consumer,
             held: SeqRanges::new(),
-            foreign: SeqRanges::new(),
+            foreign: Foreign::default(),
             granted: 0,
             asked: false,
             refused: false,

@@ -5,8 +5,8 @@
 //! - [`rules::Rules`]: what arguments and policies ask for; looked at by leaders alone.
 //! - [`dispatch::Dispatch`]: leader-local, never logged. Consumers, credit, who holds what, what
 //!   goes out next; with
-//!   [`active`]: one consumer at a time; `attached`: one consumer and the sum of all; `ring`: whose
-//!   turn it is.
+//!   [`active`]: one consumer at a time; `attached`: one consumer and the sum of all; `foreign`: what
+//!   its client has of an earlier leader; `ring`: whose turn it is.
 //! - [`dedup::Keys`]: replicated. The keys of messages, where a queue takes each in once.
 //! - [`levels::Levels`]: replicated. The priorities of messages, where a queue has any; `lanes`:
 //!   the dispatcher's side of it.
@@ -15,6 +15,7 @@ pub mod active;
 mod attached;
 pub mod dedup;
 pub mod dispatch;
+mod foreign;
 mod lanes;
 pub mod levels;
 pub mod ranges;

@@ -135,6 +135,22 @@ impl SeqRanges {
         before - self.count
     }
 
+    /// Removes `count` numbers from `first`; returns those of them that were not there, as `(first, count)`.
+    pub fn take_from(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
+        let (mut at, past) = (first, first + count);
+        let mut missing = Vec::new();
+        self.remove(first, count, |first, count| {
+            if at < first {
+                missing.push((at, first - at));
+            }
+            at = first + count;
+        });
+        if at < past {
+            missing.push((at, past - at));
+        }
+        missing
+    }
+
     /// Empties the set, giving its numbers as `(first, count)`.
     pub fn drain(&mut self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.count = 0;
@@ -158,6 +174,12 @@ mod tests {
                     plain.extend(first..first + count);
                 } else {
                     let had = (first..first + count).filter(|s| plain.remove(s)).count() as u64;
+                    let missing = ranges.clone().take_from(first, count);
+                    let all: u64 = missing.iter().map(|(_, count)| count).sum();
+                    prop_assert_eq!(all, count - had);
+                    for seq in missing.iter().flat_map(|(first, count)| *first..*first + *count) {
+                        prop_assert!((first..first + count).contains(&seq) && !ranges.contains(seq));
+                    }
                     prop_assert_eq!(ranges.remove_range(first, count), had);
                 }
                 prop_assert_eq!(ranges.count(), plain.len() as u64);

@@ -32,13 +32,14 @@ impl Dispatch {
                     self.held += 1;
                     has_own = true;
                 }
-                false => attached.foreign.insert(seq),
+                // Somebody else has it, or it is this one's already: its client was given it twice.
+                false => attached.foreign.insert(seq, 1),
             }
         }
         // What this queue never had is not looked for one by one.
         if let Some(beyond) = past.checked_sub(first.max(self.end)).filter(|beyond| *beyond > 0) {
             let attached = self.attached.get_mut(&key).expect("seen above");
-            attached.foreign.insert_range(first.max(self.end), beyond);
+            attached.foreign.insert(first.max(self.end), beyond);
         }
         self.refresh(key);
         if has_own && !active_holds {
@@ -139,7 +140,7 @@ impl Dispatch {
         self.held -= all;
         assert!(taken.len() > before || all == 0, "what was taken is told");
         if !attached.foreign.is_empty() {
-            attached.foreign.remove_range(first, count);
+            attached.foreign.settle(first, count, &taken[before..]);
         }
         let is_empty = attached.held.is_empty();
         place(attached, &mut self.tally, &mut self.ring);
@@ -205,10 +206,8 @@ impl Dispatch {
             for attached in self.attached.values_mut() {
                 self.held -= attached.held.remove_range_into(first, count, &mut moved);
                 for (first, count) in moved.drain(..) {
-                    attached.foreign.insert_range(first, count);
+                    attached.foreign.insert(first, count);
                     claimed -= count;
-                    // Who said twice that it has one had it counted twice.
-                    place(attached, &mut self.tally, &mut self.ring);
                 }
             }
             for held in self.holders.values_mut() {
