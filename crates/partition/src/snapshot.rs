@@ -64,11 +64,19 @@ struct Incoming {
     from: u64,
     received: Vec<(QueueId, u64, Bytes)>,
     received_bytes: usize,
+    /// Parts of that queue that came ahead of others, by their first number.
+    early: BTreeMap<u64, Part>,
     is_writing: bool,
     extents: Vec<ExtentReady>,
     idle_ticks: u32,
     /// Ticks until the pull under way is repeated; 0 sends one now.
     pull_in: u32,
+}
+
+/// Messages of a queue up to a number, as they came.
+struct Part {
+    past: u64,
+    messages: Vec<(u64, Bytes)>,
 }
 
 /// A snapshot that is fetched and handed to the group; it counts once its checkpoint is saved.
@@ -380,6 +388,7 @@ impl QueuePartition {
             from: 0,
             received: Vec::new(),
             received_bytes: 0,
+            early: BTreeMap::new(),
             is_writing: false,
             extents: Vec::new(),
             idle_ticks: 0,
@@ -423,7 +432,8 @@ impl QueuePartition {
         incoming.moved();
     }
 
-    /// Messages of a queue came. What belongs to no transfer is dropped.
+    /// Messages of a queue came. What belongs to no transfer is dropped. One question is answered in many parts, which
+    /// are read one by one and may come in any order: one that is ahead of others waits for them.
     pub(crate) fn take_messages(
         &mut self,
         snapshot: SnapshotKey,
@@ -431,20 +441,22 @@ impl QueuePartition {
         messages: Vec<(u64, Bytes)>,
     ) {
         let Some(incoming) = self.incoming(snapshot) else { return };
-        let Some(image) = incoming.image.as_ref().and_then(|i| i.queues.get(incoming.queue)) else { return };
-        if image.id != queue || incoming.from != from || past <= from {
+        let at = incoming.queue;
+        let is_of = incoming.image.as_ref().and_then(|i| i.queues.get(at)).is_some_and(|image| image.id == queue);
+        if !is_of || from < incoming.from || past <= from {
             return;
         }
-        let mut given: BTreeMap<u64, Bytes> = messages.into_iter().collect();
-        for &(first, count) in &image.live {
-            for seq in first.max(from)..(first + count).min(past) {
-                let body = given.remove(&seq).unwrap_or_default();
-                incoming.received_bytes += body.len();
-                incoming.received.push((queue, seq, body));
-            }
+        let part = Part { past, messages };
+        if from > incoming.from {
+            return incoming.keep_early(from, part);
         }
-        incoming.from = past;
-        incoming.skip_done();
+        let mut next = Some(part);
+        while let Some(part) = next {
+            incoming.take_part(part);
+            next = if incoming.queue == at { incoming.early.remove(&incoming.from) } else { None };
+        }
+        let (is_same, from) = (incoming.queue == at, incoming.from);
+        incoming.early.retain(|first, _| is_same && *first > from);
         incoming.moved();
     }
 
@@ -584,11 +596,40 @@ impl QueuePartition {
     }
 }
 
+impl Part {
+    fn bytes(&self) -> usize {
+        self.messages.iter().map(|(_, body)| body.len()).sum()
+    }
+}
+
 impl Incoming {
     /// Something came: the next pull may go out.
     fn moved(&mut self) {
         self.idle_ticks = 0;
         self.pull_in = 0;
+    }
+
+    /// Keeps a part that came ahead of others, unless too much is kept: then it is asked for again.
+    fn keep_early(&mut self, from: u64, part: Part) {
+        let kept: usize = self.early.values().map(Part::bytes).sum();
+        if self.early.len() < READS_MAX && self.received_bytes + kept + part.bytes() <= RECEIVED_BYTES_MAX {
+            self.early.insert(from, part);
+        }
+    }
+
+    /// The next messages of the queue have come.
+    fn take_part(&mut self, Part { past, messages }: Part) {
+        let Some(image) = self.image.as_ref().and_then(|image| image.queues.get(self.queue)) else { return };
+        let mut given: BTreeMap<u64, Bytes> = messages.into_iter().collect();
+        for &(first, count) in &image.live {
+            for seq in first.max(self.from)..(first + count).min(past) {
+                let body = given.remove(&seq).unwrap_or_default();
+                self.received_bytes += body.len();
+                self.received.push((image.id, seq, body));
+            }
+        }
+        self.from = past;
+        self.skip_done();
     }
 
     /// Goes on to the next queue with messages that are not fetched.

@@ -57,6 +57,16 @@ fn it_fetches_what_it_lacks_in_few_answers_and_keeps_the_rest_where_it_is() {
 }
 
 #[test]
+fn what_comes_in_another_order_than_it_was_asked_for_is_asked_for_once() {
+    let (mut trio, leader, behind) = behind(6, 60);
+    trio.members[leader].reads_last_first = true;
+    caught_up(&mut trio, behind);
+    assert_eq!(trio.members[behind].live(), 60);
+    assert_eq!(trio.pulled, (7..=60).rev().collect::<Vec<_>>(), "once each");
+    assert!(trio.pulls <= 2, "{}", trio.pulls);
+}
+
+#[test]
 fn what_ended_meanwhile_is_not_kept_and_its_extents_go() {
     let mut trio = Trio::filled(6);
     trio.move_to_extents();

@@ -54,6 +54,8 @@ pub(crate) struct Member {
     pub(crate) jobs: u32,
     /// Checkpoints are not saved.
     pub(crate) keeps_checkpoints: bool,
+    /// What was asked for last is read first.
+    pub(crate) reads_last_first: bool,
 }
 
 /// Three members. Everything happens at once, but for ticks.
@@ -92,6 +94,7 @@ impl Member {
             damage: Vec::new(),
             jobs: 0,
             keeps_checkpoints: false,
+            reads_last_first: false,
         }
     }
 
@@ -110,7 +113,10 @@ impl Member {
                 self.first_places.insert(seq, at);
             }
         }
-        let (writes, reads) = (std::mem::take(&mut self.out.wal), std::mem::take(&mut self.out.reads));
+        let (writes, mut reads) = (std::mem::take(&mut self.out.wal), std::mem::take(&mut self.out.reads));
+        if self.reads_last_first {
+            reads.reverse();
+        }
         let jobs = std::mem::take(&mut self.out.jobs);
         let any = !(writes.is_empty() && reads.is_empty() && jobs.is_empty());
         for write in writes {
