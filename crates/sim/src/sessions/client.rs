@@ -77,7 +77,9 @@ struct Consumer {
     passed_since: Option<Micros>,
 }
 
-/// How long gets may go past a consumer that is on its way to the next leader.
+/// How long gets may go past a consumer that is on its way to the next leader, once nothing of that is late any more over a
+/// link of its node: the leader before says over its link that it has let go of the consumer, and until then nobody asks the
+/// next one.
 const ATTACHED_WITHIN: Micros = 2_000 * MS;
 
 #[derive(Debug)]

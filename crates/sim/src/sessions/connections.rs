@@ -108,6 +108,7 @@ impl Sessions {
             return self.carry_bytes(AUDITOR);
         }
         let Some(client) = self.clients.iter().position(|client| client.connection == Some(connection)) else { return };
+        self.ledger.node = self.served.get(&connection).map_or(self.ledger.node, |served| served.node);
         self.clients[client].hear(bytes, now, &mut self.ledger);
         self.carry_bytes(client);
     }

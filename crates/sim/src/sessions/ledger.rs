@@ -170,6 +170,11 @@ pub(super) struct Ledger {
     pub(super) now: Micros,
     /// When a link was last seen to be cut.
     pub(super) cut_at: Micros,
+    /// When the last arrives, or arrived, that nodes say late of consumers and leaders of a queue: by an end of their
+    /// link, and the queue.
+    pub(super) late_until: BTreeMap<(usize, String), Micros>,
+    /// The node of the client that hears something now.
+    pub(super) node: usize,
     pub(super) figures: Figures,
 }
 

@@ -12,8 +12,12 @@ use crate::schedule::{MS, Micros, SECOND};
 use broker::{NodeNumber, PartitionId};
 use bytes::Bytes;
 use partition::peer::forward::Forward;
+use partition::{Command, Effect, Reply};
 use std::collections::BTreeMap;
 use switch::{Frames, LinkUp, Parcel};
+
+/// What takes longer is late.
+const LATE_AFTER: Micros = 500 * MS;
 
 /// How often broken links are looked at.
 const LOOK_AFTER: Micros = 20 * MS;
@@ -142,6 +146,7 @@ impl Sessions {
         let delay = if now < until { delay + lag } else { delay };
         let last = &mut known.arrives[way];
         *last = (now + delay).max(*last + 1);
+        let arrives = *last;
         self.ledger.figures.forwarded += frames.len() as u64;
         for (partition, forward) in &frames {
             self.trace.line(now, || {
@@ -153,8 +158,23 @@ impl Sessions {
                 format!("n{} to n{} p{}: {text}", from + 1, to + 1, partition.0)
             });
         }
+        if arrives > now + LATE_AFTER {
+            self.note_late([from, to], &frames, arrives);
+        }
         let packet = network::pack_forwards(&frames);
-        self.schedule.at(*last, Event::Forwards { from, to, epoch: link.epoch, packet });
+        self.schedule.at(arrives, Event::Forwards { from, to, epoch: link.epoch, packet });
+    }
+
+    /// What a consumer waits for that is on its way to the next leader of a queue comes late.
+    fn note_late(&mut self, ends: [usize; 2], frames: &Frames, arrives: Micros) {
+        let Some(topology) = self.nodes[ends[0]].topology() else { return };
+        let is_of = |partition| frames.iter().any(|(of, frame)| *of == partition && moves_consumers(frame));
+        for queue in topology.queues().filter(|queue| is_of(queue.partition)) {
+            for end in ends {
+                let known = self.ledger.late_until.entry((end, queue.name.to_string())).or_default();
+                *known = (*known).max(arrives);
+            }
+        }
     }
 
     /// What was sent arrives, and goes to the shards that it is for.
@@ -179,6 +199,17 @@ impl Sessions {
     pub(super) fn forward(&mut self, node: usize, to: NodeNumber, partition: PartitionId, forward: Forward) {
         let Some(front) = &self.fronts[node] else { return };
         front.switch_of(partition).forward(to, partition, forward);
+    }
+}
+
+/// Whether this has a consumer go on to the next leader: the end at the one before, who the next one is, and what is said
+/// to it and by it of the beginning there.
+fn moves_consumers(forward: &Forward) -> bool {
+    match forward {
+        Forward::Command(command) => matches!(command, Command::Consume { .. }),
+        Forward::Effect(Effect::Reply { reply, .. }) => matches!(reply, Reply::Consuming | Reply::NotLeader),
+        Forward::Effect(effect) => matches!(effect, Effect::Cancelled { .. }),
+        other => matches!(other, Forward::Leads { .. }),
     }
 }
 

@@ -4,13 +4,24 @@ use super::super::ledger::{Fate, Ledger, Out, To};
 use super::super::wire;
 use super::super::wire::Heard;
 use super::{
-    ATTACHED_WITHIN, Asked, Client, DIRECT_REPLY_TO, Habit, Held, PASSED_OVER_AFTER, PASSED_OVER_AWAY_AFTER, text,
+    ATTACHED_WITHIN, Asked, Client, Consumer, DIRECT_REPLY_TO, Habit, Held, PASSED_OVER_AFTER, PASSED_OVER_AWAY_AFTER,
+    text,
 };
 use crate::checks::violated;
 use crate::schedule::{MS, Micros};
 use amqp::Properties;
 use amqp::wire::method::Method;
 use bytes::Bytes;
+
+impl Consumer {
+    /// Whether gets go past it that should wait for it, or find nothing: for longer than it takes to come to the next
+    /// leader.
+    fn is_passed_for_long(&mut self, now: Micros, ledger: &Ledger) -> bool {
+        let since = *self.passed_since.get_or_insert(now);
+        let late_until = ledger.late_until.get(&(ledger.node, self.queue.clone())).copied().unwrap_or_default();
+        since.max(late_until) + ATTACHED_WITHIN < now
+    }
+}
 
 impl Client {
     /// Its connection said something.
@@ -100,7 +111,7 @@ impl Client {
                 if let Some(consumer) = own.and_then(|tag| channel.consumers.get_mut(&tag))
                     && !ledger.has_full_sockets
                     // It may be on its way to the next leader, but not for ever.
-                    && (!ledger.leaders_move || *consumer.passed_since.get_or_insert(now) + ATTACHED_WITHIN < now)
+                    && (!ledger.leaders_move || consumer.is_passed_for_long(now, ledger))
                 {
                     let what = format!("message {id} was got from {queue}, past {consumer:?} of the same channel");
                     violated("overtaken", &what);
@@ -242,5 +253,37 @@ impl Client {
             let publish = Method::BasicPublish { ticket: 0, exchange, routing_key, mandatory: false, immediate: false };
             wire::publish(&mut self.output, number, &publish, &Properties::default(), &id.to_be_bytes());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gets_may_go_past_a_consumer_while_something_of_its_way_to_the_next_leader_is_late() {
+        let queue = "k.0".to_owned();
+        let consumer = || Consumer {
+            number: 1,
+            queue: queue.clone(),
+            prefetch: 0,
+            no_ack: false,
+            is_cancelled: false,
+            passed_since: None,
+        };
+        let mut ledger = Ledger::default();
+        ledger.node = 2;
+        let is_passed = |ledger: &Ledger, times: [Micros; 2]| {
+            let mut consumer = consumer();
+            times.map(|now| consumer.is_passed_for_long(now, ledger))
+        };
+        assert_eq!(is_passed(&ledger, [5, 5 + ATTACHED_WITHIN]), [false; 2]);
+        assert_eq!(is_passed(&ledger, [5, 6 + ATTACHED_WITHIN]), [false, true]);
+        // Of another queue, and between other nodes.
+        ledger.late_until.extend([((2, "k.1".to_owned()), 9), ((1, queue.clone()), 9)]);
+        assert_eq!(is_passed(&ledger, [5, 6 + ATTACHED_WITHIN]), [false, true]);
+        ledger.late_until.insert((2, queue.clone()), 9);
+        assert_eq!(is_passed(&ledger, [5, 9 + ATTACHED_WITHIN]), [false; 2]);
+        assert_eq!(is_passed(&ledger, [5, 10 + ATTACHED_WITHIN]), [false, true]);
     }
 }
