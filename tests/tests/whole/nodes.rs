@@ -1,4 +1,4 @@
-//! Three processes that are one broker, each with its management API.
+//! Three processes, or more, that are one broker, each with its management API.
 
 use clients::broker::free_port;
 use clients::{Broker, Client, Http, QueueDeclare};
@@ -20,18 +20,18 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// Three that serve, with these arguments more for each.
-    pub(crate) fn up(more: &[&[&str]; 3]) -> Nodes {
+    /// As many that serve, with these arguments more for each.
+    pub(crate) fn up<const COUNT: usize>(more: &[&[&str]; COUNT]) -> Nodes {
         let folder = tempfile::tempdir().unwrap();
         let secret = folder.path().join("secret");
-        std::fs::write(&secret, "a secret of three nodes\n").unwrap();
-        let mut addresses: Vec<String> = (0..3).map(|_| free_port().to_string()).collect();
+        std::fs::write(&secret, "a secret of the nodes\n").unwrap();
+        let mut addresses: Vec<String> = (0..COUNT).map(|_| free_port().to_string()).collect();
         // Nodes are numbered in the order of their addresses, and listed in that of their numbers.
         addresses.sort_unstable();
         let (peers, secret) = (addresses.join(","), secret.to_str().unwrap());
-        let names: Vec<String> = (1..=3).map(|number| format!("leveret@n{number}")).collect();
-        let ports: Vec<_> = (0..3).map(|_| free_port()).collect();
-        let mut brokers: Vec<Broker> = (0..3)
+        let names: Vec<String> = (1..=COUNT).map(|number| format!("leveret@n{number}")).collect();
+        let ports: Vec<_> = (0..COUNT).map(|_| free_port()).collect();
+        let mut brokers: Vec<Broker> = (0..COUNT)
             .map(|node| {
                 let management = ports[node].to_string();
                 let arguments = [
@@ -56,7 +56,7 @@ impl Nodes {
         let http = ports.into_iter().map(Http::new).collect();
         let nodes = Nodes { brokers, http, names, addresses: addresses.clone(), folder };
         // A node that has let clients in may not have heard of the others' names yet.
-        for node in 0..3 {
+        for node in 0..COUNT {
             nodes.until("all nodes run", || (nodes.running(node) == nodes.names).then_some(()));
         }
         nodes
