@@ -6,6 +6,7 @@ earlier build and over again, as long as the other two are of that. Publishers a
 Invariant: it fails if a message that was confirmed is read by nobody, if what lay there before is not all there afterwards, if a node
 does not end or start in good order, or if a quorum queue takes no publish for longer than PAUSE_S_MAX."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -85,10 +86,9 @@ class Load:
         assert not missing, f"{self.queue}: {len(missing)} of {len(self.confirmed)} confirmed are read by nobody: {missing[:10]}"
 
 
-def ctl(server, number, *words):
+def leveret(server, number, *words):
     """What the command line of the node's own build says of it."""
-    binary = server.commands[number][0]
-    command = [binary, "ctl", "--data-dir", server.folder / f"data{number or ''}", *words]
+    command = [server.commands[number][0], *words, "--data-dir", server.folder / f"data{number or ''}"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
     return subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=PATIENCE_S).stdout
 
@@ -96,7 +96,7 @@ def ctl(server, number, *words):
 def change(server, number, binary):
     """Ends a node as its operator would, and starts it again with a binary."""
     until_dispensable(server, number)
-    ctl(server, number, "drain")
+    leveret(server, number, "ctl", "drain")
     server.processes[number].terminate()
     status = server.processes[number].wait(PATIENCE_S)
     assert status == 0, f"node {number + 1} ended with {status}:\n{server.log()[-4000:]}"
@@ -144,7 +144,9 @@ def roll(folder):
         for load in loads:
             load.end()
         print(f"{time.monotonic() - started:6.1f} s  all are of the new build", flush=True)
-        print(ctl(server, 0, "quorum_status", STANDING_QUEUE), flush=True)
+        version = json.loads(leveret(server, 0, "cluster", "status", "--json"))["machine_version"]
+        print(f"machine version {version['current']}", flush=True)
+        assert version["current"] == version["newest"] and not version["behind"], version
         read_out(server)
         for load in loads:
             print(f"{load.queue}: {len(load.confirmed)} confirmed, all read, longest pause {load.pause_s:.2f} s", flush=True)
