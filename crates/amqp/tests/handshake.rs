@@ -310,7 +310,7 @@ fn a_channel_is_open_once_the_broker_lets_it_in() {
 fn no_error_shows_what_may_be_a_password() {
     let secret = b"\0guest\0a secret word";
     let of_method = |method: u8, fields: &[u8]| [&[0, 10, 0, method], fields].concat();
-    let long = |text: &[u8]| [&u32::try_from(text.len()).unwrap().to_be_bytes()[..], text].concat();
+    let long = |text: &[u8]| [&u32::try_from(text.len()).expect("it is short").to_be_bytes()[..], text].concat();
     let start_ok = of_method(11, &[&[0, 0, 0, 0], &b"\x05PLAIN"[..], &long(secret)].concat());
     let update_secret = of_method(70, &long(secret));
     let shows_nothing = |client: &mut Client| {
@@ -319,7 +319,8 @@ fn no_error_shows_what_may_be_a_password() {
         assert!(!text.contains("secret") && !text.contains(&octets[8..12].join(",")), "{text}");
     };
     // Without its locale, with a type that there is not, with another end, and from its middle on.
-    let bad_end = [&b"\x01\0\0\0\0\0"[..], &[u8::try_from(start_ok.len()).unwrap()], &start_ok[..], b"\0"].concat();
+    let bad_end =
+        [&b"\x01\0\0\0\0\0"[..], &[u8::try_from(start_ok.len()).expect("it is short")], &start_ok[..], b"\0"].concat();
     let middle = [&b"\x09\0\0\0\0\0\x11"[..], &start_ok[start_ok.len() - 17..], b"\xce"].concat();
     for bytes in [framed(FRAME_METHOD, &start_ok), framed(9, &start_ok), bad_end, middle] {
         let mut client = Client::connect(ConnectionConfig::default());
@@ -337,7 +338,7 @@ fn no_error_shows_what_may_be_a_password() {
 
 /// A frame of the connection.
 fn framed(kind: u8, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap();
+    let length = u32::try_from(payload.len()).expect("it is short");
     [&[kind, 0, 0][..], &length.to_be_bytes(), payload, b"\xce"].concat()
 }
 

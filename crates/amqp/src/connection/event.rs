@@ -31,7 +31,7 @@ pub enum Event {
         reason: Bytes,
     },
     /// A channel is to be opened; [`Connection::reply`](super::Connection::reply) with
-    /// [`Reply::Done`](super::Reply::Done) lets its client go on, or an error ends the connection.
+    /// [`Reply::Done`](crate::Reply::Done) lets its client go on, or an error ends the connection.
     ChannelOpened {
         /// The channel.
         channel: ChannelId,
