@@ -315,7 +315,8 @@ mod tests {
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(reserved).expect("it can be watched");
             let (tell, mut rests) = watch::channel(true);
-            let resting = rest(listener, &mut rests, || ());
+            let mut refuses = false;
+            let resting = rest(listener, &mut rests, || refuses = true);
             let looking = async {
                 while tokio::net::TcpStream::connect(address).await.is_ok() {
                     tokio::task::yield_now().await;
@@ -324,9 +325,27 @@ mod tests {
             };
             let (listener, ()) = tokio::join!(resting, looking);
             let listener = listener.expect("it listens again");
+            assert!(refuses, "whoever waits for that is told");
             let (client, accepted) = tokio::join!(tokio::net::TcpStream::connect(address), listener.accept());
             assert!(client.is_ok() && accepted.is_ok(), "{client:?} {accepted:?}");
         });
+    }
+
+    #[test]
+    fn listeners_are_counted_by_whether_they_let_clients_in_and_not_at_all_once_they_are_gone() {
+        let all = watch::Sender::default();
+        let counted = |open, resting| assert_eq!(*all.borrow(), Listeners { open, resting });
+        let (mut first, second) = (Listening::open(&all), Listening::open(&all));
+        counted(2, 0);
+        first.set(false);
+        counted(1, 1);
+        drop(second);
+        counted(0, 1);
+        first.set(true);
+        counted(1, 0);
+        first.set(false);
+        drop(first);
+        counted(0, 0);
     }
 
     #[test]

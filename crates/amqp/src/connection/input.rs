@@ -492,15 +492,13 @@ fn unknown_frame(kind: u8, payload: &[u8], phase: Phase) -> Fault {
 /// What is shown of a bad frame: to its client, and in the log. Of what may have a password or a token in it nothing.
 fn snippet(payload: &[u8], phase: Phase) -> String {
     let class = peek_id(payload).map(|id| id.class);
-    let may_be_secret = match phase {
-        Phase::Running => class == Some(CLASS_CONNECTION),
-        // What was begun may be anywhere in the words of a login.
-        _ => {
-            !payload.is_empty()
-                && !Method::ALL.iter().any(|(known, _)| Some(known.class) == class && class != Some(CLASS_CONNECTION))
-        }
+    let is_of_another = |class| class != CLASS_CONNECTION && Method::ALL.iter().any(|(known, _)| known.class == class);
+    let is_shown = match phase {
+        Phase::Running => class != Some(CLASS_CONNECTION),
+        // A frame of the wrong length may begin anywhere in the words of a login.
+        _ => payload.is_empty() || class.is_some_and(is_of_another),
     };
-    if may_be_secret {
+    if !is_shown {
         return format!("{} octets", payload.len());
     }
     match payload.get(..SNIPPET_BYTES + 1) {
