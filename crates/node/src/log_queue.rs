@@ -25,9 +25,9 @@ use std::time::Duration;
 const HELD_BYTES_MAX: usize = 256 << 10;
 /// The largest batch that a shard writes itself: above, work for the shard arrives faster than it
 /// is worth to stand still.
-pub const OWN_BATCH_BYTES_MAX: usize = 32 << 10;
+pub const OWN_BATCH_BYTES_MAX: usize = 256 << 10;
 /// A turn that brought more commands than this was a busy one, and the next is about to come.
-pub const OWN_COMMANDS_MAX: usize = 64;
+pub const OWN_COMMANDS_MAX: usize = 256;
 /// A shard syncs itself while syncs take no longer than this: so long nobody else on it is served.
 pub const OWN_SYNC_MAX: Duration = Duration::from_micros(500);
 /// Bytes in the page cache that a shard is willing to bring to the disk on the way.
