@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// More than a shard writes to the disk itself, so that it is the log's thread that everybody waits
 /// for.
-const LARGE: usize = 100_000;
+const LARGE: usize = 300_000;
 
 /// Each way to wait, by the queue that is waited for.
 const METHODS: [(&str, &str); 4] = [
@@ -87,6 +87,8 @@ fn a_hang_is_told_once_with_queue_and_partition_and_shown_to_who_asks() {
     let channels = METHODS.map(|_| client.channel());
     let hanging = ["wal", "reader"].map(|name| Stopped::thread(&broker, name));
     client.put(publishing, PUBLISHED, &[7; LARGE]);
+    // It is the thread's business once it has all come: what is small and came before it a shard would write itself.
+    std::thread::sleep(Duration::from_millis(500));
     for ((queue, method), channel) in METHODS.into_iter().zip(channels) {
         let named = Args::new().short(0).shortstr(queue);
         match method {

@@ -97,8 +97,9 @@ impl Session {
         };
         match &mut channel.unconfirmed {
             Some(known) if known.seq == seq => {
-                if !std::mem::replace(&mut known.is_told, true) {
-                    let waited_ms = now - known.since;
+                let waited_ms = now - known.since;
+                // Another request may be why it is looked so soon.
+                if waited_ms >= CONFIRMS_LOOK_MS && !std::mem::replace(&mut known.is_told, true) {
                     let (queues, partitions) = published_to(&self.channels[at], cx.host);
                     let queues: Vec<_> = queues.iter().map(|name| String::from_utf8_lossy(name)).collect();
                     tracing::warn!(

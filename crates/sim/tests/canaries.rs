@@ -90,9 +90,9 @@ fn a_leader_that_forgets_what_it_confirmed_alone_is_found_out() {
     let (crashes, power) = (Faults { crashes: true, ..Faults::NONE }, Faults { power: true, ..Faults::NONE });
     let options = |bug, faults| Options { bug: Some(bug), faults, levels: true, ..Options::default() };
     // Mostly others find it out before: begin near a seed that shows it.
-    look_in(70..130, "(LeaderSynced), leads on", options(Bug::TailIsForgotten, Faults::ALL));
-    look_in(170..250, "(LeaderWritten), leads on", options(Bug::TailIsForgotten, crashes));
-    look_in(30..90, "(LeaderSynced), leads on", options(Bug::SyncIsALie, power));
+    look_in(185..260, "(LeaderSynced), leads on", options(Bug::TailIsForgotten, Faults::ALL));
+    look_in(0..60, "(LeaderWritten), leads on", options(Bug::TailIsForgotten, crashes));
+    look_in(305..400, "(LeaderSynced), leads on", options(Bug::SyncIsALie, power));
 }
 
 /// What rots, and leaders that are hit, have theirs below.
