@@ -19,11 +19,12 @@ binary=$folder/$built_for/dist/leveret
 if [ "$profile" != none ]; then
   # A profile of another target, or of other code, guides nothing, and the compiler says nothing of it.
   tools=$(rustc --print sysroot)/lib/rustlib/$host/bin
+  [ -x "$tools/llvm-nm" ] || rustup component add llvm-tools
   library=$(ls -t "$folder/$built_for"/dist/deps/libpartition-*.rlib | head -1)
   known=$(comm -12 \
     <("$tools/llvm-profdata" show --all-functions "$profile" | sed -n 's/^ *\(_ZN9partition.*\):$/\1/p' | sort -u) \
     <("$tools/llvm-nm" "$library" 2>/dev/null | sed -n 's/.* \(_ZN9partition.*\)$/\1/p' | sort -u) | wc -l)
-  [ "$known" -gt 0 ] || { echo "the profile $profile knows no function of this build: it is of another target" >&2; exit 1; }
+  [ "$known" -gt 0 ] || { echo "the profile $profile knows no function of this build: it is of another target, or of other code" >&2; exit 1; }
 fi
 if [ -z "$target" ]; then
   mkdir -p "$folder/dist"

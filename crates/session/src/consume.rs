@@ -232,10 +232,14 @@ impl Session {
                 let text = format!("{} {why}", self.queue_text(&name));
                 self.fail(at, ChannelError::new(ReplyCode::PreconditionFailed, text), cx);
             }
-            // The queue went while the request was on its way: for a delete that is as it should
-            // be.
+            // The queue went while the request was on its way: for a delete that is as it should be. Or
+            // this node lags behind, and there is another one of that name, which is to go.
             (Pending::Delete { cancelled, .. }, Reply::Gone) => {
-                cx.client.reply(channel.id, amqp::Reply::QueueDeleted { message_count: 0 });
+                let id = channel.id;
+                if !self.catches_up(at, cx) {
+                    cx.client.reply(id, amqp::Reply::QueueDeleted { message_count: 0 });
+                }
+                let channel = &mut self.channels[at];
                 cancelled.into_iter().for_each(|number| channel.cancelled(number, cx));
             }
             (Pending::Stat { of, declare: Some(declare) }, Reply::Gone) => {

@@ -68,7 +68,7 @@ impl Session {
 
     /// Whether the request has to wait until this node knows all that was decided by now: by what it
     /// knows there is nothing to decide. It is looked at anew then.
-    fn catches_up(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) -> bool {
+    pub(super) fn catches_up(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) -> bool {
         let channel = &mut self.channels[at];
         let Some(request) = channel.repeat.take() else { return false };
         channel.pending = Pending::CatchUp { request, input: cx.client.input_count() };

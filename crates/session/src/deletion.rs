@@ -119,9 +119,6 @@ impl<O> Deletions<O> {
             Reply::Counted(ready) => *ready,
             // Who leads the partition now does not matter where there is nothing to ask it.
             Reply::NotLeader if !deletion.has_conditions() => 0,
-            // Somebody else's deletion is under way, and may not be decided yet: this one is decided with it or
-            // behind it, so that who hears that the queue is gone finds nobody who still has it.
-            Reply::Gone if !deletion.has_conditions() => 0,
             refused => {
                 by.answer(deletion.asker, Ok(refused.clone()));
                 return true;
@@ -161,88 +158,4 @@ fn finish<O>(deletion: Deletion<O>, ready: u64, outcome: Result<CommandReply, Re
         by.push(partition, Command::Reopen { queue });
     }
     by.answer(asker, outcome.map(|_| Reply::Counted(ready)));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use broker::VhostId;
-    use broker::topology::{DeclareQueue, Name};
-    use std::cell::Cell;
-
-    const P: PartitionId = PartitionId(1);
-    const QUEUE: QueueId = QueueId(1);
-
-    /// Notes what is proposed and answered.
-    #[derive(Default)]
-    struct Stand {
-        topology: RefCell<Topology>,
-        requests: Cell<u64>,
-        proposed: RefCell<Vec<RequestId>>,
-        answered: RefCell<Vec<(u8, Result<Reply, Refusal>)>>,
-    }
-
-    impl Deleter<u8> for Stand {
-        fn own_channel(&self) -> ChannelKey {
-            ChannelKey::NOBODY
-        }
-
-        fn next_request(&self) -> RequestId {
-            self.requests.set(self.requests.get() + 1);
-            RequestId(self.requests.get())
-        }
-
-        fn topology(&self) -> impl Deref<Target = Topology> {
-            self.topology.borrow()
-        }
-
-        fn push(&self, _: PartitionId, _: Command) {}
-
-        fn change(&self, _: &Change) -> Applied {
-            unreachable!("the queue is everybody's")
-        }
-
-        fn propose(&self, _: Change, request: RequestId) {
-            self.proposed.borrow_mut().push(request);
-        }
-
-        fn answer(&self, asker: Asker<u8>, answer: Result<Reply, Refusal>) {
-            let Asker::Outsider(who) = asker else { unreachable!("only they ask") };
-            self.answered.borrow_mut().push((who, answer));
-        }
-    }
-
-    #[test]
-    fn who_deletes_what_somebody_else_is_deleting_hears_of_it_once_it_is_decided() {
-        let (stand, deletions) = (Stand::default(), Deletions::default());
-        let declared = stand.topology.borrow_mut().apply(&Change::DeclareQueue(DeclareQueue {
-            vhost: VhostId(0),
-            name: Name::from("q"),
-            durable: true,
-            exclusive: None,
-            auto_delete: false,
-            arguments: amqp::Table::new(),
-            partition: P,
-            home: None,
-        }));
-        assert!(declared.outcome.is_ok());
-        let begin = |who, if_unused| {
-            let asker = Asker::Outsider(who);
-            let deletion = Deletion { queue: QUEUE, partition: P, if_unused, if_empty: false, asker, insists: false };
-            deletions.begin(deletion, &stand);
-            RequestId(stand.requests.get())
-        };
-        let (first, second, third) = (begin(1, false), begin(2, false), begin(3, true));
-        // The partition closes it for the first one, and to the others it is gone.
-        assert!(deletions.may_be_deleted(first, &Reply::Counted(7), &stand));
-        assert!(deletions.may_be_deleted(second, &Reply::Gone, &stand));
-        assert_eq!(*stand.proposed.borrow(), [first, second]);
-        assert_eq!(stand.answered.take(), [], "nothing is decided yet");
-        // What it may only do if nobody uses the queue is not asked again of what is gone.
-        assert!(deletions.may_be_deleted(third, &Reply::Gone, &stand));
-        assert_eq!(stand.answered.take(), [(3, Ok(Reply::Gone))]);
-        deletions.decided(first, Ok(CommandReply::Done), &stand);
-        deletions.decided(second, Ok(CommandReply::Done), &stand);
-        assert_eq!(stand.answered.take(), [(1, Ok(Reply::Counted(7))), (2, Ok(Reply::Counted(0)))]);
-    }
 }

@@ -125,3 +125,30 @@ fn one_look_serves_all_that_the_client_had_said_by_then_and_nothing_later() {
     script.ask(1, unbind("q"));
     assert_eq!(script.said(), ["topology <- catch up"]);
 }
+
+#[test]
+fn a_delete_of_what_is_gone_elsewhere_already_is_looked_at_anew() {
+    // Somebody deleted the queue that this node knows, and may have declared another one since.
+    let mut script = among_others();
+    script.ask(1, delete("q"));
+    let asked = script.said();
+    script.answer(Reply::Gone);
+    assert_eq!(script.said(), ["topology <- catch up"], "after {asked:?}");
+    script.catch_up();
+    assert_eq!(script.said(), asked, "it is another one, and is asked for as the first one was");
+    script.answer(Reply::Counted(3));
+    assert_eq!(script.said(), ["1: queue.delete-ok 3"]);
+    // There is none any more. One that goes behind that look goes for good.
+    let mut script = among_others();
+    script.ask(1, delete("q"));
+    script.answer(Reply::Gone);
+    script.lose_queue("q");
+    script.catch_up();
+    assert_eq!(script.said(), [asked[0].as_str(), "topology <- catch up", "1: queue.delete-ok 0"]);
+    let mut script = among_others();
+    script.ask(1, delete("q"));
+    script.answer(Reply::Gone);
+    script.catch_up();
+    script.answer(Reply::Gone);
+    assert_eq!(script.said(), [&asked[0], "topology <- catch up", &asked[0], "1: queue.delete-ok 0"]);
+}
