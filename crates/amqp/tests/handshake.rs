@@ -316,7 +316,7 @@ fn no_error_shows_what_may_be_a_password() {
     let shows_nothing = |client: &mut Client| {
         let text = close_of(&client.read()).1;
         let octets = secret.iter().map(u8::to_string).collect::<Vec<_>>();
-        assert!(!text.contains("secret") && !text.contains(&octets[8..12].join(",")), "{text}");
+        assert!(!text.contains("secret") && !octets.windows(4).any(|some| text.contains(&some.join(","))), "{text}");
     };
     // Without its locale, with a type that there is not, with another end, and from its middle on.
     let bad_end =
