@@ -64,6 +64,7 @@ impl Session {
             Ok(wanted) => {
                 self.attach(at, wanted, name, cx);
             }
+            Err(_) if self.catches_up(at, cx) => {}
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
         }
     }
@@ -126,6 +127,7 @@ impl Session {
         let found = topology.check_get(self.actor(), self.vhost, &name).map(|queue| (queue.id, queue.partition));
         drop(topology);
         match found {
+            Err(_) if self.catches_up(at, cx) => {}
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
             Ok((queue, partition)) => {
                 self.channels[at].use_partition(partition);
@@ -178,6 +180,8 @@ impl Session {
             (Pending::Consume { number, .. }, Reply::Consuming) => {
                 let found = channel.consumer_at(number).expect("a starting consumer stays known");
                 channel.consumers[found].state = State::Active;
+                // It is answered, and may stay for long.
+                channel.repeat = None;
                 let consumer_tag = channel.consumers[found].tag.clone();
                 if cx.host.common().settings.tells_events {
                     channel.consumers[found].tell_begin(&self.user, cx.host);

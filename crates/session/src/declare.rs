@@ -37,7 +37,7 @@ fn reserved() -> ChannelError {
     ChannelError::new(ReplyCode::AccessRefused, text)
 }
 
-/// Whether a request is answered by what the topology says.
+/// Whether what the topology says may answer a request: that there is no such queue, at least.
 fn is_about_topology(request: &Request) -> bool {
     matches!(
         request,
@@ -49,12 +49,16 @@ fn is_about_topology(request: &Request) -> bool {
             | Request::QueueBind { .. }
             | Request::QueueUnbind { .. }
             | Request::QueueDelete { .. }
+            | Request::QueuePurge { .. }
+            | Request::Consume { .. }
+            | Request::Get { .. }
     )
 }
 
 impl Session {
     /// Takes the one request of a channel.
     pub(super) fn handle_request(&mut self, at: usize, request: Request, cx: &mut Cx<'_, impl Host>) {
+        self.channels[at].repeat = None;
         if self.is_about_replies(at, &request, cx) {
             return;
         }
@@ -163,8 +167,12 @@ impl Session {
         }
     }
 
-    /// Answers a request that asked for a queue which is gone since, in the topology's words.
+    /// Answers a request that asked for a queue which is gone since, in the topology's words: once this node knows
+    /// of no other one of that name.
     pub(super) fn refuse_gone(&mut self, at: usize, name: &[u8], cx: &mut Cx<'_, impl Host>) {
+        if self.catches_up(at, cx) {
+            return;
+        }
         let (name, vhost) = (String::from_utf8_lossy(name), String::from_utf8_lossy(&self.vhost_name));
         let text = format!("no queue '{name}' in vhost '{vhost}'");
         self.fail(at, ChannelError::new(ReplyCode::NotFound, text), cx);
@@ -317,6 +325,7 @@ impl Session {
         let found = topology.check_read(self.actor(), self.vhost, &name).map(|queue| (queue.id, queue.partition));
         drop(topology);
         match found {
+            Err(_) if self.catches_up(at, cx) => {}
             Err(refusal) => self.fail(at, channel_error(refusal), cx),
             Ok((queue, partition)) => self.wait_for(at, Pending::Purge(Found { queue, partition, name }), cx),
         }

@@ -1,7 +1,7 @@
 //! A node among others may have lost them and not know it: what it knows of the topology answers
 //! nobody before it made sure that it knows all. What is decided by the log needs nothing of that.
 
-use crate::script::{Script, declare};
+use crate::script::{Script, consume, declare, get};
 use amqp::{Request, Table};
 use bytes::Bytes;
 use partition::Reply;
@@ -23,6 +23,14 @@ fn passive(queue: &'static str) -> Request {
 
 fn delete(queue: &'static str) -> Request {
     Request::QueueDelete { queue: bytes(queue), if_unused: false, if_empty: false }
+}
+
+fn get_from(queue: &'static str) -> Request {
+    Request::Get { queue: bytes(queue), no_ack: false }
+}
+
+fn purge(queue: &'static str) -> Request {
+    Request::QueuePurge { queue: bytes(queue) }
 }
 
 fn bind(queue: &'static str) -> Request {
@@ -56,6 +64,9 @@ fn changing_nothing() -> Vec<(Request, &'static [&'static str])> {
         (passive("gone"), &["1: error 404 no queue 'gone' in vhost '/'"]),
         (delete("gone"), &["1: queue.delete-ok 0"]),
         (bind("gone"), &["1: error 404 no queue 'gone' in vhost '/'"]),
+        (get_from("gone"), &["1: error 404 no queue 'gone' in vhost '/'"]),
+        (purge("gone"), &["1: error 404 no queue 'gone' in vhost '/'"]),
+        (consume("gone", false), &["1: error 404 no queue 'gone' in vhost '/'"]),
         (unbind("q"), &["1: ok"]),
         (exchange("amq.direct", false), &["1: ok"]),
         (exchange("amq.direct", true), &["1: ok"]),
@@ -151,4 +162,42 @@ fn a_delete_of_what_is_gone_elsewhere_already_is_looked_at_anew() {
     script.catch_up();
     script.answer(Reply::Gone);
     assert_eq!(script.said(), [&asked[0], "topology <- catch up", &asked[0], "1: queue.delete-ok 0"]);
+}
+
+#[test]
+fn a_queue_that_went_and_came_again_elsewhere_is_read_from_purged_and_consumed() {
+    let requests = [
+        (get(), Reply::Empty, "1: basic.get-empty"),
+        (purge("q"), Reply::Counted(3), "1: queue.purge-ok 3"),
+        (consume("q", true), Reply::Consuming, "1: basic.consume-ok c"),
+    ];
+    for (request, reply, answer) in requests {
+        let mut script = among_others();
+        script.ask(1, request.clone());
+        let asked = script.said();
+        script.answer(Reply::Gone);
+        assert_eq!(script.said().last().map(String::as_str), Some("topology <- catch up"), "after {asked:?}");
+        script.catch_up();
+        assert_eq!(script.said().len(), asked.len(), "it is another one, and is asked for as the first one was");
+        script.answer(reply);
+        assert_eq!(script.said(), [answer]);
+        // One that goes behind that look goes for good, and nothing is looked for twice.
+        let mut script = among_others();
+        script.ask(1, request);
+        script.answer(Reply::Gone);
+        script.catch_up();
+        script.said();
+        script.answer(Reply::Gone);
+        assert_eq!(script.said().last().map(String::as_str), Some("1: error 404 no queue 'q' in vhost '/'"));
+    }
+}
+
+#[test]
+fn a_request_that_was_answered_is_not_repeated_for_one_about_replies() {
+    let mut script = among_others();
+    script.ask(1, declare("new"));
+    script.decide();
+    script.said();
+    script.ask(1, passive("amq.rabbitmq.reply-to.none"));
+    assert_eq!(script.said(), ["1: error 404 no queue 'amq.rabbitmq.reply-to.none' in vhost '/'"]);
 }
