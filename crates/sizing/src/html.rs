@@ -139,6 +139,7 @@ impl Report {
         body.push_str(&chart::grid(&drawn));
         body.push_str(&self.adverse_bars());
         body.push_str(&format!("<h2>Configurations</h2>\n{}", self.overview().html()));
+        body.push_str(&list("Why p99", &self.latency_reasons()));
         if let Some(recommendation) = &self.recommendation {
             let (open, out) = (self.open_lines(recommendation), self.rejected_lines(recommendation));
             for (title, lines) in [("Cheaper, and not shown", open), ("Out", out)] {

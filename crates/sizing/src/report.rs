@@ -169,14 +169,8 @@ impl Report {
             writeln!(text, "{next}").expect(WRITES);
         }
         writeln!(text, "\n{source}\nRequirement: {}\n", self.asked()).expect(WRITES);
-        let mut overview = self.overview();
-        // Sentences are no column of a terminal.
-        overview.leave_out("why p99");
-        text.push_str(&overview.text(""));
-        let reasons = self.configurations.iter().filter_map(|line| {
-            Some(format!("{}: {}", line.outcome.configuration.name(), line.outcome.latency_reason.as_ref()?))
-        });
-        section(&mut text, "Why p99", &reasons.collect::<Vec<_>>());
+        text.push_str(&self.overview().text(""));
+        section(&mut text, "Why p99", &self.latency_reasons());
         for board in &self.boards {
             // The check below shows the same board, corrected, beside the published one.
             let is_below = |made: &BoardCheck| made.kind == board.kind && made.volume == board.volume;
@@ -206,6 +200,14 @@ impl Report {
         self.skipped.iter().map(told).collect()
     }
 
+    /// What each configuration's p99 is made of, where that is known.
+    pub(crate) fn latency_reasons(&self) -> Vec<String> {
+        let reason = |line: &Line| {
+            Some(format!("{}: {}", line.outcome.configuration.name(), line.outcome.latency_reason.as_ref()?))
+        };
+        self.configurations.iter().filter_map(reason).collect()
+    }
+
     /// The requirement in words.
     pub fn asked(&self) -> String {
         let Requirement { rate, p99_ms, lose_node, backlog_rate } = self.requirement;
@@ -229,7 +231,7 @@ impl Report {
     pub(crate) fn overview(&self) -> Table {
         let mut table = Table::new(
             "configuration | >a month | >held, msg/s | >short of | >top rate | >1,000 msg/s at top | >at target | \
-             end to end at the rate, ms | why p99 | rate | p99 | node lost | backlog",
+             end to end at the rate, ms | rate | p99 | node lost | backlog",
         );
         for line in &self.configurations {
             let outcome = &line.outcome;
@@ -254,7 +256,6 @@ impl Report {
                 money(line.cost_at_top),
                 money(line.cost_at_target),
                 latency,
-                outcome.latency_reason.clone().unwrap_or_else(|| "-".to_owned()),
                 outcome.holds_rate.word().to_owned(),
                 outcome.holds_p99.word().to_owned(),
                 shown(self.requirement.lose_node, outcome.holds_loss),
