@@ -101,16 +101,14 @@ impl QueuePartition {
         }
         // Looked at where they are: commands are large, and handing them on would copy them for each message.
         match &command {
-            Command::Publish(publish) => {
-                self.publish(publish, cx);
-                self.propose_if_full(cx);
-            }
+            Command::Publish(publish) => _ = self.publish(publish, cx),
             // Neither a queue's end nor a new leader's wait for holders is anything to it.
             &Command::Settle { queue, holder, first, count, outcome } => {
-                self.settle(queue, holder, first, count, outcome, cx.now_ms)
+                self.settle(queue, holder, first, count, outcome, cx.now_ms);
             }
             _ => self.carry_out(command, cx),
         }
+        self.propose_if_full(cx);
     }
 
     fn postpone(&mut self, command: Command) {
@@ -132,6 +130,7 @@ impl QueuePartition {
             let leader = self.leader.as_deref_mut().expect("it was there above");
             leader.postponed_bytes -= held_bytes(&command);
             self.carry_out(command, cx);
+            self.propose_if_full(cx);
             did = true;
         }
         did
@@ -172,7 +171,7 @@ impl QueuePartition {
         }
         if let Command::Publish(publish) = &command {
             self.publish(publish, cx);
-            return self.propose_if_full(cx);
+            return;
         }
         // Commands are large: only where somebody waits, or may have to, one is handed about.
         let leader = self.leader.as_deref().expect("only a leader takes commands");
@@ -301,8 +300,8 @@ impl QueuePartition {
     }
 
     /// Proposes the entry being built if it is long enough.
-    fn propose_if_full(&mut self, cx: &mut Context<'_>) {
-        if self.leader.as_deref().is_some_and(|leader| leader.builder.bytes_len() >= self.entry_bytes_target) {
+    pub(crate) fn propose_if_full(&mut self, cx: &mut Context<'_>) {
+        if self.leader.as_deref().is_some_and(|leader| leader.builder.is_full()) {
             self.finish_entry(cx.now_ms);
             self.replica.drive(cx.out);
         }

@@ -84,6 +84,7 @@ impl QueuePartition {
         let Some(leader) = self.leader.as_deref_mut() else { return };
         for command in leader.latecomers.take() {
             self.carry_out(command, cx);
+            self.propose_if_full(cx);
         }
     }
 }

@@ -102,6 +102,7 @@ impl Confirms {
 }
 
 /// An entry that was proposed and is not applied yet.
+#[derive(Default)]
 pub(crate) struct InFlight {
     pub(crate) index: LogIndex,
     pub(crate) confirms: Confirms,
@@ -412,11 +413,12 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
-    pub(crate) fn new(term: Term) -> Self {
+    /// One whose entries are proposed from a length of `entry_bytes_target` on.
+    pub(crate) fn new(term: Term, entry_bytes_target: usize) -> Self {
         Leader {
             term,
             queues: FixedMap::default(),
-            builder: EntryBuilder::default(),
+            builder: EntryBuilder::of(entry_bytes_target),
             raising: 0,
             confirms: Confirms::default(),
             values: Vec::new(),

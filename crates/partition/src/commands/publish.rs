@@ -236,6 +236,7 @@ impl QueuePartition {
     /// dead-letter what they refuse, it is given up instead, and its dead letter leaves with the
     /// entry that says so: an end that the log does not have would come again.
     pub(crate) fn publish_due(&mut self, cx: &mut Context<'_>) {
+        self.propose_if_full(cx);
         let leader = self.leader.as_deref_mut().expect("only a leader looks at times");
         let mut full = None;
         for (queue, due, stored) in std::mem::take(&mut leader.due) {

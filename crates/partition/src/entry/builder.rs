@@ -1,4 +1,5 @@
-//! Writes an entry: gathers what one loop of a leader has to say, in the order in which it was said.
+//! Writes an entry: gathers what one loop of a leader has to say, in the order in which it was said. What is too much for one
+//! entry goes into several: a consumer may give back millions of messages at once, no two of them side by side.
 //!
 //! Invariant: a batch takes messages only as long as they come from one channel and go to the same queues by the same
 //! rules. Its header, with the checksum of its messages, is written when it is closed, which is before anything else is
@@ -20,6 +21,9 @@ use smallvec::SmallVec;
 const CAPACITY_MIN: usize = 256;
 /// An entry of outcomes alone that is no longer than this is copied out of the room that it was built in.
 const COPIED_BYTES_MAX: usize = 1 << 10;
+
+/// A range in an entry: its first number and how many there are.
+const RANGE_BYTES: usize = 16;
 
 /// Where a batch lies in its entry, told when it is closed.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +67,10 @@ pub struct EntryBuilder {
     open: Option<OpenBatch>,
     batches: Vec<BatchPlace>,
     capacity_hint: usize,
+    /// From this length on it is enough for one entry.
+    full_bytes: usize,
+    /// Entries that are long enough and come before this one, without their time.
+    full: Vec<(Vec<u8>, Vec<BatchPlace>)>,
 }
 
 impl Default for EntryBuilder {
@@ -76,11 +84,18 @@ impl Default for EntryBuilder {
             open: None,
             batches: Vec::new(),
             capacity_hint: CAPACITY_MIN,
+            full_bytes: ENTRY_BYTES_TARGET,
+            full: Vec::new(),
         }
     }
 }
 
 impl EntryBuilder {
+    /// A builder of entries that are enough from this length on.
+    pub fn of(full_bytes: usize) -> Self {
+        EntryBuilder { full_bytes, ..EntryBuilder::default() }
+    }
+
     /// Whether nothing was added.
     pub fn is_empty(&self) -> bool {
         self.commands == 0
@@ -99,9 +114,24 @@ impl EntryBuilder {
         }
     }
 
-    /// How long the entry is so far.
-    pub fn bytes_len(&self) -> usize {
-        self.bytes.len()
+    /// Whether what was added is enough for an entry.
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() >= self.full_bytes || !self.full.is_empty()
+    }
+
+    /// Begins another entry where what was added is enough for one. Not between commands that have to be in one entry, as
+    /// a scheduled message and the end of its wait.
+    pub fn split_if_full(&mut self) {
+        if self.bytes.len() >= self.full_bytes {
+            self.split();
+        }
+    }
+
+    #[cold]
+    fn split(&mut self) {
+        self.close_batch();
+        self.write_header();
+        self.full.push((std::mem::take(&mut self.bytes), std::mem::take(&mut self.batches)));
     }
 
     /// Asks that the entry is synced at once.
@@ -235,28 +265,50 @@ impl EntryBuilder {
 
     /// Ends messages, as `(first, count)`.
     pub fn settle(&mut self, queue: QueueId, reason: Reason, ranges: &[(u64, u64)]) {
-        self.command(KIND_SETTLE, reason as u8, ranges.len() as u32, queue.0);
-        self.ranges(ranges);
+        self.in_parts(ranges, |builder, part| {
+            builder.command(KIND_SETTLE, reason as u8, part.len() as u32, queue.0);
+            builder.ranges(part);
+        });
     }
 
     /// Notes that messages came back, as `(first, count)`.
     pub fn requeue(&mut self, queue: QueueId, counts_against: bool, ranges: &[(u64, u64)]) {
-        self.command(KIND_REQUEUE, u8::from(counts_against), ranges.len() as u32, queue.0);
-        self.ranges(ranges);
+        self.split_if_full();
+        self.in_parts(ranges, |builder, part| {
+            builder.command(KIND_REQUEUE, u8::from(counts_against), part.len() as u32, queue.0);
+            builder.ranges(part);
+        });
     }
 
     /// Notes that messages are given up, for this reason, and stay until their dead letters are
     /// safe.
     pub fn dead(&mut self, queue: QueueId, reason: Reason, ranges: &[(u64, u64)]) {
-        self.command(KIND_DEAD, reason as u8, ranges.len() as u32, queue.0);
-        self.ranges(ranges);
+        self.split_if_full();
+        self.in_parts(ranges, |builder, part| {
+            builder.command(KIND_DEAD, reason as u8, part.len() as u32, queue.0);
+            builder.ranges(part);
+        });
     }
 
     /// Notes that messages came back and wait until `until_ms`, as `(first, count)`.
     pub fn retry(&mut self, queue: QueueId, counts_against: bool, until_ms: u64, ranges: &[(u64, u64)]) {
-        self.command(KIND_RETRY, u8::from(counts_against), ranges.len() as u32, queue.0);
-        self.bytes.extend_from_slice(&until_ms.to_le_bytes());
-        self.ranges(ranges);
+        self.split_if_full();
+        self.in_parts(ranges, |builder, part| {
+            builder.command(KIND_RETRY, u8::from(counts_against), part.len() as u32, queue.0);
+            builder.bytes.extend_from_slice(&until_ms.to_le_bytes());
+            builder.ranges(part);
+        });
+    }
+
+    /// Says something of many ranges, in as many entries as it takes.
+    fn in_parts(&mut self, ranges: &[(u64, u64)], mut say: impl FnMut(&mut Self, &[(u64, u64)])) {
+        let bytes_max = self.full_bytes / 4;
+        for (number, part) in ranges.chunks((bytes_max / RANGE_BYTES).max(1)).enumerate() {
+            if number > 0 {
+                self.split_if_full();
+            }
+            say(self, part);
+        }
     }
 
     /// Raises the dispatch watermark.
@@ -290,19 +342,33 @@ impl EntryBuilder {
         self.command(KIND_RAISE, 0, 0, version.into());
     }
 
-    /// Ends the entry: its bytes, and where its batches lie. The builder is empty again.
-    pub fn finish(&mut self, time_ms: u64) -> (Bytes, Vec<BatchPlace>) {
-        self.close_batch();
-        assert!(self.commands > 0, "an entry says something");
+    /// Writes what stands at the beginning of the entry, but for its time.
+    fn write_header(&mut self) {
         self.bytes[0] = ENTRY_VERSION;
         self.bytes[1] = if self.sync { FLAG_SYNC } else { 0 } | if self.awaited { FLAG_AWAITED } else { 0 };
         self.bytes[2..4].copy_from_slice(&self.sync_within_ms.to_le_bytes());
         self.bytes[4..8].copy_from_slice(&self.commands.to_le_bytes());
-        self.bytes[8..16].copy_from_slice(&time_ms.to_le_bytes());
         self.commands = 0;
         self.sync = false;
         self.awaited = false;
         self.sync_within_ms = SYNC_WITHIN_MS_MAX;
+    }
+
+    /// Takes out the entries that come before the one that [`finish`](Self::finish) ends.
+    pub fn take_full(&mut self, time_ms: u64) -> impl Iterator<Item = (Bytes, Vec<BatchPlace>)> + use<> {
+        std::mem::take(&mut self.full).into_iter().map(move |(mut bytes, batches)| {
+            bytes[8..16].copy_from_slice(&time_ms.to_le_bytes());
+            (Bytes::from(bytes), batches)
+        })
+    }
+
+    /// Ends the entry: its bytes, and where its batches lie. The builder is empty again.
+    pub fn finish(&mut self, time_ms: u64) -> (Bytes, Vec<BatchPlace>) {
+        self.close_batch();
+        assert!(self.commands > 0, "an entry says something");
+        assert!(self.full.is_empty(), "what comes before it was taken out");
+        self.write_header();
+        self.bytes[8..16].copy_from_slice(&time_ms.to_le_bytes());
         if self.batches.is_empty() && self.bytes.len() <= COPIED_BYTES_MAX {
             // It says nothing of how long the next one with messages is, which finds the room here.
             let bytes = Bytes::copy_from_slice(&self.bytes);

@@ -33,6 +33,7 @@ impl QueuePartition {
         settled.retain(|id| {
             let (id, Some(queue)) = (*id, leader.queues.get_mut(id)) else { return false };
             queue.sink.settling = false;
+            leader.builder.split_if_full();
             for (ranges, reason) in
                 [(&mut queue.sink.acked, Reason::Acked), (&mut queue.sink.discarded, Reason::Discarded)]
             {
@@ -76,7 +77,14 @@ impl QueuePartition {
         if leader.builder.is_empty() {
             return false;
         }
-        let (data, batches) = leader.builder.finish(now_ms.max(self.queues.time_ms()));
+        let time_ms = now_ms.max(self.queues.time_ms());
+        // What is to happen once all of it is applied happens with the last.
+        for (data, batches) in leader.builder.take_full(time_ms) {
+            let entry = InFlight { batches, bytes: data.len(), ..InFlight::default() };
+            leader.in_flight_bytes += entry.bytes;
+            leader.held.push_back((data, entry));
+        }
+        let (data, batches) = leader.builder.finish(time_ms);
         let entry = InFlight {
             index: LogIndex(0),
             confirms: std::mem::take(&mut leader.confirms),

@@ -82,7 +82,7 @@ impl QueuePartition {
             self.early.take().into_iter().for_each(|command| refuse(command, Reply::NotLeader, &mut cx.out.effects));
         }
         if leads && self.applied_term == in_term && self.applied > LogIndex(0) {
-            let mut leader = Leader::new(in_term);
+            let mut leader = Leader::new(in_term, self.entry_bytes_target);
             // A group of one was led by this node before, if by anybody, and consumers on others may hold what it gave out.
             let may_be_held = self.has_guests && !self.queues.queues.is_empty();
             leader.awaits_holders = self.replica.group().membership().voters.len() > 1 || may_be_held;

@@ -79,6 +79,12 @@ impl Rig {
         Rig::configured(Vec::new(), 1 << 20, config, |_, _| ())
     }
 
+    /// One whose entries have so few bytes at most.
+    pub(crate) fn terse(log: Vec<Kept>, entry_bytes_max: usize) -> Rig {
+        let config = Config { entry_bytes_max, ..Config::new(NodeId(1), 3, 42) };
+        Rig::configured(log, 1 << 20, config, |_, _| ())
+    }
+
     fn configured(
         log: Vec<Kept>,
         cache: usize,
