@@ -36,8 +36,10 @@ impl Tx {
 
     /// Keeps an ack until the end of the transaction.
     pub(crate) fn keep(&mut self, outcome: Settlement, deliveries: Vec<Tagged>) {
-        if !deliveries.is_empty() {
-            self.acks.push((outcome, deliveries));
+        match self.acks.last_mut() {
+            _ if deliveries.is_empty() => {}
+            Some((last, kept)) if *last == outcome => kept.extend(deliveries),
+            _ => self.acks.push((outcome, deliveries)),
         }
     }
 
@@ -81,5 +83,23 @@ impl Tx {
     /// Bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
         size_of::<Self>() + self.acks.iter().map(|(_, tagged)| tagged.capacity() * size_of::<Tagged>()).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acks_one_by_one_are_carried_out_together_in_their_order() {
+        let mut tx = Tx::default();
+        let one = |seq| vec![Tagged { tag: seq + 1, consumer: 7, seq }];
+        (0..100).for_each(|seq| tx.keep(Settlement::Ack, one(seq)));
+        tx.keep(Settlement::Reject { requeue: true }, one(100));
+        tx.keep(Settlement::Ack, one(102));
+        tx.keep(Settlement::Ack, one(101));
+        let runs: Vec<Vec<(u64, u32)>> =
+            tx.commit().iter().map(|(_, runs)| runs.iter().map(|run| (run.first_seq, run.count)).collect()).collect();
+        assert_eq!(runs, [vec![(0, 100)], vec![(100, 1)], vec![(102, 1), (101, 1)]]);
     }
 }
