@@ -94,6 +94,13 @@ impl Report {
         };
         if let Some(line) = line {
             let (word, shown) = match answer.extent {
+                Extent::Shown if self.recommendation.is_none() => {
+                    let shown = "everything asked for was shown";
+                    match answer.others.len() {
+                        0 => ("held it alone", shown.to_owned()),
+                        others => ("held it best", format!("{shown}; {others} more held the rate: prices decide")),
+                    }
+                }
                 Extent::Shown => ("take", "everything asked for was shown".to_owned()),
                 Extent::Partly => ("nearest", "not everything asked for was shown".to_owned()),
                 Extent::Nothing => {
