@@ -44,6 +44,8 @@ pub struct Answer {
     pub next: Option<String>,
     /// The configuration that the line is about.
     pub configuration: Option<String>,
+    /// Where nothing holds all of it: the one that held most.
+    pub nearest: Option<String>,
     /// Where no prices decide: who else held the rate and fails nothing, the best first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<String>,
@@ -191,6 +193,7 @@ impl Question<'_> {
             line,
             next: (!next.is_empty()).then(|| format!("Measure next: {}.", next.join("; and "))),
             configuration: Some(name),
+            nearest: None,
             others,
             month: self.month(outcome),
             held: outcome.held,
@@ -198,6 +201,16 @@ impl Question<'_> {
             p99_ms,
             not_shown,
         }
+    }
+
+    /// Who held as much, where no prices decide between them.
+    fn as_high(&self, outcome: &Outcome) -> String {
+        let is_as_high = |other: &Outcome| {
+            other.held == outcome.held && other.broken_promises == 0 && other.configuration != outcome.configuration
+        };
+        let others = self.ranked(|other| self.recommendation.is_none() && is_as_high(other));
+        let names: Vec<String> = others.into_iter().map(|other| other.configuration.name()).collect();
+        if names.is_empty() { String::new() } else { format!(", and as much by {}", named(&names)) }
     }
 
     fn open_in_words(&self, candidate: &Candidate) -> String {
@@ -211,16 +224,14 @@ impl Question<'_> {
         let rate = exact(self.requirement.rate);
         let holding: Vec<&Outcome> = self.all.iter().filter(|outcome| outcome.holds_rate == Shown::Yes).collect();
         let is_whole = |outcome: &&Outcome| outcome.broken_promises == 0;
-        let highest = self.all.iter().filter(is_whole).max_by(|a, b| {
-            let (a, b) = ((a.held, a.top_rate), (b.held, b.top_rate));
-            a.0.unwrap_or(0.0).total_cmp(&b.0.unwrap_or(0.0)).then(a.1.total_cmp(&b.1))
-        });
+        let highest = self.all.iter().filter(is_whole).min_by(|a, b| self.by_held(a, b));
         let line = match (holding.as_slice(), highest) {
             ([], Some(outcome)) => match outcome.held {
                 Some(held) => format!(
-                    "Nothing that was measured is shown to hold {rate} msg/s: the highest rate held is {} msg/s, by {}; {}.",
+                    "Nothing that was measured is shown to hold {rate} msg/s: the highest rate held is {} msg/s, by {}{}; {}.",
                     exact(held),
                     self.priced(outcome),
+                    self.as_high(outcome),
                     outcome.short_of.map_or("nothing higher was tried".to_owned(), |short| format!(
                         "it fell short of {}",
                         exact(short)
@@ -270,6 +281,7 @@ impl Question<'_> {
             line,
             next: Some(format!("Measure next: {next}.")),
             configuration: None,
+            nearest: highest.map(|outcome| outcome.configuration.name()),
             others: Vec::new(),
             month: None,
             held: highest.and_then(|outcome| outcome.held),

@@ -87,9 +87,10 @@ impl Report {
         let mut tiles = Vec::new();
         // Where nothing holds all of it the one that held most is what comes nearest.
         let is_it = |line: &&Line| Some(line.outcome.configuration.name()) == answer.configuration;
-        let mut whole = self.configurations.iter().filter(|line| line.outcome.broken_promises == 0);
+        let is_nearest =
+            |line: &&Line| answer.held.is_some() && Some(line.outcome.configuration.name()) == answer.nearest;
         let line = match answer.extent {
-            Extent::Nothing => whole.find(|line| answer.held.is_some() && line.outcome.held == answer.held),
+            Extent::Nothing => self.configurations.iter().find(is_nearest),
             Extent::Shown | Extent::Partly => self.configurations.iter().find(is_it),
         };
         if let Some(line) = line {

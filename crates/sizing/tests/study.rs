@@ -318,6 +318,26 @@ fn without_prices_nothing_is_to_be_taken_and_the_first_line_says_who_held_it_bes
     assert_eq!(json["answer"]["others"], serde_json::json!(["lower/v", "slow/v", "slower/v"]));
     let priced = report(&results, Some(&prices), None, &asked).unwrap();
     assert!(priced.answer.line.starts_with("Take slow/v at $5 a month"), "{}", priced.answer.line);
+    // Where nothing holds it, the cheapest of those that held most is named, and on the page the same one.
+    let more = Requirement { rate: 50_000.0, ..asked };
+    let priced = report(&results, Some(&prices), None, &more).unwrap();
+    assert!(
+        priced.answer.line.contains("8,000 msg/s, by slow/v at $5 a month; nothing higher"),
+        "{}",
+        priced.answer.line
+    );
+    assert_eq!(priced.answer.nearest.as_deref(), Some("slow/v"));
+    let line = report(&results, None, None, &more).unwrap().answer.line;
+    assert!(line.contains("8,000 msg/s, by higher/v, and as much by lower/v, slow/v, slower/v; it fell"), "{line}");
+    let study = report(
+        &study::results().unwrap(),
+        Some(&study::prices().unwrap()),
+        None,
+        &Requirement { rate: 70_000.0, ..requirement() },
+    );
+    let study = study.unwrap();
+    assert!(study.answer.line.contains("60,000 msg/s, by 7x16/gp2 at $4,123 a month"), "{}", study.answer.line);
+    assert!(study.html().contains("7x16/gp2</"), "the tile names the one that the line names");
 }
 
 #[test]
