@@ -17,9 +17,9 @@ use page::figures::{exact, three};
 /// Those that are named one by one: who held the rate too, and who held it and fails something else.
 const NAMED_MAX: usize = 3;
 
-/// What to do where a run was interrupted.
-const INTERRUPTED: &str =
-    "Measure next: the rest of the plan. The run was interrupted, and the same `leveret sizing run` goes on.";
+/// What to do where a run did not measure all of its plan.
+const UNFINISHED: &str = "Measure next: the rest of the plan. The run was interrupted, or measurements failed: the same `leveret sizing run` \
+                          goes on, and tries those again.";
 
 /// How far the measurements go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -86,7 +86,7 @@ impl Question<'_> {
         // What is left of the plan may change all of it.
         match self.is_whole {
             true => answer,
-            false => Answer { next: Some(INTERRUPTED.to_owned()), ..answer },
+            false => Answer { next: Some(UNFINISHED.to_owned()), ..answer },
         }
     }
 
