@@ -21,17 +21,16 @@ use crate::results::{Step, Test};
 /// Tests in which something goes wrong.
 const ADVERSE: [Test; 3] = [Test::LoseBroker, Test::SlowConsumers, Test::PublisherPeak];
 
-/// The answer at the top of a page: a line, what belongs to it, figures, and sentences under a word
+/// The answer at the top of a page: a line, the lines behind it, figures, and sentences under a word
 /// of their own.
 pub(crate) fn card(
     tone: Tone,
     line: &str,
-    next: Option<&str>,
+    behind: &[String],
     tiles: &[(&str, String, String)],
     below: (&str, &[String]),
 ) -> String {
-    let next: Vec<String> = next.into_iter().map(str::to_owned).collect();
-    let mut text = tile::answer(tone, line, &next);
+    let mut text = tile::answer(tone, line, behind);
     if !tiles.is_empty() {
         let tile = |(name, value, more): &(&str, String, String)| {
             Tile::of(*name, vec![tile::Line::of(value.clone(), more.clone())])
@@ -135,7 +134,7 @@ impl Report {
         }
         let changes = self.recommendation.as_ref().map_or(&[][..], |found| &found.changes);
         let tone = if answer.extent == Extent::Shown { Tone::Good } else { Tone::Plain };
-        card(tone, &answer.line, answer.next.as_deref(), &tiles, ("What would change it", changes))
+        card(tone, &answer.line, answer.next.as_slice(), &tiles, ("What would change it", changes))
     }
 
     /// The report as one page.
