@@ -21,7 +21,7 @@ use crate::Error;
 use crate::command::Ended;
 use crate::options::table::Spec;
 use crate::record::Book;
-use crate::report;
+use crate::report::{self, Unmeasured};
 use crate::run::Context;
 use crate::screen::say;
 use crate::words::Tool;
@@ -186,6 +186,8 @@ fn one<'a>(
 
 /// What is there of a campaign.
 struct Gathered {
+    /// How many runs the file asks for.
+    planned: usize,
     book: Book,
     /// Runs that could not be made, with the reason.
     failed: Vec<String>,
@@ -195,7 +197,8 @@ struct Gathered {
 
 impl Gathered {
     fn of(planned: &[Planned], out: &Path, builds: Builds) -> Result<Gathered, Error> {
-        let mut all = Gathered { book: Book::default(), failed: Vec::new(), absent: Vec::new() };
+        let mut all =
+            Gathered { planned: planned.len(), book: Book::default(), failed: Vec::new(), absent: Vec::new() };
         // What is compared is compared with the file's first broker, whichever ran first.
         let mut shown: Vec<&Planned> = planned.iter().collect();
         shown.sort_by_key(|run| (run.cell, run.broker));
@@ -217,7 +220,9 @@ impl Gathered {
             return Ok(None);
         }
         let index = out.join("index.html");
-        let mut text = report::html(&campaign.title, &self.book, &foreword(campaign, &self.failed, &self.absent));
+        let foreword = foreword(campaign, &self.failed, &self.absent);
+        let unmeasured = Unmeasured { planned: self.planned, failed: self.failed.len(), absent: self.absent.len() };
+        let mut text = report::of_campaign(&campaign.title, &self.book, &foreword, unmeasured);
         if !is_over {
             text = page::reloaded(&text, REFRESH_S);
         }
@@ -235,7 +240,7 @@ fn finish(
     builds: Builds,
 ) -> Result<Ended, Error> {
     let all = Gathered::of(planned, out, builds)?;
-    let Gathered { book, failed, absent } = &all;
+    let Gathered { book, failed, absent, .. } = &all;
     if builds == Builds::Any && book.runs.is_empty() {
         return Err(Error::usage(format!("there is no run of this campaign in {}", out.display())));
     }

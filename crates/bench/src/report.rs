@@ -10,7 +10,7 @@ mod figure;
 mod glance;
 mod rows;
 
-use page::figures::{numbers_apart, three};
+use page::figures::{counted, numbers_apart, three};
 use page::table::folded;
 use page::{chart, escape, table, tile};
 use time::UtcDateTime;
@@ -21,8 +21,49 @@ use figure::Figures;
 use glance::Glance;
 use rows::{are_comparable, compared, compared_rows, overview};
 
+/// How many of a campaign's runs are not among those that its page shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unmeasured {
+    /// All that its file asks for.
+    pub planned: usize,
+    /// Could not be measured, or not to their end.
+    pub failed: usize,
+    /// Were not tried, or not by these builds.
+    pub absent: usize,
+}
+
+impl Unmeasured {
+    /// What is missing, where anything is.
+    fn sentence(self) -> Option<String> {
+        let runs = counted(self.planned, "run");
+        let are = if self.absent == 1 { "is" } else { "are" };
+        let missing = match (self.failed, self.absent) {
+            (0, 0) => return None,
+            (failed, 0) => format!("{failed} of {runs} could not be measured"),
+            (0, absent) => format!("{absent} of {runs} {are} not measured yet"),
+            (failed, absent) => format!("{failed} of {runs} could not be measured, {absent} {are} not measured yet"),
+        };
+        Some(format!("{missing}; what follows is of what was measured."))
+    }
+
+    /// A page of which something is missing is not good, and one of runs that were tried in vain is bad.
+    fn tone(self, of_measured: tile::Tone) -> tile::Tone {
+        match (self.failed, self.absent, of_measured) {
+            (0, 0, tone) => tone,
+            (0, _, tile::Tone::Good) => tile::Tone::Plain,
+            (0, _, tone) => tone,
+            _ => tile::Tone::Bad,
+        }
+    }
+}
+
 /// The report as one file. `foreword` is HTML that stands behind the answer.
 pub fn html(title: &str, book: &Book, foreword: &str) -> String {
+    of_campaign(title, book, foreword, Unmeasured::default())
+}
+
+/// The same of a campaign, of which runs may be missing: then that is said first.
+pub fn of_campaign(title: &str, book: &Book, foreword: &str, unmeasured: Unmeasured) -> String {
     let (runs, behind) = parted(&book.runs);
     let (runs, behind) = (&runs[..], &behind[..]);
     let groups = compared(runs);
@@ -30,8 +71,11 @@ pub fn html(title: &str, book: &Book, foreword: &str) -> String {
     let glance = groups.as_deref().and_then(Glance::of);
     let figures = Figures::of(&book.figures);
     let all = [runs, behind].concat();
-    let (tone, first, more) = answered((runs, behind), groups.is_some(), glance.as_ref(), &figures);
-    let mut body = tile::answer(tone, &first, &more);
+    let (tone, mut first, mut more) = answered((runs, behind), groups.is_some(), glance.as_ref(), &figures);
+    if let Some(missing) = unmeasured.sentence() {
+        more.insert(0, std::mem::replace(&mut first, missing));
+    }
+    let mut body = tile::answer(unmeasured.tone(tone), &first, &more);
     body.push_str(&tile::tiles(&match &glance {
         Some(glance) => glance.tiles(runs),
         None if runs.is_empty() => figures.tiles(behind),
@@ -258,6 +302,25 @@ mod tests {
 
     fn page_of(runs: &[Recorded]) -> String {
         html("x", &book(runs), "")
+    }
+
+    #[test]
+    fn a_campaign_of_which_runs_are_missing_says_so_first_and_is_not_good() {
+        let runs = book(&[recorded("Leveret", 4.0), recorded("RabbitMQ", 9.0)]);
+        let begins = |failed: usize, absent: usize| {
+            let page = of_campaign("x", &runs, "", Unmeasured { planned: 4, failed, absent });
+            let (_, answer) = page.split_once("<section class=\"answer ").expect("a page has an answer");
+            answer.split_once("</p>").expect("the first line ends").0.to_owned()
+        };
+        let said = |tone: &str, line: &str| {
+            format!("{tone}\"><p class=\"first\">{line}; what follows is of what was measured.")
+        };
+        assert_eq!(begins(2, 0), said("bad", "2 of 4 runs could not be measured"));
+        assert_eq!(begins(1, 1), said("bad", "1 of 4 runs could not be measured, 1 is not measured yet"));
+        assert_eq!(begins(0, 2), said("plain", "2 of 4 runs are not measured yet"));
+        assert!(begins(0, 0).starts_with("good\"><p class=\"first\">All 2 runs passed;"), "{}", begins(0, 0));
+        let page = of_campaign("x", &runs, "", Unmeasured { planned: 4, failed: 2, absent: 0 });
+        assert!(page.contains("<p>All 2 runs passed;"), "what was measured is told behind it");
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// Reads the words of a plain run, which has short names and nothing but options.
+    /// Reads the words of a plain run, which has nothing but options.
     pub fn of_run(words: &[String]) -> Result<Given, Error> {
         Given::read("", words, table::all().collect())
     }
@@ -109,10 +109,10 @@ impl Given {
         let name = bare.trim_start_matches('-');
         let by = |is_it: &dyn Fn(&Spec) -> bool| self.known.iter().copied().find(|spec| is_it(spec));
         let long = || by(&|spec| spec.long == name);
-        let short = |name: &str| by(&|spec| spec.short == name).filter(|_| tool.is_empty() && !name.is_empty());
+        let short = |name: &str| by(&|spec| spec.short == name).filter(|_| !name.is_empty());
         let found = match (bare.starts_with("--"), bare.starts_with('-') && !name.is_empty()) {
             (true, _) => long(),
-            (false, true) => short(name).or_else(long).filter(|_| tool.is_empty()),
+            (false, true) => short(name).or_else(long),
             (false, false) => return Err(Error::usage(format!("{word:?} is not an option; --help lists all"))),
         };
         if let Some(spec) = found {
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(words.handed_on(""), ["--uri", "amqp://h"]);
         for (line, told) in [
             ("--rate 5", "unknown option --rate; leveret bench scenario --help lists all"),
-            ("-h amqp://h", "unknown option -h; leveret bench scenario --help lists all"),
+            ("-x 2", "unknown option -x; leveret bench scenario --help lists all"),
             ("--ur a", "unknown option --ur; did you mean --uri?"),
             ("--uri", "--uri needs a value"),
             ("--uri a --uri b", "--uri was given twice"),
@@ -263,5 +263,19 @@ mod tests {
             "{}",
             TOOL.help("")
         );
+    }
+    #[test]
+    fn every_name_that_a_tool_lists_is_taken_as_a_plain_run_takes_it() {
+        let words = read("s1 -h amqp://h -d mine -sni h.example -se").expect("PerfTest's letters are known");
+        assert_eq!((words.text("uri"), words.text("id")), (Some("amqp://h"), Some("mine")));
+        let handed = ["--uri", "amqp://h", "--server-name-indication", "h.example", "--sasl-external"];
+        assert_eq!(words.handed_on(""), handed);
+        let known = TOOL.known();
+        for spec in known.iter().filter(|spec| !spec.short.is_empty()) {
+            let value = if spec.takes == Takes::Flag { "" } else { " 1" };
+            let words = read(&format!("-{}{value}", spec.short)).expect(spec.short);
+            assert!(words.is_set(spec.long) && TOOL.help("").contains(&format!("-{}, --{}", spec.short, spec.long)));
+        }
+        assert!(known.iter().filter(|spec| !spec.short.is_empty()).count() >= 6, "the letters of the broker's options");
     }
 }

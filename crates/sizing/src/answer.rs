@@ -2,7 +2,10 @@
 //! what to measure next.
 //!
 //! Invariant: "take" is said only of a configuration of which everything asked for was measured and
-//! held. Of any other it is said what is not shown.
+//! held, and only where prices say that none of these is cheaper. Of any other it is said what is not
+//! shown, and without prices which held it best and who else did.
+
+use std::cmp::Ordering;
 
 use serde::Serialize;
 
@@ -11,12 +14,12 @@ use crate::recommend::{Candidate, Recommendation, of_standing};
 use crate::requirement::Requirement;
 use page::figures::{exact, three};
 
-/// Those that held the rate and fail something else, and are named.
+/// Those that are named one by one: who held the rate too, and who held it and fails something else.
 const NAMED_MAX: usize = 3;
 
-/// What to do where a run was interrupted.
-const INTERRUPTED: &str =
-    "Measure next: the rest of the plan. The run was interrupted, and the same `leveret sizing run` goes on.";
+/// What to do where a run did not measure all of its plan.
+const UNFINISHED: &str = "Measure next: the rest of the plan. The run was interrupted, or measurements failed: the same `leveret sizing run` \
+                          goes on, and tries those again.";
 
 /// How far the measurements go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -41,6 +44,11 @@ pub struct Answer {
     pub next: Option<String>,
     /// The configuration that the line is about.
     pub configuration: Option<String>,
+    /// Where nothing holds all of it: the one that held most.
+    pub nearest: Option<String>,
+    /// Where no prices decide: who else held the rate and fails nothing, the best first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
     /// A month of it.
     pub month: Option<f64>,
     /// The highest rate that it matched.
@@ -78,7 +86,7 @@ impl Question<'_> {
         // What is left of the plan may change all of it.
         match self.is_whole {
             true => answer,
-            false => Answer { next: Some(INTERRUPTED.to_owned()), ..answer },
+            false => Answer { next: Some(UNFINISHED.to_owned()), ..answer },
         }
     }
 
@@ -88,12 +96,43 @@ impl Question<'_> {
 
     /// Without prices: of which everything was shown, then the one that held most.
     fn best(&self, wanted: impl Fn(&Outcome) -> bool) -> Option<&Outcome> {
-        let rank = |outcome: &Outcome| (outcome.verdict(self.requirement) == Shown::Yes, outcome.held.unwrap_or(0.0));
-        let wanted = self.all.iter().filter(|outcome| wanted(outcome));
-        wanted.max_by(|a, b| {
-            let (a, b) = (rank(a), rank(b));
-            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
-        })
+        self.ranked(wanted).first().copied()
+    }
+
+    /// The same for all of them, the best first.
+    fn ranked(&self, wanted: impl Fn(&Outcome) -> bool) -> Vec<&Outcome> {
+        let mut ranked: Vec<&Outcome> = self.all.iter().filter(|outcome| wanted(outcome)).collect();
+        let is_open = |outcome: &Outcome| outcome.verdict(self.requirement) != Shown::Yes;
+        ranked.sort_by(|a, b| is_open(a).cmp(&is_open(b)).then_with(|| self.by_held(a, b)));
+        ranked
+    }
+
+    /// The one that held most comes first; of two that held the same the cheaper one, then the one with the
+    /// shorter p99 at the rate, with the higher top rate, with fewer nodes, with fewer CPUs. Of two that held
+    /// nothing the top rate comes before the price: it is all that they are told for.
+    fn by_held(&self, a: &Outcome, b: &Outcome) -> Ordering {
+        let most = |of: fn(&Outcome) -> f64| of(b).total_cmp(&of(a));
+        let least = |of: &dyn Fn(&Outcome) -> f64| of(a).total_cmp(&of(b));
+        most(|outcome| outcome.held.unwrap_or(0.0))
+            .then_with(|| most(|outcome| if outcome.held.is_none() { outcome.top_rate } else { 0.0 }))
+            .then_with(|| least(&|outcome| self.month(outcome).unwrap_or(f64::MAX)))
+            .then_with(|| least(&|outcome| p99_of(outcome).or(outcome.p99_below_ms).unwrap_or(f64::MAX)))
+            .then_with(|| most(|outcome| outcome.top_rate))
+            .then_with(|| a.configuration.nodes.cmp(&b.configuration.nodes))
+            .then_with(|| least(&|outcome| outcome.configuration.vcpus))
+    }
+
+    /// Who else held the rate and fails nothing, where no prices decide between them.
+    fn others(&self, outcome: &Outcome) -> Vec<String> {
+        if self.recommendation.is_some() {
+            return Vec::new();
+        }
+        let name = outcome.configuration.name();
+        let is_other = |other: &Outcome| {
+            let holds = other.holds_rate == Shown::Yes && other.verdict(self.requirement) != Shown::No;
+            holds && other.configuration.name() != name
+        };
+        self.ranked(is_other).into_iter().map(|other| other.configuration.name()).collect()
     }
 
     fn month(&self, outcome: &Outcome) -> Option<f64> {
@@ -119,21 +158,28 @@ impl Question<'_> {
             (_, Some(short)) => format!("with no room shown: it fell short of {} msg/s", exact(short)),
             (_, None) => "with no room shown: nothing higher was tried".to_owned(),
         };
-        let p99 = outcome.latency.as_ref().and_then(|latency| {
-            let found = latency.percentiles.iter().find(|(name, _)| *name == "p99");
-            found.map(|(_, value)| (*value, latency.rate))
+        let p99_ms = p99_of(outcome);
+        let p99 = outcome.latency.as_ref().zip(p99_ms).map_or(String::new(), |(latency, value)| {
+            format!("; p99 {} ms at {} msg/s", three(value), exact(latency.rate))
         });
-        let p99_ms = p99.map(|(value, _)| value);
-        let p99 =
-            p99.map_or(String::new(), |(value, rate)| format!("; p99 {} ms at {} msg/s", three(value), exact(rate)));
         let rate = exact(rate);
         let not_shown = of_standing(outcome, self.requirement, Shown::NotShown);
         let (priced, name) = (self.priced(outcome), outcome.configuration.name());
+        let others = self.others(outcome);
+        let (best, undecided) = match self.recommendation {
+            Some(_) => ("", String::new()),
+            None if others.is_empty() => ("", ONLY.to_owned()),
+            None => (" best", held_too(&others)),
+        };
         let (extent, line) = match not_shown.as_slice() {
-            [] => (Extent::Shown, format!("Take {priced}: it held {rate} msg/s, {room_words}{p99}.")),
+            [] if self.recommendation.is_some() => {
+                (Extent::Shown, format!("Take {priced}: it held {rate} msg/s, {room_words}{p99}."))
+            }
+            [] => (Extent::Shown, format!("{name} held {rate} msg/s{best}, {room_words}{p99}.{undecided}")),
             open => {
                 let open = open.join("; ");
-                (Extent::Partly, format!("{priced} held {rate} msg/s, {room_words}{p99}. Not shown of it: {open}."))
+                let line = format!("{priced} held {rate} msg/s{best}, {room_words}{p99}. Not shown of it: {open}.");
+                (Extent::Partly, line + &undecided)
             }
         };
         let mut next = Vec::new();
@@ -147,12 +193,24 @@ impl Question<'_> {
             line,
             next: (!next.is_empty()).then(|| format!("Measure next: {}.", next.join("; and "))),
             configuration: Some(name),
+            nearest: None,
+            others,
             month: self.month(outcome),
             held: outcome.held,
             room,
             p99_ms,
             not_shown,
         }
+    }
+
+    /// Who held as much, where no prices decide between them.
+    fn as_high(&self, outcome: &Outcome) -> String {
+        let is_as_high = |other: &Outcome| {
+            other.held == outcome.held && other.broken_promises == 0 && other.configuration != outcome.configuration
+        };
+        let others = self.ranked(|other| self.recommendation.is_none() && is_as_high(other));
+        let names: Vec<String> = others.into_iter().map(|other| other.configuration.name()).collect();
+        if names.is_empty() { String::new() } else { format!(", and as much by {}", named(&names)) }
     }
 
     fn open_in_words(&self, candidate: &Candidate) -> String {
@@ -166,16 +224,14 @@ impl Question<'_> {
         let rate = exact(self.requirement.rate);
         let holding: Vec<&Outcome> = self.all.iter().filter(|outcome| outcome.holds_rate == Shown::Yes).collect();
         let is_whole = |outcome: &&Outcome| outcome.broken_promises == 0;
-        let highest = self.all.iter().filter(is_whole).max_by(|a, b| {
-            let (a, b) = ((a.held, a.top_rate), (b.held, b.top_rate));
-            a.0.unwrap_or(0.0).total_cmp(&b.0.unwrap_or(0.0)).then(a.1.total_cmp(&b.1))
-        });
+        let highest = self.all.iter().filter(is_whole).min_by(|a, b| self.by_held(a, b));
         let line = match (holding.as_slice(), highest) {
             ([], Some(outcome)) => match outcome.held {
                 Some(held) => format!(
-                    "Nothing that was measured is shown to hold {rate} msg/s: the highest rate held is {} msg/s, by {}; {}.",
+                    "Nothing that was measured is shown to hold {rate} msg/s: the highest rate held is {} msg/s, by {}{}; {}.",
                     exact(held),
                     self.priced(outcome),
+                    self.as_high(outcome),
                     outcome.short_of.map_or("nothing higher was tried".to_owned(), |short| format!(
                         "it fell short of {}",
                         exact(short)
@@ -225,6 +281,8 @@ impl Question<'_> {
             line,
             next: Some(format!("Measure next: {next}.")),
             configuration: None,
+            nearest: highest.map(|outcome| outcome.configuration.name()),
+            others: Vec::new(),
             month: None,
             held: highest.and_then(|outcome| outcome.held),
             room: None,
@@ -232,6 +290,29 @@ impl Question<'_> {
             not_shown: Vec::new(),
         }
     }
+}
+
+/// Said without prices of the only one that held the rate and fails nothing.
+const ONLY: &str =
+    " Nothing else that was measured held it and fails nothing; whether to take it, prices decide (`--prices FILE`).";
+
+/// The same where others did, too.
+fn held_too(others: &[String]) -> String {
+    let who = if others.len() == 1 { "Another one" } else { "Others" };
+    format!(" {who} held it too: {}; which to take, prices decide (`--prices FILE`).", named(others))
+}
+
+/// Some by their names, and how many more there are.
+fn named(names: &[String]) -> String {
+    match names.len().checked_sub(NAMED_MAX) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..NAMED_MAX].join(", ")),
+    }
+}
+
+fn p99_of(outcome: &Outcome) -> Option<f64> {
+    let percentiles = &outcome.latency.as_ref()?.percentiles;
+    percentiles.iter().find(|(name, _)| *name == "p99").map(|(_, value)| *value)
 }
 
 /// How far a configuration was driven.

@@ -21,17 +21,16 @@ use crate::results::{Step, Test};
 /// Tests in which something goes wrong.
 const ADVERSE: [Test; 3] = [Test::LoseBroker, Test::SlowConsumers, Test::PublisherPeak];
 
-/// The answer at the top of a page: a line, what belongs to it, figures, and sentences under a word
+/// The answer at the top of a page: a line, the lines behind it, figures, and sentences under a word
 /// of their own.
 pub(crate) fn card(
     tone: Tone,
     line: &str,
-    next: Option<&str>,
+    behind: &[String],
     tiles: &[(&str, String, String)],
     below: (&str, &[String]),
 ) -> String {
-    let next: Vec<String> = next.into_iter().map(str::to_owned).collect();
-    let mut text = tile::answer(tone, line, &next);
+    let mut text = tile::answer(tone, line, behind);
     if !tiles.is_empty() {
         let tile = |(name, value, more): &(&str, String, String)| {
             Tile::of(*name, vec![tile::Line::of(value.clone(), more.clone())])
@@ -87,13 +86,21 @@ impl Report {
         let mut tiles = Vec::new();
         // Where nothing holds all of it the one that held most is what comes nearest.
         let is_it = |line: &&Line| Some(line.outcome.configuration.name()) == answer.configuration;
-        let mut whole = self.configurations.iter().filter(|line| line.outcome.broken_promises == 0);
+        let is_nearest =
+            |line: &&Line| answer.held.is_some() && Some(line.outcome.configuration.name()) == answer.nearest;
         let line = match answer.extent {
-            Extent::Nothing => whole.find(|line| answer.held.is_some() && line.outcome.held == answer.held),
+            Extent::Nothing => self.configurations.iter().find(is_nearest),
             Extent::Shown | Extent::Partly => self.configurations.iter().find(is_it),
         };
         if let Some(line) = line {
             let (word, shown) = match answer.extent {
+                Extent::Shown if self.recommendation.is_none() => {
+                    let shown = "everything asked for was shown";
+                    match answer.others.len() {
+                        0 => ("held it alone", shown.to_owned()),
+                        others => ("held it best", format!("{shown}; {others} more held the rate: prices decide")),
+                    }
+                }
                 Extent::Shown => ("take", "everything asked for was shown".to_owned()),
                 Extent::Partly => ("nearest", "not everything asked for was shown".to_owned()),
                 Extent::Nothing => {
@@ -127,7 +134,7 @@ impl Report {
         }
         let changes = self.recommendation.as_ref().map_or(&[][..], |found| &found.changes);
         let tone = if answer.extent == Extent::Shown { Tone::Good } else { Tone::Plain };
-        card(tone, &answer.line, answer.next.as_deref(), &tiles, ("What would change it", changes))
+        card(tone, &answer.line, answer.next.as_slice(), &tiles, ("What would change it", changes))
     }
 
     /// The report as one page.

@@ -131,6 +131,8 @@ pub struct Prediction {
     pub measured: Vec<Known>,
     /// Likely cheapest first where priced.
     pub predicted: Vec<Predicted>,
+    /// Which of these were asked for by name.
+    pub asked: Vec<String>,
     /// Measurements that look odd: a prediction from them is no better.
     pub doubts: Vec<String>,
     /// Everything taken for granted.
@@ -167,7 +169,10 @@ pub fn predict(results: &Results, prices: Option<&PriceList>, question: &Questio
     let held_part = held_part(&used);
     assume(question, latency.as_ref(), held_part, &mut assumptions);
     let mut wanted: Vec<Configuration> = all.iter().map(|o| &o.configuration).filter(|c| is_left(c)).cloned().collect();
-    wanted.extend(candidates(&all, prices, question)?);
+    let candidates = candidates(&all, prices, question)?;
+    let is_named = !question.candidates.is_empty();
+    let asked: Vec<String> = candidates.iter().filter(|_| is_named).map(Configuration::name).collect();
+    wanted.extend(candidates);
     if wanted.is_empty() {
         return Err(
             "nothing to predict: name candidates with --candidate NODESxMACHINE/VOLUME, or leave measured ones out"
@@ -202,6 +207,7 @@ pub fn predict(results: &Results, prices: Option<&PriceList>, question: &Questio
         latency,
         measured: all.iter().map(|outcome| known(outcome, prices, &question.requirement)).collect(),
         predicted,
+        asked,
         doubts: doubts(results),
         assumptions,
     })

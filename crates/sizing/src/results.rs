@@ -337,12 +337,18 @@ impl Results {
             return Err(Mistake { line: 1, what, ..end });
         }
         if !results.is_complete {
-            let what = "the run was interrupted: there is no line of kind \"end\"".to_owned();
+            // What failed is not written down, so that the next run tries it again.
+            let of_steps = match results.steps.len() {
+                0 => " and no measurement",
+                _ => "",
+            };
+            let what =
+                format!("the run was interrupted, or measurements failed: there is no line of kind \"end\"{of_steps}");
             let mistake = Mistake { field: "kind".to_owned(), what, ..end };
             if tolerance == Tolerance::Whole {
                 return Err(with_way_out(mistake));
             }
-            results.notes.push(format!("{mistake}; what it has measured is used"));
+            results.notes.push(format!("{mistake}; what it has measured is used, and {GOES_ON}"));
         }
         Ok(results)
     }
@@ -417,9 +423,11 @@ impl Results {
     }
 }
 
+/// What to do with a file that does not end as a complete run ends.
+const GOES_ON: &str = "`sizing run` with the same plan goes on from here and tries again what failed";
+
 fn with_way_out(mistake: Mistake) -> Mistake {
-    let what =
-        format!("{}; `sizing run` with the same plan goes on from here, --partial uses what is whole", mistake.what);
+    let what = format!("{}; {GOES_ON}, --partial uses what is whole", mistake.what);
     Mistake { what, ..mistake }
 }
 

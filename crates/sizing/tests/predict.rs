@@ -154,12 +154,45 @@ fn what_was_interrupted_is_gone_on_with_first_and_its_tables_have_no_column_of_n
     let results = Results::read(&Document::new("small.jsonl", &text), Tolerance::Partial).unwrap();
     let asked = question(&[], &[]).requirement;
     let told = sizing::report::report(&results, None, None, &asked).unwrap();
-    assert!(told.answer.next.as_ref().unwrap().starts_with("Measure next: the rest of the plan."), "{:?}", told.answer);
+    let next = told.answer.next.as_ref().unwrap();
+    assert!(
+        next.starts_with("Measure next: the rest of the plan. The run was interrupted, or measurements failed:"),
+        "{next}"
+    );
     let text = told.text();
     let heads = text.lines().find(|line| line.starts_with("configuration")).unwrap();
     assert!(heads.contains("held, msg/s") && !heads.contains("a month") && !heads.contains("why p99"), "{heads}");
     assert!(text.contains("\nWhy p99\n  1x2/nvme: 20.0 ms at 10 % CPU: "), "{text}");
     assert!(told.html().contains("<h2>Why p99</h2>") && told.html().contains("1x2/nvme: 20.0 ms at 10 % CPU: "));
+}
+
+#[test]
+fn a_candidate_without_a_price_is_told_of_right_behind_the_advice() {
+    let (results, prices) = (study::results().unwrap(), study::prices().unwrap());
+    let told = |candidates: &[&str]| predict(&results, Some(&prices), &question(candidates, &[])).unwrap();
+    let prediction = told(&["5x99/gp2"]);
+    let (text, html) = (prediction.text(), prediction.html());
+    let lines: Vec<&str> = text.lines().take(3).collect();
+    assert!(lines[1].starts_with("Asked for: 5x99/gp2 (99 vCPU), which has no price, "), "{text}");
+    assert!(lines[1].contains("hold it, top rate ") && lines[1].ends_with(" within the band)."), "{text}");
+    assert!(lines[2].starts_with("Predictions are off by "), "{text}");
+    assert!(html.find("Asked for: 5x99/gp2").unwrap() < html.find("<h2>Predicted").unwrap());
+    assert_eq!(prediction.asked, ["5x99/gp2"]);
+    // One that the advice names is not told twice, and of many the first are told.
+    let more = Question {
+        requirement: Requirement { rate: 68_000.0, ..question(&[], &[]).requirement },
+        ..question(&["9x16/gp2"], &[])
+    };
+    let text = predict(&results, Some(&prices), &more).unwrap().text();
+    assert!(
+        text.lines().next().unwrap().contains(" 9x16/gp2 (c5.4xlarge) at $5,301 a month")
+            && !text.contains("Asked for:"),
+        "{text}"
+    );
+    let many = ["3x90/gp2", "5x90/gp2", "7x90/gp2", "9x90/gp2", "11x90/gp2"];
+    assert!(told(&many).text().contains("; 2 more stand in the table."), "{}", told(&many).text());
+    // Nobody asked for one of the price list by name.
+    assert!(told(&[]).asked.is_empty() && !told(&[]).text().contains("Asked for:"));
 }
 
 #[test]
@@ -210,9 +243,15 @@ fn two_machines_measured_here_say_how_far_off_a_prediction_for_the_other_is() {
     // Half the CPU did as much: each is predicted from the other as if CPU decided.
     assert!(own.rms > 0.3, "{own:?}");
     let text = prediction.text();
-    let second = text.lines().nth(1).unwrap();
+    let lines: Vec<&str> = text.lines().take(3).collect();
     let told = format!("Predictions are off by {:.1} % ", 100.0 * own.rms);
-    assert!(second.starts_with(&told) && second.contains("each configuration measured here"), "{second}");
+    assert!(lines[2].starts_with(&told) && lines[2].contains("each configuration measured here"), "{text}");
+    // The candidate is not what the first line advises.
+    assert!(
+        lines[1].starts_with("Asked for: 3x8/disk-50 (large) at $390 a month is predicted not to hold it"),
+        "{text}"
+    );
+    assert!(lines[1].ends_with("top rate 25,600 msg/s, which is what its disk carries."), "{text}");
     assert!(prediction.html().contains(&told));
 }
 

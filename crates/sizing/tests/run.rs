@@ -166,6 +166,31 @@ fn a_whole_run_measures_every_trial_or_says_why_not() {
 }
 
 #[test]
+fn a_report_on_a_run_of_which_all_failed_says_that_measurements_may_have_failed_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("r.jsonl");
+    let broken = BenchProcess { command: vec!["false".to_owned()], folder: folder.path().join("load") };
+    let plan = plan();
+    let (mut broken, mut journal) = (broken, Journal::open(&path, &plan, None).unwrap());
+    let mut watch = |_| ControlFlow::Continue(());
+    let failed = run(&plan, &mut journal, &mut broken, &path.with_extension("work"), &mut watch).unwrap();
+    assert!(failed > 0);
+    let document = Document::open(&path).unwrap();
+    let told = Results::read(&document, Tolerance::Whole).unwrap_err().to_string();
+    let what = "the run was interrupted, or measurements failed: there is no line of kind \"end\" and no measurement";
+    let goes_on = "`sizing run` with the same plan goes on from here and tries again what failed";
+    assert!(told.contains(&format!("{what}; {goes_on}, --partial uses")), "{told}");
+    let partial = Results::read(&document, Tolerance::Partial).unwrap();
+    let report = sizing::report::report(&partial, None, None, &plan.requirement).unwrap();
+    assert!(report.notes.iter().any(|note| note.contains(what) && note.contains(goes_on)), "{:?}", report.notes);
+    let next = report.answer.next.unwrap();
+    assert!(
+        next.contains("or measurements failed: the same `leveret sizing run` goes on, and tries those again."),
+        "{next}"
+    );
+}
+
+#[test]
 fn a_run_that_stops_after_any_trial_goes_on_where_it_was() {
     let plan = plan();
     let whole = {

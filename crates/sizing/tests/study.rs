@@ -286,12 +286,58 @@ fn what_was_never_shown_is_never_recommended_and_the_first_line_says_what_was() 
         "{first}"
     );
     let (first, ..) = of(30_000.0, None);
-    assert!(first.starts_with("Take dear/v: it held 30,000 msg/s"), "{first}");
+    assert_eq!(
+        first,
+        "dear/v held 30,000 msg/s, with 7 % room: 32,000 msg/s is the highest rate that it matched; p99 6.00 ms at 32,000 msg/s. Nothing else \
+         that was measured held it and fails nothing; whether to take it, prices decide (`--prices FILE`)."
+    );
     // And of what each of them failed.
     let failing = measured(&[("slow", 10, &[(12_000, 12_000, 5000)])]);
     let asked = Requirement { rate: 12_000.0, p99_ms: 1000.0, lose_node: false, backlog_rate: None };
     let answer = report(&failing.0, Some(&failing.1), None, &asked).unwrap().answer;
     assert!(answer.line.contains("1 of 1 held 12,000 msg/s, but slow/v fails p99 within 1,000 ms"));
+}
+
+#[test]
+fn without_prices_nothing_is_to_be_taken_and_the_first_line_says_who_held_it_best_and_who_else_did() {
+    // All matched 8,000; the first has the longest wait, the second the shorter of two equal top rates.
+    let slow: &[(u32, u32, u32)] = &[(2000, 2000, 55), (8000, 8000, 90)];
+    let lower: &[(u32, u32, u32)] = &[(2000, 2000, 30), (8000, 8000, 90), (16_000, 9000, 900)];
+    let higher: &[(u32, u32, u32)] = &[(2000, 2000, 30), (8000, 8000, 90), (16_000, 9500, 900)];
+    let (results, prices) =
+        measured(&[("slow", 5, slow), ("lower", 20, lower), ("higher", 30, higher), ("slower", 40, slow)]);
+    let asked = Requirement { rate: 2000.0, p99_ms: 1000.0, lose_node: false, backlog_rate: None };
+    let open = report(&results, None, None, &asked).unwrap();
+    let line = "higher/v held 2,000 msg/s best, with 300 % room: 8,000 msg/s is the highest rate that it matched; p99 30.0 ms at 2,000 msg/s. \
+                Others held it too: lower/v, slow/v, slower/v; which to take, prices decide (`--prices FILE`).";
+    assert_eq!((open.text().lines().next().unwrap(), open.answer.line.as_str()), (line, line));
+    let html = open.html();
+    assert!(html.contains(line) && html.contains("held it best") && !html.contains(">take<"), "{html}");
+    let json: serde_json::Value = serde_json::from_str(&open.json()).unwrap();
+    assert_eq!((&json["answer"]["line"], &json["answer"]["configuration"]), (&line.into(), &"higher/v".into()));
+    assert_eq!(json["answer"]["others"], serde_json::json!(["lower/v", "slow/v", "slower/v"]));
+    let priced = report(&results, Some(&prices), None, &asked).unwrap();
+    assert!(priced.answer.line.starts_with("Take slow/v at $5 a month"), "{}", priced.answer.line);
+    // Where nothing holds it, the cheapest of those that held most is named, and on the page the same one.
+    let more = Requirement { rate: 50_000.0, ..asked };
+    let priced = report(&results, Some(&prices), None, &more).unwrap();
+    assert!(
+        priced.answer.line.contains("8,000 msg/s, by slow/v at $5 a month; nothing higher"),
+        "{}",
+        priced.answer.line
+    );
+    assert_eq!(priced.answer.nearest.as_deref(), Some("slow/v"));
+    let line = report(&results, None, None, &more).unwrap().answer.line;
+    assert!(line.contains("8,000 msg/s, by higher/v, and as much by lower/v, slow/v, slower/v; it fell"), "{line}");
+    let study = report(
+        &study::results().unwrap(),
+        Some(&study::prices().unwrap()),
+        None,
+        &Requirement { rate: 70_000.0, ..requirement() },
+    );
+    let study = study.unwrap();
+    assert!(study.answer.line.contains("60,000 msg/s, by 7x16/gp2 at $4,123 a month"), "{}", study.answer.line);
+    assert!(study.html().contains("7x16/gp2</"), "the tile names the one that the line names");
 }
 
 #[test]

@@ -23,6 +23,9 @@ struct Choice {
     words: String,
 }
 
+/// Candidates that were asked for and are told of one by one above the table.
+const ASKED_MAX: usize = 3;
+
 const WRITES: &str = "a String takes everything";
 
 impl Prediction {
@@ -36,7 +39,7 @@ impl Prediction {
     /// The prediction for a terminal.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.advice());
-        if let Some(line) = self.error_line() {
+        for line in self.behind() {
             writeln!(text, "{line}").expect(WRITES);
         }
         write!(text, "\n{}\n\n{}", self.headline(), self.model_line()).expect(WRITES);
@@ -58,7 +61,7 @@ impl Prediction {
 
     /// The prediction as one page.
     pub fn html(&self) -> String {
-        let mut body = card(Tone::Plain, &self.advice(), self.error_line().as_deref(), &self.tiles(), ("", &[]));
+        let mut body = card(Tone::Plain, &self.advice(), &self.behind(), &self.tiles(), ("", &[]));
         writeln!(body, "<p class=\"faint\">{}</p>", escape(&self.headline())).expect(WRITES);
         writeln!(body, "<h2>Predicted</h2>\n{}", self.predicted_table().html()).expect(WRITES);
         let chart = self.cost_chart();
@@ -174,6 +177,45 @@ impl Prediction {
             ]);
         }
         table
+    }
+
+    /// What stands behind the advice: candidates that were asked for and that it does not name, and how far
+    /// off predictions are.
+    fn behind(&self) -> Vec<String> {
+        self.asked_line().into_iter().chain(self.error_line()).collect()
+    }
+
+    /// What is predicted of the candidates that were asked for, where the advice names none of them: it speaks
+    /// of what is cheap, and without a price nothing is.
+    fn asked_line(&self) -> Option<String> {
+        let advice = self.advice();
+        let is_untold = |one: &&Predicted| {
+            let name = one.configuration.name();
+            self.asked.contains(&name) && !advice.contains(&format!(" {name} "))
+        };
+        let untold: Vec<&Predicted> = self.predicted.iter().filter(is_untold).collect();
+        let told: Vec<String> = untold.iter().take(ASKED_MAX).map(|one| self.asked_words(one)).collect();
+        let more = match untold.len() - told.len() {
+            0 => String::new(),
+            more => format!("; {more} more stand in the table"),
+        };
+        (!told.is_empty()).then(|| format!("Asked for: {}{more}.", told.join("; ")))
+    }
+
+    fn asked_words(&self, one: &Predicted) -> String {
+        let verdict = match one.verdict {
+            Shown::Yes => "is predicted to hold it",
+            Shown::NotShown => "may hold it",
+            Shown::No => "is predicted not to hold it",
+        };
+        let price = one.month.map_or(", which has no price,".to_owned(), |month| self.at(month));
+        let (known, top) = (&one.configuration, one.top);
+        let bound = match one.limit {
+            Limit::Model => format!(" ({} to {} within the band)", exact(top.low), exact(top.high)),
+            Limit::Disk => ", which is what its disk carries".to_owned(),
+            Limit::Network => ", which is what its network carries".to_owned(),
+        };
+        format!("{} ({}){price} {verdict}, top rate {} msg/s{bound}", known.name(), known.machine, exact(top.rate))
     }
 
     /// How far off predictions are, where that was tried.
