@@ -127,7 +127,7 @@ fn given_arguments() -> Vec<Arg> {
         results,
         flag("study", "Use the study of 21 configurations that ships with this program"),
         path("prices", "Prices of machines, volumes and clusters (TOML)"),
-        flag("partial", "Use what is whole of a results file whose run was interrupted"),
+        flag("partial", "Use what is whole of a results file whose run was interrupted, or of which measurements failed"),
         rate("rate", "Rate to hold"),
         number("p99-ms", "MS", "End-to-end latency to hold at that rate, 99th percentile"),
         Arg::new("lose-node")
@@ -358,7 +358,7 @@ Each measurement is written and synced as it comes. A run that was stopped goes 
 const ABOUT: &str = "\
 Which cluster holds your load, and what it costs.
 
-A run drives the tests of a plan against clusters. A report needs a results file and a price file. It says what each configuration held, how late it was, what 1000 messages a second cost \
+A run drives the tests of a plan against clusters. A report needs a results file. It says what each configuration held and how late it was, and with a price file what 1000 messages a second cost \
 a month, which one to take for a stated requirement, and what would change that.";
 
 const AFTER: &str = "\
