@@ -45,6 +45,19 @@ pub enum StorageError {
         /// How long it was, if that is known.
         expected: Option<u64>,
     },
+    /// Two files of the log say that they are the same one.
+    #[error(
+        "{second} and {first} both say that they are file {number} of the log, as if one of them had been copied here: move the one that \
+         does not belong there away; of two that are alike either"
+    )]
+    SameNumber {
+        /// One of them, by its name inside the data folder.
+        first: String,
+        /// The other one.
+        second: String,
+        /// The number that both have.
+        number: u64,
+    },
     /// No room is left on the disk. Nothing of the refused operation was written to a log file; it
     /// may be tried again after space was freed.
     #[error(
@@ -248,6 +261,7 @@ impl StorageError {
         match self {
             StorageError::Corrupt { .. }
             | StorageError::WrongLength { .. }
+            | StorageError::SameNumber { .. }
             | StorageError::Missing { .. }
             | StorageError::IdentityDamaged { .. }
             | StorageError::NotMadeAnew { .. }
