@@ -8,7 +8,9 @@ use partition::outputs::{CopyRun, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpo
 use partition::place::Place;
 use std::sync::Arc;
 use storage::extent::{list_extents, remove_extent};
-use storage::{Disk, Extent, ExtentId, FaultyDisk, FileNo, WalOptions, WalPosition, WalReader, recover};
+use storage::{
+    Disk, DiskFile, Extent, ExtentId, FaultyDisk, FileNo, OpenMode, WalOptions, WalPosition, WalReader, recover,
+};
 
 const FOLDER_ID: u128 = 5;
 const EXTENT: &str = "extents/0000000000000001.extent";
@@ -98,6 +100,39 @@ fn a_rotten_bit_costs_what_it_is_part_of_and_nothing_else() {
     assert!(one >= bodies && none >= 64 + 64, "{none} {one} {a_run}");
     assert!((1..=2 * 40).contains(&a_run), "{none} {one} {a_run}");
     assert_eq!([0, 1].map(|run| delivered(&disk, &wal, run)), QUEUES.map(|q| q.1.to_vec()));
+}
+
+#[test]
+fn a_wrong_length_costs_what_is_cut_off_and_nothing_else() {
+    let (disk, wal) = written();
+    let extent = Extent::open(&*disk, ExtentId(1)).unwrap();
+    let (first, second, length) = (extent.runs()[0], extent.runs()[1], extent.bytes());
+    let file = disk.open(EXTENT, OpenMode::ReadWrite).unwrap();
+    // Growing first: what is cut off does not come back.
+    let lengths = [
+        (length + 1, [5, 6]),
+        (length + 70_000, [5, 6]),
+        (length - 1, [5, 6]),
+        (length - 190, [5, 6]),
+        (second.index_offset + 2 * 16 + 8, [5, 2]),
+        (second.bodies_offset + 10, [5, 0]),
+        (first.index_offset + 3 * 16, [3, 0]),
+        (first.index_offset, [0, 0]),
+    ];
+    for (length, left) in lengths {
+        file.set_len(u64::from(length)).unwrap();
+        let got = [0, 1].map(|run| delivered(&disk, &wal, run));
+        let expected = [0, 1].map(|run| QUEUES[run].1[..left[run]].to_vec());
+        assert_eq!(got, expected, "{length} bytes");
+        let copied = copy_runs(&disk, FOLDER_ID, &wal, ExtentId(2), &runs()).unwrap();
+        let damaged: usize = copied.damaged.iter().flat_map(|d| &d.messages).map(|m| m.1 as usize).sum();
+        assert_eq!(damaged, 11 - left[0] - left[1], "{length} bytes");
+        for damaged in &copied.damaged {
+            let told = damaged.why.contains(&format!("{EXTENT} has {length} bytes and does not end with a footer"));
+            assert!(told, "{}", damaged.why);
+        }
+        let _ = remove_extent(&*disk, ExtentId(2));
+    }
 }
 
 #[test]

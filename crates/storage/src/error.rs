@@ -35,6 +35,29 @@ pub enum StorageError {
         /// The value that was found.
         found: u64,
     },
+    /// A file is longer or shorter than it was when it was finished.
+    #[error("{file} has {found} bytes and {}", should_have(*.expected))]
+    WrongLength {
+        /// Name inside the data folder.
+        file: String,
+        /// How long it is.
+        found: u64,
+        /// How long it was, if that is known.
+        expected: Option<u64>,
+    },
+    /// Two files of the log say that they are the same one.
+    #[error(
+        "{second} and {first} both say that they are file {number} of the log, as if one of them had been copied here: move the one that \
+         does not belong there away; of two that are alike either"
+    )]
+    SameNumber {
+        /// One of them, by its name inside the data folder.
+        first: String,
+        /// The other one.
+        second: String,
+        /// The number that both have.
+        number: u64,
+    },
     /// No room is left on the disk. Nothing of the refused operation was written to a log file; it
     /// may be tried again after space was freed.
     #[error(
@@ -237,6 +260,8 @@ impl StorageError {
     pub fn is_damage(&self) -> bool {
         match self {
             StorageError::Corrupt { .. }
+            | StorageError::WrongLength { .. }
+            | StorageError::SameNumber { .. }
             | StorageError::Missing { .. }
             | StorageError::IdentityDamaged { .. }
             | StorageError::NotMadeAnew { .. }
@@ -270,6 +295,14 @@ pub(crate) fn at<'a>(action: &'static str, file: &'a str) -> impl FnOnce(io::Err
 /// The same for syncs, whose failures are final.
 pub(crate) fn syncing(file: &str) -> impl FnOnce(io::Error) -> StorageError + '_ {
     move |source| StorageError::SyncFailed { file: file.to_owned(), source }
+}
+
+/// How long a file was.
+fn should_have(expected: Option<u64>) -> String {
+    match expected {
+        Some(expected) => format!("should have {expected}: its length is wrong"),
+        None => "does not end with a footer: its length is wrong, it was cut off or never finished".to_owned(),
+    }
 }
 
 /// A cluster that a folder is not of.

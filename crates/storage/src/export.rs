@@ -99,9 +99,13 @@ fn look<D: Disk>(disk: &D, name: &str, id: ExtentId) -> Result<Option<SalvagedEx
 }
 
 fn export_extent<D: Disk>(extent: &SalvagedExtent<D>, name: &str, visit: &mut dyn FnMut(&str, Found)) {
-    if extent.run_count() == 0 {
-        let (file, what) = (name.to_owned(), "run table, of which nothing can be read,");
-        visit(name, Found::Damaged(StorageError::Corrupt { file, offset: 0, what, expected: 1, found: 0 }));
+    match extent.wrong_length() {
+        Some(error) => visit(name, Found::Damaged(error)),
+        None if extent.run_count() == 0 => {
+            let (file, what) = (name.to_owned(), "run table, of which nothing can be read,");
+            visit(name, Found::Damaged(StorageError::Corrupt { file, offset: 0, what, expected: 1, found: 0 }));
+        }
+        None => {}
     }
     for run in 0..extent.run_count() {
         let (mut from, mut is_told) = (0, false);

@@ -229,7 +229,9 @@ struct Needed {
     groups: BTreeSet<GroupId>,
     /// The first log file that a start needs; `None` if that is not known.
     log_from: Option<FileNo>,
-    /// The same of each group of which it is known.
+    /// The file from which on the log is read again, the newest of all groups, and whose it is.
+    log_to: Option<(FileNo, GroupId)>,
+    /// The same as `log_from` of each group of which it is known.
     log_from_of: BTreeMap<GroupId, FileNo>,
 }
 
@@ -265,7 +267,8 @@ impl Needed {
         let each =
             newest.iter().filter_map(|(group, (_, replay, needs))| Some((*group, oldest(*replay, needs.as_ref()?))));
         let log_from_of: BTreeMap<GroupId, FileNo> = each.collect();
-        let mut needed = Needed { extents: None, groups, log_from: None, log_from_of };
+        let log_to = newest.iter().map(|(group, (_, replay, _))| (*replay, *group)).max();
+        let mut needed = Needed { extents: None, groups, log_from: None, log_to, log_from_of };
         if is_known {
             let of_group = |(group, found): (&GroupId, &(u64, FileNo, Option<Needs>))| {
                 let ids = found.2.iter().flat_map(|needs| needs.extents.clone());

@@ -502,6 +502,54 @@ fn inspection_misses_a_log_file_between_two_and_one_before_a_group_that_has_noth
     }
 }
 
+fn told(disk: &FaultyDisk) -> Vec<(String, String)> {
+    let facts = facts(disk, Depth { records: false, contents: false, messages: false });
+    let damaged = facts.into_iter().filter_map(|fact| match fact {
+        Fact::Damaged { name, text, .. } => Some((name, text)),
+        _ => None,
+    });
+    damaged.collect()
+}
+
+#[test]
+fn inspection_misses_the_newest_file_of_the_log_where_a_state_names_it() {
+    let disk = full_folder();
+    let (mut wal, ..) = open(&disk, 1);
+    while wal.position().file < FileNo(3) {
+        wal.append(&[entry(1, 10_000)], &mut Vec::new()).unwrap();
+    }
+    wal.sync().unwrap();
+    let mut store = CheckpointStore::open(&disk, FOLDER_ID).unwrap();
+    for group in [1, 7] {
+        store.save(GroupId(group), wal.position(), b"state").unwrap();
+    }
+    drop(wal);
+    assert_eq!(told(&disk), []);
+    disk.remove("wal/durable").unwrap_or_default();
+    let header_says = |name: &str| disk.contents(name).is_some_and(|bytes| bytes[16..24] == 3u64.to_le_bytes());
+    let newest = disk.list("wal").unwrap().into_iter().map(|name| format!("wal/{name}")).find(|name| header_says(name));
+    disk.remove(&newest.unwrap()).unwrap();
+    let told = told(&disk);
+    let expected = "log file number 3 is not there, nor any behind it: the log ends with number 2, and the state of group 7 was saved when number 3 \
+                    was there";
+    assert_eq!(told, [("wal".to_owned(), expected.to_owned())]);
+}
+
+#[test]
+fn two_files_of_the_log_with_one_number_are_named() {
+    let (disk, _) = written(true);
+    assert_eq!(told(&disk), []);
+    let copied = disk.contents("wal/00000002.wal").unwrap();
+    disk.plant("wal/00000009.wal", &copied);
+    let expected = "wal/00000009.wal and wal/00000002.wal both say that they are file 2 of the log, as if one of them had been copied here: move \
+                    the one that does not belong there away; of two that are alike either";
+    assert_eq!(told(&disk), [("wal/00000009.wal".to_owned(), expected.to_owned())]);
+    let options = WalOptions { file_bytes: 64 << 10, spares_target: 1, spares_max: 2, nonce: 1 };
+    let refused = recover(&disk, FOLDER_ID, options, FileNo(0), WalPosition::START, &mut |_, _| {}).err().unwrap();
+    assert_eq!(refused.to_string(), expected);
+    assert!(refused.is_damage());
+}
+
 fn facts(disk: &FaultyDisk, depth: Depth) -> Vec<Fact> {
     let mut facts = Vec::new();
     let before = disk.operations();

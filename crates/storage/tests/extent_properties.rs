@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use storage::disk::Fault;
 use storage::export::{Found, export};
-use storage::extent::{EXTENT_BYTES_MAX, list_extents, remove_extent};
+use storage::extent::{EXTENT_BYTES_MAX, SalvagedExtent, list_extents, remove_extent};
 use storage::{Disk, DiskFile, Extent, ExtentId, ExtentWriter, FaultyDisk, OpenMode, StorageError, fuzz};
 
 const NAME: &str = "extents/0000000000000001.extent";
@@ -186,7 +186,7 @@ fn unfinished_extent_is_removed_and_a_torn_one_refused() {
     let disk = write(&[(1, vec![(1, vec![7; 100])])]);
     let file = disk.open(NAME, OpenMode::ReadWrite).unwrap();
     file.set_len(file.len().unwrap() - 1).unwrap();
-    assert!(matches!(Extent::open(&*disk, ExtentId(1)), Err(StorageError::Corrupt { .. })));
+    assert!(matches!(Extent::open(&*disk, ExtentId(1)), Err(StorageError::WrongLength { .. })));
     remove_extent(&*disk, ExtentId(1)).unwrap();
     assert!(matches!(Extent::open(&*disk, ExtentId(1)), Err(StorageError::Missing { .. })));
 }
@@ -311,11 +311,114 @@ fn an_export_shows_every_intact_message_wherever_its_file_is_kept() {
     assert!(damage[0].0 == aside && damage[0].1.contains("checksum of a message"), "{damage:?}");
     disk.flip_bit(aside, bytes.len() as u64 - 30, 1);
     assert_eq!(exported().0, [all[0], all[2], all[3]]);
-    // Without rows nobody can tell where a message begins.
-    for row in 1..=2 {
-        disk.flip_bit(aside, bytes.len() as u64 - 64 - row * 64 + 28, 1);
+    // Where the bodies begin, and where the index is: a walk finds both.
+    for field in [28, 36] {
+        for row in 1..=2 {
+            disk.flip_bit(aside, bytes.len() as u64 - 64 - row * 64 + field, 1);
+        }
+        assert_eq!(exported().0, [all[0], all[2], all[3]], "without byte {field} of the rows");
     }
-    let (messages, damage) = exported();
-    assert_eq!((messages, damage.len()), (vec![], 1));
-    assert!(damage[0].1.contains("run table"), "{damage:?}");
+    // Without its queue a message is not proven.
+    for row in 1..=2 {
+        disk.flip_bit(aside, bytes.len() as u64 - 64 - row * 64, 1);
+    }
+    assert_eq!(exported().0, []);
+}
+
+#[test]
+fn an_export_shows_the_messages_of_a_file_of_the_wrong_length_and_tells_it() {
+    let runs = three_runs();
+    let disk = write(&runs);
+    let all: Vec<(u64, u64)> =
+        runs.iter().flat_map(|(queue, messages)| messages.iter().map(|(seq, _)| (*queue, *seq))).collect();
+    let file = disk.open(NAME, OpenMode::ReadWrite).unwrap();
+    let bytes = file.len().unwrap();
+    for length in [bytes + 1, bytes - 1, bytes - 40, bytes + 5000] {
+        file.set_len(length).unwrap();
+        let (mut messages, mut damage) = (Vec::new(), Vec::new());
+        export(&*disk, "damaged", &mut |name, found| match found {
+            Found::Message { queue, message } => messages.push((queue, message.seq)),
+            Found::Damaged(error) if name == NAME => damage.push(error.to_string()),
+            Found::Damaged(_) => {}
+            Found::Unfinished => panic!("{name} was finished"),
+        });
+        assert!(messages == all, "{} of {} with {length} bytes", messages.len(), all.len());
+        assert!(damage.len() == 1 && damage[0].contains("its length is wrong"), "{damage:?}");
+    }
+}
+
+/// Three runs, one with holes; with bodies of which some end in what could be the begin of an index.
+fn three_runs() -> Vec<(u64, Messages)> {
+    let body = |seq: u64| [vec![seq as u8; 300 + seq as usize % 7], [64, 0, 0, 0].repeat(4)].concat();
+    let messages = |numbers: &[u64]| numbers.iter().map(|seq| (*seq, body(*seq))).collect();
+    let many: Vec<u64> = (5..400).collect();
+    vec![(7, messages(&many)), (8, messages(&[1])), (9, messages(&[(1 << 32) - 2, (1 << 32) - 1, (1 << 32) + 5]))]
+}
+
+/// What can still be read of each run, and the first thing that was wrong with it.
+fn salvaged(disk: &FaultyDisk, runs: &[(u64, Messages)]) -> Vec<(Messages, Option<String>)> {
+    let extent = SalvagedExtent::open(disk, ExtentId(1)).unwrap();
+    let each = runs.iter().enumerate().map(|(number, (queue, messages))| {
+        let wanted = messages[0].0..messages.last().unwrap().0 + 1;
+        let salvaged = extent.read(*queue, number, wanted, u32::MAX);
+        let found = salvaged.messages.into_iter().map(|message| (message.seq, message.body.to_vec()));
+        (found.collect(), salvaged.damage.map(|error| error.to_string()))
+    });
+    each.collect()
+}
+
+#[test]
+fn a_wrong_length_costs_no_message_whose_bytes_and_index_are_left() {
+    let runs = three_runs();
+    let whole = write(&runs).contents(NAME).unwrap();
+    let table = whole.len() - 64 - runs.len() * 64;
+    // Too long by so much, or too short; of the run table and of the footer nothing else can be gone.
+    let more = [1, 63, 64, 65, 4096, 100_000, 2 << 20].map(|more| whole.len() + more);
+    let fewer = [1, 24, 25, 63, 64, 65, 100, 128, 129, 192, 255, 256].map(|fewer| whole.len() - fewer);
+    for length in more.into_iter().chain(fewer) {
+        let disk = FaultyDisk::new(1);
+        let mut contents = whole.clone();
+        contents.resize(length, 0xa5);
+        disk.plant(NAME, &contents);
+        for ((found, _), (queue, messages)) in salvaged(&disk, &runs).iter().zip(&runs) {
+            assert!(found == messages, "queue {queue}: {} of {} with {length} bytes", found.len(), messages.len());
+        }
+        let error = Extent::open(&disk, ExtentId(1)).unwrap_err();
+        let is_told = matches!(error, StorageError::WrongLength { found, .. } if found == length as u64);
+        assert!(is_told && error.is_damage(), "{length} bytes: {error}");
+    }
+    assert!(table > 100_000, "half of it is in the first run");
+}
+
+#[test]
+fn an_extent_that_is_cut_in_half_keeps_what_is_before_the_cut() {
+    let runs = three_runs();
+    let disk = write(&runs);
+    let (whole, extent) = (disk.contents(NAME).unwrap(), Extent::open(&*disk, ExtentId(1)).unwrap());
+    let cut_at = |length: u32| {
+        let disk = FaultyDisk::new(1);
+        disk.plant(NAME, &whole[..length as usize]);
+        salvaged(&disk, &runs)
+    };
+    let [first, second, third] = extent.runs() else { panic!("three runs") };
+    let counts = |length| cut_at(length).iter().map(|(found, _)| found.len()).collect::<Vec<_>>();
+    assert_eq!(counts(third.index_offset + 2 * 16 + 3), [395, 1, 2], "in the last index");
+    assert_eq!(counts(third.index_offset), [395, 1, 0], "before it");
+    assert_eq!(counts(second.index_offset + 16), [395, 1, 0], "in the bodies of the last run");
+    assert_eq!(counts(first.index_offset + 200 * 16), [200, 0, 0], "in the first index");
+    assert_eq!(counts(first.index_offset - 1), [0, 0, 0], "in the first bodies, of which nothing is proven");
+    for (_, damage) in cut_at(first.index_offset + 200 * 16) {
+        let damage = damage.expect("something of each is gone");
+        assert!(damage.contains("its length is wrong"), "{damage}");
+    }
+    // What is left is proven one by one.
+    let disk = FaultyDisk::new(1);
+    disk.plant(NAME, &whole[..second.index_offset as usize + 16]);
+    disk.flip_bit(NAME, 70, 3);
+    let found = &salvaged(&disk, &runs)[0];
+    assert_eq!((found.0.len(), found.0[0].0), (394, 6), "{:?}", found.1);
+    assert!(found.1.as_ref().is_some_and(|damage| damage.contains("checksum of a message")), "{:?}", found.1);
+    let extent = SalvagedExtent::open(&disk, ExtentId(1)).unwrap();
+    assert!(extent.read(6, 0, 5..400, u32::MAX).messages.is_empty(), "of another queue it has none");
+    assert!(extent.read(7, 0, 1000..2000, u32::MAX).messages.is_empty(), "nor with other numbers");
 }

@@ -12,6 +12,7 @@ use crate::disk::{Advice, Disk, DiskFile, OpenMode};
 use crate::error::{StorageError, at};
 use crate::fields::Fields;
 
+use super::salvage::SalvagedExtent;
 use super::{
     EXTENT_BYTES_MAX, EXTENT_FORMAT_VERSION, ExtentId, FOOTER_BYTES, Footer, HEADER_BYTES, INDEX_ENTRY_BYTES,
     IndexEntry, RUN_BYTES, RUN_COUNT_MAX, Run, extent_name, message_crc,
@@ -55,14 +56,22 @@ impl<D: Disk> Extent<D> {
         let bytes = file.len().map_err(at("measure", &name))?;
         let corrupt =
             |offset, what, expected, found| StorageError::Corrupt { file: name.clone(), offset, what, expected, found };
+        // What is wrong with a file that does not end with its footer is seen by who looks for it.
+        let no_end = |error| match SalvagedExtent::open(disk, id) {
+            Ok(extent) => extent.wrong_length().unwrap_or(error),
+            Err(_) => error,
+        };
         if bytes < u64::from(HEADER_BYTES + RUN_BYTES + FOOTER_BYTES) || bytes > u64::from(EXTENT_BYTES_MAX) {
-            return Err(corrupt(0, "length of the file, at most,", u64::from(EXTENT_BYTES_MAX), bytes));
+            return Err(no_end(corrupt(0, "length of the file, at most,", u64::from(EXTENT_BYTES_MAX), bytes)));
         }
         let bytes = bytes as u32;
         let footer_offset = bytes - FOOTER_BYTES;
         let mut footer = [0; FOOTER_BYTES as usize];
         file.read_at(&mut footer, u64::from(footer_offset)).map_err(at("read", &name))?;
-        let footer = Footer::decode(&footer, &name, u64::from(footer_offset))?;
+        let footer = Footer::decode(&footer, &name, u64::from(footer_offset)).map_err(|error| match error {
+            StorageError::Corrupt { .. } => no_end(error),
+            error => error,
+        })?;
         if footer.id != id {
             return Err(corrupt(u64::from(footer_offset) + 16, "id in the footer", id.0, footer.id.0));
         }

@@ -137,6 +137,10 @@ impl<F: DiskFile> Look<F> {
         }
         for pair in self.files.windows(2) {
             let (before, behind) = (pair[0].header.file, pair[1].header.file);
+            if before > FileNo(0) && before == behind {
+                let error = wal::same_number(&pair[0].name, &pair[1].name, before);
+                missed.push(lack(&pair[1].name, error.to_string()));
+            }
             // Files are given back oldest first, so between two that are there none may be missing.
             // A spare has number 0.
             if before > FileNo(0) && behind.0 > before.0 + 1 && is_needed(FileNo(behind.0 - 1)) {
@@ -149,6 +153,18 @@ impl<F: DiskFile> Look<F> {
         let is_late = |(first, from): &(FileNo, FileNo)| first > from && *from > FileNo(0);
         if let Some((first, from)) = first.zip(needed.log_from).filter(is_late) {
             let text = format!("it begins with file number {}, and is needed from number {} on", first.0, from.0);
+            missed.push(lack(WAL_FOLDER, text));
+        }
+        // What the note says of the newest file says more. A state is saved when the file that it names is durable.
+        let last = self.files.last().map_or(FileNo(0), |file| file.header.file);
+        let is_told = self.mark.is_some_and(|mark| mark.file > last && is_missed(&mark));
+        let is_short = |(file, _): &(FileNo, GroupId)| *file > FileNo(1) && *file > last && last > FileNo(0);
+        if let Some((file, group)) = needed.log_to.filter(|_| !is_told).filter(is_short) {
+            let (last, file, group) = (last.0, file.0, group.0);
+            let text = format!(
+                "log file number {file} is not there, nor any behind it: the log ends with number {last}, and the state of group {group} was saved \
+                 when number {file} was there"
+            );
             missed.push(lack(WAL_FOLDER, text));
         }
         missed

@@ -278,15 +278,8 @@ fn find_slots<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<Found<D>, Stora
             Some(FileHeader { file: FileNo(0), .. }) => found.spare.push(Arc::new(slot)),
             Some(header) => {
                 let name = slot.name.clone();
-                if found.numbered.insert(header.file, (Arc::new(slot), header)).is_some() {
-                    let what = "number of a log file, which another file has,";
-                    return Err(StorageError::Corrupt {
-                        file: name,
-                        offset: 16,
-                        what,
-                        expected: 0,
-                        found: header.file.0,
-                    });
+                if let Some((other, _)) = found.numbered.insert(header.file, (Arc::new(slot), header)) {
+                    return Err(same_number(&other.name, &name, header.file));
                 }
             }
             None if page.iter().all(|byte| *byte == 0) && !begins_with_frame(&slot)? => found.unfinished.push(slot),
@@ -294,6 +287,11 @@ fn find_slots<D: Disk>(disk: &Arc<D>, folder_id: u128) -> Result<Found<D>, Stora
         }
     }
     Ok(found)
+}
+
+/// Two files say that they are the same one, which no broker makes.
+pub(crate) fn same_number(first: &str, second: &str, number: FileNo) -> StorageError {
+    StorageError::SameNumber { first: first.to_owned(), second: second.to_owned(), number: number.0 }
 }
 
 /// A page of zeroes where the header should be may be a sector that was lost: what is behind it can
