@@ -6,7 +6,7 @@
 //! nobody believes that it works.
 
 use super::message::need_keys;
-use super::queue::checked;
+use super::queue::{checked, named};
 use super::{Cx, find_vhost, limit, policy};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
@@ -68,7 +68,7 @@ pub(super) async fn put(
         (LIMITS, Some(Value::Object(value))) => put_limits(cx, vhost, name, &value).await,
         (OPERATOR_POLICY, Some(Value::Object(value))) => {
             fields::POLICY.check(&value)?;
-            policy::put_fields(cx, vhost, true, Name::new(checked(name)?), value).await
+            policy::put_fields(cx, vhost, true, Name::new(named(name)?), value).await
         }
         (LIMITS | OPERATOR_POLICY, _) => Err(wrong("value is no object")),
         (b"policy", _) => Err(wrong("policies may not be set using this method")),
@@ -157,7 +157,7 @@ pub(super) fn get_global(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 /// PUT of one.
 pub(super) async fn put_global(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, Refused> {
     check_changes(cx, name)?;
-    let name = Name::new(checked(name)?);
+    let name = Name::new(named(name)?);
     let fields = fields::PARAMETER.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["value"])?;
     if *name == *CLUSTER_NAME.as_bytes() {
