@@ -9,13 +9,33 @@ use crate::node::Shared;
 use broker::VhostId;
 use broker::topology::{Command, Name, PolicySurvey, Refusal, TopicPermission, Unplanned};
 use rustix::time::{ClockId, clock_gettime};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time of the processor that one change, or one import of definitions, may take for its patterns.
 /// A second is a million names and a usual pattern.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(1);
 /// The same for one request that filters a list.
 pub(crate) const FILTER_TIME_MAX: Duration = Duration::from_millis(100);
+
+/// The turn of the one change under way whose patterns were weighed, or of an import.
+#[derive(Debug, Default)]
+pub(crate) struct PatternTurn {
+    /// When nobody had decided about what had the turn, last.
+    given_up: Option<Instant>,
+}
+
+impl PatternTurn {
+    /// Whether it is vain for who has waited since then to try: nobody decided about what had the turn meanwhile. So a queue
+    /// of such changes ends with its first.
+    pub(crate) fn is_vain(&self, since: Instant) -> bool {
+        self.given_up.is_some_and(|at| at >= since)
+    }
+
+    /// Nobody has decided about what has the turn.
+    pub(crate) fn give_up(&mut self) {
+        self.given_up = Some(Instant::now());
+    }
+}
 
 /// The time that this thread may still use. It counts what the thread ran and not what it waited,
 /// so that a busy machine refuses nothing that an idle one takes.

@@ -243,7 +243,8 @@ pub fn run(
     }
     let engine = engine.expect("it was started, or the start failed");
     let peers = links.map(|parts| parts.start(life, &node)).transpose().map_err(RunError::Thread)?;
-    let caught_up = peers.as_ref().map_or(Ok(()), |peers| peers.catch_up(&node, config, &startup, asks));
+    let caught_up =
+        peers.as_ref().map_or(Ok(()), |peers| peers.catch_up((&node, engine.gauges()), config, &startup, asks));
     if let Err(stopped) = caught_up {
         end(&node, peers, engine);
         return stopped.outcome();

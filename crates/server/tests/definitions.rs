@@ -5,8 +5,12 @@
 //! second time.
 #![allow(clippy::unwrap_used)]
 
+use broker::topology::{Command, Topology};
 use server::definitions::{ImportError, Imported};
-use server::{Node, NodeConfig};
+use server::{Answer, Changes, Node, NodeConfig, ShardParts, TopologyLog, Wiring};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 fn node() -> Node {
     Node::start_transient(NodeConfig::small(vec!["127.0.0.1:0".parse().unwrap()])).unwrap()
@@ -344,5 +348,100 @@ fn a_durable_queue_needs_a_node_that_has_a_place_for_it() {
     let node = node();
     let file = r#"{"queues": [{"name": "q", "vhost": "/", "durable": true, "auto_delete": false, "arguments": {}}]}"#;
     assert!(matches!(node.import_definitions(file), Err(ImportError::NoPlace)));
+    node.drain();
+}
+
+/// A log without a majority: nothing is decided, and who asks is given up after a while.
+struct NoMajority {
+    asked: Arc<AtomicUsize>,
+}
+
+impl TopologyLog for NoMajority {
+    fn propose(&self, _: Command, answer: Answer) {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(1));
+            drop(answer);
+        });
+    }
+
+    fn catch_up(&self, answer: Answer) {
+        drop(answer);
+    }
+}
+
+fn node_with(log: impl FnOnce(Wiring) -> Arc<dyn TopologyLog>) -> Node {
+    let config = NodeConfig::small(vec!["127.0.0.1:0".parse().unwrap()]);
+    let node =
+        Node::start(config, Topology::new(), |wiring| (log(wiring), Arc::new(|_| ShardParts::without_log(Vec::new()))));
+    node.unwrap()
+}
+
+#[test]
+fn an_import_that_nobody_decides_about_ends_and_who_waits_behind_it_with_it() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let log = NoMajority { asked: asked.clone() };
+    let node = node_with(|_| Arc::new(log));
+    let file = r#"{"global_parameters":[{"name":"a","value":1},{"name":"b","value":2}]}"#;
+    let import = || node.import_definitions(file).unwrap_err();
+    let begin = Instant::now();
+    let errors = std::thread::scope(|scope| {
+        let first = scope.spawn(import);
+        std::thread::sleep(Duration::from_millis(300));
+        [first, scope.spawn(import), scope.spawn(import)].map(|import| import.join().unwrap())
+    });
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    assert!(errors.iter().all(|error| matches!(error, ImportError::Undecided { done: 0, .. })), "{errors:?}");
+    let by_the_first = asked.load(Ordering::SeqCst);
+    // Who comes later tries.
+    import();
+    assert_eq!(asked.load(Ordering::SeqCst), 2 * by_the_first, "who waited had nothing proposed");
+    node.drain();
+}
+
+/// A log that is slow, and gives up what waited for too long.
+struct Slow {
+    changes: Mutex<mpsc::Sender<(Command, Answer, Instant)>>,
+}
+
+impl Slow {
+    fn new(changes: Changes) -> Slow {
+        let (sender, wanted) = mpsc::channel::<(Command, Answer, Instant)>();
+        std::thread::spawn(move || {
+            for (command, answer, since) in wanted {
+                std::thread::sleep(Duration::from_millis(1));
+                if since.elapsed() > Duration::from_secs(3) {
+                    drop(answer);
+                } else if let Some(applied) = changes.apply(&command, true) {
+                    answer.send(applied);
+                }
+            }
+        });
+        Slow { changes: Mutex::new(sender) }
+    }
+}
+
+impl TopologyLog for Slow {
+    fn propose(&self, command: Command, answer: Answer) {
+        self.changes.lock().unwrap().send((command, answer, Instant::now())).unwrap();
+    }
+
+    fn catch_up(&self, answer: Answer) {
+        drop(answer);
+    }
+}
+
+#[test]
+fn a_long_import_that_makes_progress_goes_on() {
+    let node = node_with(|wiring| Arc::new(Slow::new(wiring.changes())));
+    let exchange = |number: usize| {
+        serde_json::json!({ "name": format!("x{number}"), "vhost": "/", "type": "fanout", "durable": true,
+            "auto_delete": false, "internal": false, "arguments": {} })
+    };
+    let file = serde_json::json!({ "exchanges": (0..4000).map(exchange).collect::<Vec<_>>() });
+    let begin = Instant::now();
+    // With guest, who goes.
+    assert_eq!(node.import_definitions(&file.to_string()).unwrap().changes, 4001);
+    assert!(begin.elapsed() > Duration::from_secs(3), "it took longer than a change may wait");
     node.drain();
 }

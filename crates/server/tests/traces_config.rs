@@ -2,7 +2,7 @@
 //! of them.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use server::config::{Config, Key, Machine, Origin, Sources, TraceSettings, load};
+use server::config::{Config, Key, KeySource, Machine, Origin, Sources, TraceSettings, load};
 use session::Sampler;
 use std::ffi::OsString;
 
@@ -130,4 +130,32 @@ fn what_headers_say_is_told_nowhere() {
     assert!(config.all().all(|(setting, value, _)| !value.as_toml(setting.kind).contains("sesame")));
     let wrong = loaded("otel_headers = [\"a=sesame\", \"a=sesame\"]", &[], &[]).unwrap_err();
     assert!(!wrong[0].contains("sesame"), "{wrong:?}");
+}
+
+#[test]
+fn a_login_in_an_address_is_used_and_told_nowhere() {
+    let file = "auth_backends = [\"oauth2\"]\noauth2_resource_server_id = \"hare\"\n\
+                oauth2_jwks_url = \"https://u:SECRET@host/x\"\noauth2_issuer = \"https://u:SECRET@issuer\"\n\
+                otel_endpoint = \"http://u:SECRET@host/x\"\n";
+    let config = loaded(file, &[], &[]).unwrap();
+    assert_eq!(config.trace_settings().unwrap().endpoint, "http://u:SECRET@host/x");
+    assert_eq!(config.token_settings().unwrap().source, Some(KeySource::Keys("https://u:SECRET@host/x".to_owned())));
+    let shown = |all: Vec<String>| {
+        assert!(all.iter().all(|value| !value.contains("SECRET")), "{all:?}");
+        assert!(
+            all.contains(&"[\"https://***@host/x\"]".to_owned()) && all.contains(&"[\"http://***@host/x\"]".to_owned()),
+            "{all:?}"
+        );
+    };
+    shown(config.all().map(|(setting, value, _)| value.shown(setting.kind)).collect());
+    shown(config.chosen().map(|(setting, value, _)| value.shown(setting.kind)).collect());
+    // One that is wrong, too.
+    for wrong in [
+        "oauth2_jwks_url = \"http://u:SECRET@host/x\"",
+        "oauth2_jwks_url = \"https://u:SECRET@host/x\"",
+        "otel_endpoint = \"ftp://u:SECRET@host/x\"",
+    ] {
+        let errors = loaded(wrong, &[], &[]).unwrap_err().join("\n");
+        assert!(errors.contains("://***@host/x") && !errors.contains("SECRET"), "{errors}");
+    }
 }

@@ -63,17 +63,19 @@ fn close(cx: &Cx<'_>) -> Result<Shown, Failure> {
     if end(cx, &name, explanation)? {
         return Ok(Shown::Done);
     }
-    // A name of its own may hold an arrow: the list knows.
-    for connection in items(cx.api()?.get("connections")?.good()?)? {
-        let name = text(&connection["name"]);
-        if pid(&node, &name) == id {
-            return match end(cx, &name, explanation)? {
-                true => Ok(Shown::Done),
-                false => break,
-            };
-        }
+    // It may be another node's, and a name of its own may hold an arrow: the list knows.
+    if let Some(name) = named_by(&items(cx.api()?.get("connections")?.good()?)?, id)
+        && end(cx, &name, explanation)?
+    {
+        return Ok(Shown::Done);
     }
     Err(Failure::refused("not_found: list_connections pid name tells which connections there are"))
+}
+
+/// The name of the connection that such an id is of, which has the connection's own node in it.
+fn named_by(found: &[Value], id: &str) -> Option<String> {
+    let is_it = |connection: &&Value| pid(&text(&connection["node"]), &text(&connection["name"])) == id;
+    found.iter().find(is_it).map(|connection| text(&connection["name"]))
 }
 
 fn close_all(cx: &Cx<'_>) -> Result<Shown, Failure> {
@@ -107,4 +109,21 @@ fn close_of_user(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let at = path(&["connections", "username", user]);
     let answer = cx.api()?.ask("DELETE", &at, None, &[("x-reason", &reason(explanation))])?;
     answer.good_or_none().map(|_: Option<Value>| Shown::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_id_leads_to_the_connection_of_whichever_node_it_is() {
+        let name = "127.0.0.1:41822 -> 127.0.0.1:23001";
+        let found = [
+            json!({ "node": "leveret@n2", "name": "127.0.0.1:5 -> 127.0.0.1:23002" }),
+            json!({ "node": "leveret@n1", "name": name }),
+        ];
+        assert_eq!(named_by(&found, "<leveret@n1.127.0.0.1:41822->127.0.0.1:23001>").as_deref(), Some(name));
+        assert_eq!(named_by(&found, "<leveret@n2.127.0.0.1:41822->127.0.0.1:23001>"), None);
+    }
 }

@@ -9,6 +9,7 @@ use crate::term::Cell;
 use crate::tool::{CTL, DIAGNOSTICS};
 use crate::verb::{ANY, Section, VERB, Verb};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 const LIST: Verb = Verb { tools: CTL | DIAGNOSTICS, section: Section::Monitoring, words: (0, ANY), ..VERB };
 const OF_VHOST: &str = "[--vhost <vhost>] [--no-table-headers] [<column> ...]";
@@ -51,6 +52,8 @@ const CONSUMER_COLUMNS: &[&str] = &[
     "activity_status",
     "arguments",
 ];
+/// As RabbitMQ's tool has them.
+const UNRESPONSIVE_COLUMNS: &[&str] = &["name", "durable", "auto_delete", "arguments", "pid", "recoverable_slaves"];
 
 pub(super) const VERBS: &[Verb] = &[
     Verb {
@@ -108,10 +111,10 @@ pub(super) const VERBS: &[Verb] = &[
     },
     Verb {
         name: "list_unresponsive_queues",
-        usage: "[--queue-timeout <milliseconds>] [--vhost <vhost>]",
+        usage: "[--local] [--queue-timeout <milliseconds>] [--vhost <vhost>] [--no-table-headers] [<column> ...]",
         about: "Lists queues that have not answered a request for 15 seconds",
-        words: (0, 0),
-        switches: &[number("queue-timeout", "for so many milliseconds")],
+        switches: &[flag("local", "those whose node this is"), number("queue-timeout", "for so many milliseconds")],
+        columns: UNRESPONSIVE_COLUMNS,
         run: unresponsive,
         ..LIST
     },
@@ -239,21 +242,43 @@ fn consumers(cx: &Cx<'_>) -> Result<Shown, Failure> {
 
 /// Those that somebody waits for.
 fn unresponsive(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let columns = cx.columns(&["name"])?;
     let after = cx.options.number("queue-timeout").unwrap_or(UNRESPONSIVE_AFTER_MS);
     cx.banner(&format!("Listing unresponsive queues for vhost {} ...", cx.vhost()));
     let found = items(cx.api()?.get("leveret/waiting")?.good()?)?;
-    let is_late = |item: &&Value| {
-        item["vhost"] == cx.vhost() && item["queue"].is_string() && item["waited_ms"].as_u64().unwrap_or(0) >= after
-    };
-    let mut names: Vec<String> = found.iter().filter(is_late).map(|item| text(&item["queue"])).collect();
-    names.sort_unstable();
-    names.dedup();
-    Ok(Rows::new(&["name"]).with(names.into_iter().map(|name| vec![Cell::text(name)])))
+    let names = late(&found, cx.vhost(), after);
+    let local = cx.options.flag("local");
+    if names.is_empty() || !local && columns.iter().all(|column| *column == "name") {
+        let row = |name: String| columns.iter().map(|_| Cell::text(name.clone())).collect();
+        return Ok(Rows::new(&columns).with(names.into_iter().map(row)));
+    }
+    let node = if local { cx.node()? } else { String::new() };
+    let is_shown = |queue: &Value| names.contains(&text(&queue["name"])) && (!local || queue["node"] == node);
+    rows(cx, &path(&["queues", cx.vhost()]), &columns, is_shown, field)
+}
+
+/// The queues of a virtual host for which something has waited so long.
+fn late(found: &[Value], vhost: &str, after_ms: u64) -> BTreeSet<String> {
+    let waited = |item: &Value| item["waited_ms"].as_u64().unwrap_or(0);
+    let is_late = |item: &&Value| item["vhost"] == vhost && item["queue"].is_string() && waited(item) >= after_ms;
+    found.iter().filter(is_late).map(|item| text(&item["queue"])).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unresponsive_queues_have_columns_and_are_listed_once() {
+        let verb = VERBS.iter().find(|verb| verb.name == "list_unresponsive_queues").expect("it is there");
+        assert!(verb.words.1 >= verb.columns.len() && verb.columns.contains(&"name") && verb.columns.contains(&"pid"));
+        assert!(verb.switches.iter().any(|switch| switch.name == "local"));
+        let waits = |queue: &str, waited_ms: u64| json!({ "vhost": "/", "queue": queue, "waited_ms": waited_ms });
+        let found =
+            [waits("b", 20_000), waits("a", 15_000), waits("b", 16_000), waits("c", 14_999), json!({ "vhost": "/" })];
+        assert_eq!(late(&found, "/", UNRESPONSIVE_AFTER_MS).into_iter().collect::<Vec<_>>(), ["a", "b"]);
+        assert!(late(&found, "other", 0).is_empty());
+    }
 
     #[test]
     fn an_id_is_one_word_and_leads_back_to_the_connection() {

@@ -92,7 +92,7 @@ pub(super) fn not_valid(answer: &Answer) -> Failure {
     Failure::refused(format!("Validation failed\n\n{reason}\n"))
 }
 
-/// Policies are kept as parameters by RabbitMQ, and are no rows of this list there either.
+/// RabbitMQ keeps policies as parameters, too: those of operators are in this list there, those of users are not.
 fn list(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let vhost = cx.vhost();
     cx.banner(&format!("Listing runtime parameters for vhost \"{vhost}\" ..."));
@@ -100,15 +100,14 @@ fn list(cx: &Cx<'_>) -> Result<Shown, Failure> {
         return Err(Failure::no_vhost(vhost));
     }
     let found = items(cx.api()?.get("parameters")?.good()?)?;
-    let is_shown = |item: &&Value| item["vhost"] == vhost && item["component"] != "operator_policy";
-    let row = |item: &Value| {
-        vec![
-            Cell::text(text(&item["component"])),
-            Cell::text(text(&item["name"])),
-            Cell::text(item["value"].to_string()),
-        ]
-    };
-    Ok(Rows::new(&["component", "name", "value"]).with(found.iter().filter(is_shown).map(row)))
+    let row = |shown: [String; 3]| shown.map(Cell::text).into();
+    Ok(Rows::new(&["component", "name", "value"]).with(of_vhost(&found, vhost).map(row)))
+}
+
+/// Component, name and value of each parameter of a virtual host.
+fn of_vhost<'a>(found: &'a [Value], vhost: &'a str) -> impl Iterator<Item = [String; 3]> + 'a {
+    let theirs = found.iter().filter(move |item| item["vhost"] == vhost);
+    theirs.map(|item| [text(&item["component"]), text(&item["name"]), item["value"].to_string()])
 }
 
 fn set(cx: &Cx<'_>) -> Result<Shown, Failure> {
@@ -156,4 +155,21 @@ fn set_cluster_name(cx: &Cx<'_>) -> Result<Shown, Failure> {
     cx.banner(&format!("Setting cluster name to {name} ..."));
     cx.api()?.put("cluster-name", &json!({ "name": name }))?.good()?;
     Ok(Shown::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_of_operators_are_listed_beside_limits() {
+        let one = |vhost: &str, component: &str, name: &str, value: Value| json!({ "vhost": vhost, "component": component, "name": name, "value": value });
+        let found = [
+            one("/", "vhost-limits", "limits", json!({ "max-queues": 9 })),
+            one("other", "operator_policy", "op2", json!({})),
+            one("/", "operator_policy", "op1", json!({ "pattern": ".*" })),
+        ];
+        let listed: Vec<String> = of_vhost(&found, "/").map(|row| row.join(" ")).collect();
+        assert_eq!(listed, ["vhost-limits limits {\"max-queues\":9}", "operator_policy op1 {\"pattern\":\".*\"}"]);
+    }
 }

@@ -41,12 +41,13 @@ const FEATURE_FLAGS: &[(&str, &str, &str)] = &[
     ("virtual_host_metadata", "Virtual hosts have a description and tags", "rabbit"),
 ];
 
-/// What RabbitMQ deprecates, whether it is there, and in which phase RabbitMQ 4.3 has it.
+/// What RabbitMQ deprecates, whether it is there, and in which phase: that of RabbitMQ 4.3, but for what it denies and
+/// this broker permits.
 const DEPRECATED: &[(&str, &str, &str)] = &[
     ("amqp_address_v1", "denied", "denied_by_default"),
     ("classic_queue_mirroring", "denied", "removed"),
-    ("global_qos", "permitted", "denied_by_default"),
-    ("queue_master_locator", "permitted", "denied_by_default"),
+    ("global_qos", "permitted", "permitted_by_default"),
+    ("queue_master_locator", "permitted", "permitted_by_default"),
     ("ram_node_type", "denied", "removed"),
     ("transient_nonexcl_queues", "permitted", "permitted_by_default"),
 ];
@@ -295,4 +296,16 @@ pub(super) fn comes_later(what: &str) -> Result<Answer, Refused> {
 /// What RabbitMQ's plug-in for tracing serves.
 pub(super) fn untraced() -> Result<Answer, Refused> {
     Err(Refused::Missing("messages are not traced here, as in RabbitMQ without rabbitmq_tracing".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_deprecated_and_permitted_is_permitted_by_default() {
+        for (name, state, phase) in DEPRECATED {
+            assert_eq!(*state == "permitted", *phase == "permitted_by_default", "{name}");
+        }
+    }
 }

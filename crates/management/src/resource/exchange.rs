@@ -2,7 +2,7 @@
 
 use super::Cx;
 use super::node::add;
-use super::queue::{check_node, checked, flag};
+use super::queue::{check_node, checked, flag, named};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::fields;
@@ -127,7 +127,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     let arguments = fields.get("arguments").cloned().unwrap_or_else(|| json!({}));
     let arguments =
         json::to_table(&arguments).ok_or_else(|| Refused::BadRequest("arguments is no object".to_owned()))?;
-    let name = checked(name)?;
+    let name = named(name)?;
     cx.handle().catch_up().await?;
     let checked = {
         let topology = cx.handle().topology();

@@ -6,7 +6,7 @@
 //! nobody believes that it works.
 
 use super::message::need_keys;
-use super::queue::checked;
+use super::queue::{checked, named};
 use super::{Cx, find_vhost, limit, policy};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
@@ -15,6 +15,7 @@ use crate::{json, listing};
 use broker::VhostId;
 use broker::topology::{Command, Name, Topology, VhostLimits};
 use serde_json::{Map, Value, json};
+use server::definitions::meaningless_global;
 
 const LIMITS: &[u8] = b"vhost-limits";
 const OPERATOR_POLICY: &[u8] = b"operator_policy";
@@ -68,7 +69,7 @@ pub(super) async fn put(
         (LIMITS, Some(Value::Object(value))) => put_limits(cx, vhost, name, &value).await,
         (OPERATOR_POLICY, Some(Value::Object(value))) => {
             fields::POLICY.check(&value)?;
-            policy::put_fields(cx, vhost, true, Name::new(checked(name)?), value).await
+            policy::put_fields(cx, vhost, true, Name::new(named(name)?), value).await
         }
         (LIMITS | OPERATOR_POLICY, _) => Err(wrong("value is no object")),
         (b"policy", _) => Err(wrong("policies may not be set using this method")),
@@ -130,6 +131,11 @@ fn cluster_id(cx: Cx<'_>) -> Value {
     json!({ "name": CLUSTER_ID, "value": cx.handle().facts().permanent_id() })
 }
 
+/// Refuses to keep what nothing here reads, as definitions leave it out. What was kept before may go.
+fn check_meaning(name: &Name) -> Result<(), Refused> {
+    meaningless_global(name).map_or(Ok(()), |why| Err(Refused::BadRequest(why)))
+}
+
 /// Refuses to change what is the cluster's own; its name is an administrator's, as where it has a path of its own.
 fn check_changes(cx: Cx<'_>, name: &[u8]) -> Result<(), Refused> {
     cx.caller.need(cx.caller.is_policymaker(), policy::NOT_POLICYMAKER)?;
@@ -157,7 +163,8 @@ pub(super) fn get_global(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 /// PUT of one.
 pub(super) async fn put_global(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, Refused> {
     check_changes(cx, name)?;
-    let name = Name::new(checked(name)?);
+    let name = Name::new(named(name)?);
+    check_meaning(&name)?;
     let fields = fields::PARAMETER.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["value"])?;
     if *name == *CLUSTER_NAME.as_bytes() {
@@ -223,4 +230,17 @@ pub(super) fn all(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<
         items.push(json!({ "component": "operator_policy", "vhost": vhost, "name": name, "value": fields }));
     }
     items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_global_parameter_that_definitions_leave_out_is_refused() {
+        let refused = check_meaning(&Name::from("mqtt_port_to_vhost_mapping"));
+        let why = "the global parameter \"mqtt_port_to_vhost_mapping\" means nothing here";
+        assert!(matches!(refused, Err(Refused::BadRequest(told)) if told == why));
+        assert!(check_meaning(&Name::from("cluster_tags")).is_ok());
+    }
 }

@@ -42,7 +42,7 @@ pub(super) fn get(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8]) -> Resu
 /// PUT of one.
 pub(super) async fn put(cx: Cx<'_>, operator: bool, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = changed_vhost(cx, operator, vhost)?;
-    let name = Name::new(super::queue::checked(name)?);
+    let name = Name::new(super::queue::named(name)?);
     let fields = fields::POLICY.of(&body.read(cx.caller).await?)?;
     put_fields(cx, vhost, operator, name, fields).await
 }

@@ -282,7 +282,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     let auto_delete = flag(&fields, "auto_delete", false)?;
     let declare = QueueDeclare {
         vhost,
-        name: checked(name)?,
+        name: named(name)?,
         server_named: false,
         durable,
         exclusive: false,
@@ -350,6 +350,16 @@ pub(super) fn checked(name: &[u8]) -> Result<&[u8], Refused> {
     if name.len() > NAME_BYTES_MAX { Err(Refused::NotFound) } else { Ok(name) }
 }
 
+/// The same of what is to be made. Errors: 400, as the path is right and the name is not.
+pub(super) fn named(name: &[u8]) -> Result<&[u8], Refused> {
+    match name.len() {
+        0..=NAME_BYTES_MAX => Ok(name),
+        bytes => {
+            Err(Refused::BadRequest(format!("names have at most {NAME_BYTES_MAX} bytes, and this one has {bytes}")))
+        }
+    }
+}
+
 /// A truth out of a body, which some tools send as a text.
 pub(super) fn flag(fields: &serde_json::Map<String, Value>, name: &str, default: bool) -> Result<bool, Refused> {
     match fields.get(name) {
@@ -391,4 +401,18 @@ fn incoming(cx: Cx<'_>, topology: &Topology, queue: &Queue, ranges: &Ranges) -> 
         json!({ "stats": stats, "exchange": { "name": json::text(name), "vhost": vhost } })
     };
     from.iter().map(describe).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_made_under_too_long_a_name_is_refused_and_not_looked_for() {
+        assert!(named(&[b'q'; NAME_BYTES_MAX]).is_ok());
+        let refused = named(&[b'q'; NAME_BYTES_MAX + 1]);
+        assert!(
+            matches!(refused, Err(Refused::BadRequest(why)) if why == "names have at most 255 bytes, and this one has 256")
+        );
+    }
 }

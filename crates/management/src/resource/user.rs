@@ -4,7 +4,7 @@
 //! as RabbitMQ shows it.
 
 use super::message::need_keys;
-use super::queue::checked;
+use super::queue::named;
 use super::{Cx, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
@@ -43,7 +43,7 @@ pub(super) fn get(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 /// PUT: makes the user or replaces password and tags.
 pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    let name = Name::new(checked(name)?);
+    let name = Name::new(named(name)?);
     if name.is_empty() {
         return Err(Refused::BadRequest("a user needs a name".to_owned()));
     }

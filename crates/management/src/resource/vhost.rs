@@ -48,7 +48,7 @@ pub(super) async fn get(cx: Cx<'_>, name: &[u8]) -> Result<Answer, Refused> {
 /// PUT: makes it if it is not there, and takes over what is said about it.
 pub(super) async fn put(cx: Cx<'_>, name: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    let (vhost_name, name) = (name, Name::new(super::queue::checked(name)?));
+    let (vhost_name, name) = (name, Name::new(super::queue::named(name)?));
     if name.is_empty() {
         return Err(Refused::BadRequest("a virtual host needs a name".to_owned()));
     }

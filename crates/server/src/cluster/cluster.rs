@@ -10,7 +10,7 @@ use super::joining::{Answered, Joining};
 use super::links::{Links, LinksParts};
 use super::peers::{Peers, PeersError};
 use crate::config::{Config, folder_holder};
-use crate::engine::{OpenError, found_alone};
+use crate::engine::{EngineGauges, OpenError, found_alone};
 use crate::node::{Node, tell_taken_by};
 use crate::run::{Asks, RunError};
 use crate::startup::Startup;
@@ -135,6 +135,11 @@ impl Missing {
             }
         }
     }
+}
+
+/// The same of a node whose word and the cluster's cannot both be true; `why` says what to do.
+fn sentence_of_halted(why: &str) -> String {
+    format!("it is HALTED and does not come up, however long somebody waits: {why}")
 }
 
 impl Cluster {
@@ -348,7 +353,7 @@ impl Member {
     /// Blocks. Errors: why that is not waited for any more.
     pub(crate) fn catch_up(
         &self,
-        node: &Node,
+        (node, engine): (&Node, &EngineGauges),
         config: &Config,
         startup: &Startup,
         asks: Asks<'_>,
@@ -361,7 +366,7 @@ impl Member {
         loop {
             let next = announcing.next(&node.shared().topology());
             let Some(change) = next else { break };
-            if let Err(refusal) = self.decide(node, change, (asks, startup), (begin, &mut tell_at))? {
+            if let Err(refusal) = self.decide((node, engine), change, (asks, startup), (begin, &mut tell_at))? {
                 tracing::debug!(%refusal, "the topology refuses what a node has to say");
             }
         }
@@ -378,7 +383,7 @@ impl Member {
     /// Has a change decided, however long that takes.
     fn decide(
         &self,
-        node: &Node,
+        (node, engine): (&Node, &EngineGauges),
         change: Change,
         (asks, startup): (Asks<'_>, &Startup),
         (begin, tell_at): (Instant, &mut Instant),
@@ -405,7 +410,10 @@ impl Member {
                 if asks.reload.swap(false, Ordering::Relaxed) {
                     self.reload_certificates();
                 }
-                let waits_for = self.missing(&node.shared().topology()).sentence();
+                let waits_for = match engine.halted() {
+                    Some(why) => sentence_of_halted(why),
+                    None => self.missing(&node.shared().topology()).sentence(),
+                };
                 if Instant::now() >= *tell_at {
                     *tell_at = Instant::now() + TELL_EVERY;
                     tracing::info!("{waits_for}");
@@ -471,6 +479,10 @@ mod tests {
             "it waits for a majority of the 3 nodes of its cluster, and does not reach leveret@n2, leveret@n3"
         );
         assert!(missing(&[]).sentence().contains("has decided that it is back"));
+        assert_eq!(
+            sentence_of_halted("this node takes no further part in partition 0: stop it"),
+            "it is HALTED and does not come up, however long somebody waits: this node takes no further part in partition 0: stop it"
+        );
     }
 
     #[test]

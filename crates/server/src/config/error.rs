@@ -7,12 +7,15 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::logins::masked_within;
 use super::setting::Setting;
 use super::settings::Key;
 use super::traces::SECRET;
 
 /// A quoted value is cut to this many characters, so that an error stays one readable line.
 const QUOTED_CHARS_MAX: usize = 60;
+/// What stands for the rest of it.
+const CUT: char = '…';
 /// A dotted name is put together up to this length; none of ours or of other brokers is half as
 /// long.
 pub(super) const NAME_BYTES_SHOWN_MAX: usize = 128;
@@ -134,7 +137,13 @@ pub enum ConfigError {
 
 impl ConfigError {
     pub(super) fn value(setting: &Setting, origin: &Origin, found: String) -> ConfigError {
-        let found = if setting.key == Key::otel_headers { SECRET.to_owned() } else { found };
+        let found = match setting.key {
+            Key::otel_headers => SECRET.to_owned(),
+            // What is cut may have been cut in its login.
+            key if key.is_address() && found.contains(CUT) => SECRET.to_owned(),
+            key if key.is_address() => masked_within(&found),
+            _ => found,
+        };
         ConfigError::Value { spelled: origin.spelled(setting), found, allowed: setting.kind.allowed() }
     }
 
@@ -148,7 +157,7 @@ pub(super) fn one_line(text: &str) -> String {
     let mut shown: String = String::new();
     for (count, character) in text.chars().enumerate() {
         if count == QUOTED_CHARS_MAX {
-            shown.push('…');
+            shown.push(CUT);
             break;
         }
         match character {

@@ -88,7 +88,7 @@ impl Config {
     pub(super) fn token_contradictions(&self) -> Vec<ConfigError> {
         let wrong = |key: Key, rule: &str| {
             let setting = key.setting();
-            ConfigError::relation(setting, self.origin(key), self.value(key).shown(setting.kind), rule.to_owned())
+            ConfigError::relation(setting, self.origin(key), self.told(key).shown(setting.kind), rule.to_owned())
         };
         let mut errors = Vec::new();
         if self.auth_backends.is_empty() || self.auth_backends.iter().any(|name| ![INTERNAL, OAUTH2].contains(&&**name))

@@ -5,6 +5,7 @@
 
 use super::environment::Standard;
 use super::error::ConfigError;
+use super::logins::masked;
 use super::settings::{Config, Key};
 use super::value::Value;
 use session::Sampler;
@@ -53,6 +54,13 @@ fn is_address(url: &str) -> bool {
     rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && url.bytes().all(|b| b.is_ascii_graphic()))
 }
 
+impl Key {
+    /// Whether its values are addresses, in which a login may be.
+    pub(super) fn is_address(self) -> bool {
+        matches!(self, Key::otel_endpoint | Key::oauth2_issuer | Key::oauth2_jwks_url)
+    }
+}
+
 impl Config {
     /// What is to be known of traces; `None` where no message is traced.
     pub fn trace_settings(&self) -> Option<TraceSettings> {
@@ -74,7 +82,10 @@ impl Config {
                 let name = |item: &String| item.split_once('=').map_or("", |(name, _)| name).to_owned();
                 Value::Names(self.otel_headers.iter().map(|item| format!("{}={SECRET}", name(item))).collect())
             }
-            _ => self.value(key),
+            _ => match self.value(key) {
+                Value::Names(urls) if key.is_address() => Value::Names(urls.iter().map(|url| masked(url)).collect()),
+                value => value,
+            },
         }
     }
 

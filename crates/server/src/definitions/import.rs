@@ -3,22 +3,28 @@
 //! Invariant: the file is planned as a whole before its first command leaves; each command is
 //! decided before the count of changes is told. Whoever waits here is no shard's thread.
 
-use super::hashes::hash_clear;
+use super::hashes::{ClearPasswords, hash_clear};
 use super::plan::{Fresh, Planned, plan};
 use super::{DEFINITIONS_BYTES_MAX, Imported, WrongDefinitions};
+use crate::handle::ChangeError;
 use crate::node::{Node, Shared};
 use crate::topology_log::Answer;
 use broker::PartitionId;
 use broker::topology::{Command, CommandReply, Name, Refusal};
 use sha2::{Digest as _, Sha256};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How long a change may take until it is decided; a disk that hangs longer hangs everything.
+/// How long a change may take until it is decided where nothing gives it up before, as a cluster does that has no
+/// majority; a disk that hangs longer hangs everything.
 const DECIDED_WITHIN: Duration = Duration::from_secs(60);
+/// Changes on their way at once. Each is given up some time after it was proposed, so that a long file is not proposed as
+/// a whole.
+const UNDER_WAY_MAX: usize = 1000;
 
 /// Why a definitions file was not taken in, or not as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -51,11 +57,13 @@ pub enum ImportError {
         /// What the topology said.
         refusal: Refusal,
     },
-    /// The log that decides does not answer.
-    #[error("after {done} changes: the next one is not decided; the log does not answer")]
+    /// Nobody decides about the next change.
+    #[error("after {done} changes: {why}")]
     Undecided {
         /// How many changes were made.
         done: usize,
+        /// Why, as of any change.
+        why: ChangeError,
     },
 }
 
@@ -111,7 +119,7 @@ impl Node {
             let name = Name::from(HASH_PARAMETER);
             shared.propose(Command::PutGlobalParameter { name, value }, Answer::to_waiter(sender));
             let done = all.changes;
-            let outcome = decided.recv_timeout(DECIDED_WITHIN).map_err(|_| ImportError::Undecided { done })?;
+            let outcome = decided.recv_timeout(DECIDED_WITHIN).map_err(|_| undecided(shared, done))?;
             outcome.map_err(|refusal| ImportError::Refused { done, refusal })?;
         }
         Ok(Some(all))
@@ -120,6 +128,49 @@ impl Node {
     /// Takes in definitions. Blocks until every change is decided.
     pub fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
         self.shared().import_definitions(text, Fresh::IfUntouched)
+    }
+}
+
+fn undecided(shared: &Shared, done: usize) -> ImportError {
+    ImportError::Undecided { done, why: shared.unanswered(ChangeError::Undecided) }
+}
+
+/// Changes on their way, in the order in which they were proposed, and how many are made.
+struct UnderWay<'a> {
+    shared: &'a Shared,
+    waiting: VecDeque<mpsc::Receiver<Result<CommandReply, Refusal>>>,
+    done: usize,
+}
+
+impl UnderWay<'_> {
+    fn propose(&mut self, command: Command) -> Result<(), ImportError> {
+        if self.waiting.len() >= UNDER_WAY_MAX {
+            self.wait_for_first()?;
+        }
+        let (sender, decided) = mpsc::channel();
+        self.shared.propose(command, Answer::to_waiter(sender));
+        self.waiting.push_back(decided);
+        Ok(())
+    }
+
+    fn wait_for_first(&mut self) -> Result<(), ImportError> {
+        let Some(decided) = self.waiting.pop_front() else { return Ok(()) };
+        // One that is given up is heard of at once.
+        let outcome = decided.recv_timeout(DECIDED_WITHIN).map_err(|_| undecided(self.shared, self.done))?;
+        outcome.map_err(|refusal| self.refused(refusal))?;
+        self.done += 1;
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), ImportError> {
+        while !self.waiting.is_empty() {
+            self.wait_for_first()?;
+        }
+        Ok(())
+    }
+
+    fn refused(&self, refusal: Refusal) -> ImportError {
+        ImportError::Refused { done: self.done, refusal }
     }
 }
 
@@ -159,6 +210,22 @@ fn hash_of(texts: &[String]) -> String {
 impl Shared {
     /// Takes in definitions. Blocks until every change is decided.
     pub(crate) fn import_definitions(&self, text: &str, fresh: Fresh) -> Result<Imported, ImportError> {
+        let clear = hash_clear(self, text);
+        // Until all is decided no other change makes the plan of a policy stale.
+        let since = Instant::now();
+        let mut turn = self.pattern_turn.blocking_lock();
+        if turn.is_vain(since) {
+            return Err(ImportError::Undecided { done: 0, why: self.unanswered(ChangeError::NotCaughtUp) });
+        }
+        let outcome = self.take_in(text, fresh, &clear);
+        if matches!(outcome, Err(ImportError::Undecided { .. })) {
+            turn.give_up();
+        }
+        outcome
+    }
+
+    /// The same by who has the turn of changes with patterns.
+    fn take_in(&self, text: &str, fresh: Fresh, clear: &ClearPasswords) -> Result<Imported, ImportError> {
         let shared = self;
         let has_place = Cell::new(true);
         // The log moves what asks for fewer copies to where those are.
@@ -170,22 +237,8 @@ impl Shared {
                 PartitionId::default()
             }),
         };
-        let clear = hash_clear(shared, text);
-        // Until all is decided no other change makes the plan of a policy stale.
-        let _turn = shared.pattern_turn.blocking_lock();
-        let (sender, decided) = mpsc::channel::<Result<CommandReply, Refusal>>();
-        let (mut proposed, mut changes) = (0, 0);
-        let wait_for = |proposed: &mut usize, done: &mut usize| -> Result<(), ImportError> {
-            while *proposed > 0 {
-                let answer = decided.recv_timeout(DECIDED_WITHIN).ok();
-                let outcome = answer.ok_or(ImportError::Undecided { done: *done })?;
-                outcome.map_err(|refusal| ImportError::Refused { done: *done, refusal })?;
-                *proposed -= 1;
-                *done += 1;
-            }
-            Ok(())
-        };
-        let mut planned = plan(&shared.topology(), text, fresh, &mut place, &clear)?;
+        let mut under_way = UnderWay { shared, waiting: VecDeque::new(), done: 0 };
+        let mut planned = plan(&shared.topology(), text, fresh, &mut place, clear)?;
         let is_fresh = planned.is_fresh;
         if !has_place.get() {
             return Err(ImportError::NoPlace);
@@ -199,10 +252,9 @@ impl Shared {
             if made.is_empty() {
                 break;
             }
-            proposed += made.len();
-            made.into_iter().for_each(|command| shared.propose(command, Answer::to_waiter(sender.clone())));
-            wait_for(&mut proposed, &mut changes)?;
-            planned = plan(&shared.topology(), text, if is_fresh { Fresh::Yes } else { fresh }, &mut place, &clear)?;
+            made.into_iter().try_for_each(|command| under_way.propose(command))?;
+            under_way.wait()?;
+            planned = plan(&shared.topology(), text, if is_fresh { Fresh::Yes } else { fresh }, &mut place, clear)?;
         }
         for sentence in &planned.different {
             tracing::warn!("definitions: {sentence}; it stays as it is");
@@ -214,22 +266,21 @@ impl Shared {
         for step in planned.commands {
             if matches!(step.command, Command::PutPolicy(_)) {
                 // It is matched with what is there once everything before it is.
-                wait_for(&mut proposed, &mut changes)?;
-                shared.plan_policy(&step.command).map_err(|refusal| ImportError::Refused { done: changes, refusal })?;
+                under_way.wait()?;
+                shared.plan_policy(&step.command).map_err(|refusal| under_way.refused(refusal))?;
             }
             if !step.is_local {
-                shared.propose(step.command, Answer::to_waiter(sender.clone()));
-                proposed += 1;
+                under_way.propose(step.command)?;
                 continue;
             }
             // It may lean on what was proposed before it.
-            wait_for(&mut proposed, &mut changes)?;
+            under_way.wait()?;
             let before = shared.topology.version();
             let applied = shared.change_locally(&step.command);
-            applied.outcome.map_err(|refusal| ImportError::Refused { done: changes, refusal })?;
-            changes += usize::from(shared.topology.version() != before);
+            applied.outcome.map_err(|refusal| under_way.refused(refusal))?;
+            under_way.done += usize::from(shared.topology.version() != before);
         }
-        wait_for(&mut proposed, &mut changes)?;
-        Ok(Imported { changes, different, left_out })
+        under_way.wait()?;
+        Ok(Imported { changes: under_way.done, different, left_out })
     }
 }

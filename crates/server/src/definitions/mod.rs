@@ -22,6 +22,7 @@ pub use document::WrongDefinitions;
 pub use hashes::{named_by, read_hash, text_of};
 pub use import::ImportError;
 pub(crate) use plan::Fresh;
+pub use plan::meaningless_global;
 
 /// The largest definitions file; a hundred thousand queues with their bindings take a quarter of
 /// it.

@@ -17,6 +17,7 @@ use super::hashes::ClearPasswords;
 use crate::patterns::{Meter, check_cost};
 use broker::topology::{Applied, Command, Name, PolicySurvey, Topology, Unplanned};
 use broker::{PartitionId, VhostId};
+pub use parameters::meaningless_global;
 use values::{name, sentence};
 
 /// What to do.

@@ -33,7 +33,7 @@ use node::{
 use partition::Tail;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use storage::{DataFolder, Disk, NodeRecord, RealDisk, StorageError, WalOptions};
@@ -278,6 +278,8 @@ impl Opened {
         let at_risk_of_all = at_risk.values().cloned().collect();
         let set_aside = Arc::new(AtomicU64::new(0));
         let told_aside = set_aside.clone();
+        let halted = Arc::<OnceLock<String>>::default();
+        let told_halted = halted.clone();
         let cache_bytes = config.cache_bytes / shards;
         let read_bytes_max = config.read_ahead_bytes / shards;
         let index_bytes_max = config.wal_index_bytes / shards as u64;
@@ -292,7 +294,8 @@ impl Opened {
             let tail = Tail::new(cache_bytes).with_read_bytes_max(read_bytes_max);
             let share = Share::new(tail, limits, gauges.clone());
             let set_aside = told_aside.clone();
-            let disk = Some(ShardDisk { wal: handle.clone(), reads, upkeep, is_left: false, set_aside });
+            let halted = told_halted.clone();
+            let disk = Some(ShardDisk { wal: handle.clone(), reads, upkeep, is_left: false, set_aside, halted });
             let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
             let mut members = Vec::new();
             if shard == 0 {
@@ -320,7 +323,7 @@ impl Opened {
             ShardParts { members, share, disk }
         });
         let disk = folder.disk().clone();
-        let gauges = EngineGauges { wal, at_risk: at_risk_of_all, disk, set_aside, grown };
+        let gauges = EngineGauges { wal, at_risk: at_risk_of_all, disk, set_aside, halted, grown };
         Ok((Engine { gauges, threads, folder }, log, make))
     }
 }
@@ -332,6 +335,7 @@ pub struct EngineGauges {
     at_risk: Arc<[Arc<AtomicU64>]>,
     disk: Arc<RealDisk>,
     set_aside: Arc<AtomicU64>,
+    halted: Arc<OnceLock<String>>,
     grown: Arc<Notify>,
 }
 
@@ -363,6 +367,11 @@ impl EngineGauges {
     /// Messages that were set aside since the start, because their bytes are damaged on the disk.
     pub fn messages_set_aside(&self) -> u64 {
         self.set_aside.load(Ordering::Relaxed)
+    }
+
+    /// Why this node takes no part in the topology's group any more, and what to do; `None` where it does.
+    pub(crate) fn halted(&self) -> Option<&str> {
+        self.halted.get().map(String::as_str)
     }
 
     /// Bytes written to the log since the start, and syncs made.

@@ -5,12 +5,12 @@
 
 use super::wal_thread::WalHandle;
 use broker::topology::Topology;
-use node::{Share, Task};
+use node::{Share, TOPOLOGY, Task};
 use partition::outputs::Read;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Whether this process has said that a clock was ahead.
@@ -35,6 +35,8 @@ pub(crate) struct ShardDisk {
     pub(crate) is_left: bool,
     /// Messages set aside because their bytes are damaged, on the whole node since its start.
     pub(crate) set_aside: Arc<AtomicU64>,
+    /// Why this node takes no part in the topology's group any more.
+    pub(crate) halted: Arc<OnceLock<String>>,
 }
 
 impl ShardDisk {
@@ -75,6 +77,10 @@ impl ShardDisk {
         }
         for halted in out.halted.drain(..) {
             tracing::error!(partition = halted.partition.0, "HALTED: {halted}");
+            if halted.partition == TOPOLOGY {
+                // It is said once of a partition.
+                let _ = self.halted.set(halted.to_string());
+            }
         }
         // One bad clock is in the logs of many partitions: the first says it for all.
         if let Some(ahead) = out.clocks_ahead.first()

@@ -4,15 +4,16 @@
 //! node. Where nobody knows whether it is done, that is the answer.
 
 use super::Handle;
+use crate::node::Shared;
 use crate::patterns;
 use crate::shard::Outsider;
 use crate::topology_log::Answer;
-use broker::topology::{Actor, Checked, Command, CommandReply, QueueDeclare, QueueDeclared, Refusal};
+use broker::topology::{Actor, Checked, Command, CommandReply, NodeStanding, QueueDeclare, QueueDeclared, Refusal};
 use broker::{NodeNumber, PartitionId, QueueId};
 use partition::Reply;
 use session::{Asker, Deletion};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// How long a leader is looked for, and how often.
@@ -58,6 +59,25 @@ impl From<Refusal> for ChangeError {
     }
 }
 
+impl Shared {
+    /// Why there is no answer: of a node of a cluster with the nodes that it does not reach.
+    pub(crate) fn unanswered(&self, of_cluster: fn(String) -> ChangeError) -> ChangeError {
+        if !self.leaders.has_peers() || self.draining.load(Ordering::Acquire) {
+            return ChangeError::NoAnswer;
+        }
+        let own = self.leaders.own();
+        let linked = self.links.get().map_or_else(Vec::new, |links| links.linked());
+        let topology = self.topology();
+        let others = topology.nodes().filter(|(number, node)| *number != own && node.standing != NodeStanding::Gone);
+        let missing = others.filter(|(number, _)| !linked.contains(number));
+        let missing: Vec<String> = missing.map(|(_, node)| String::from_utf8_lossy(&node.name).into_owned()).collect();
+        of_cluster(match missing.is_empty() {
+            true => "This node reaches all others.".to_owned(),
+            false => format!("This node does not reach {}.", missing.join(", ")),
+        })
+    }
+}
+
 impl Handle {
     /// Makes a replicated change. Done means decided, durable and in force on this node.
     ///
@@ -67,10 +87,17 @@ impl Handle {
         if !patterns::has_patterns(&command) {
             return self.decide(command).await;
         }
-        let turn = self.shared().pattern_turn.lock().await;
+        let since = Instant::now();
+        let mut turn = self.shared().pattern_turn.lock().await;
+        if turn.is_vain(since) {
+            return Err(self.unanswered(ChangeError::NotCaughtUp));
+        }
         let shared = self.shared().clone();
         let weighed = tokio::task::spawn_blocking(move || shared.weigh(&command).map(|()| command)).await;
         let outcome = self.decide(weighed.map_err(|_| ChangeError::NoAnswer)??).await;
+        if matches!(outcome, Err(ChangeError::Undecided(_) | ChangeError::NoAnswer)) {
+            turn.give_up();
+        }
         drop(turn);
         outcome
     }
@@ -83,15 +110,7 @@ impl Handle {
 
     /// Why there is no answer: of a node of a cluster with the nodes that it does not reach.
     fn unanswered(&self, of_cluster: fn(String) -> ChangeError) -> ChangeError {
-        if !self.has_peers() || self.shared().draining.load(Ordering::Acquire) {
-            return ChangeError::NoAnswer;
-        }
-        let missing = self.members().into_iter().filter(|member| !member.is_reached).map(|member| member.name);
-        let missing: Vec<String> = missing.collect();
-        of_cluster(match missing.is_empty() {
-            true => "This node reaches all others.".to_owned(),
-            false => format!("This node does not reach {}.", missing.join(", ")),
-        })
+        self.shared().unanswered(of_cluster)
     }
 
     /// What is to be said of a queue that lives on one node, if that is away.

@@ -11,6 +11,7 @@ use super::traced::Traced;
 use crate::cluster::Links;
 use crate::listener::Listeners;
 use crate::passwords::Passwords;
+use crate::patterns::PatternTurn;
 use crate::shard::{Mailbox, Outsider, Parcel};
 use crate::spans::Spans;
 use crate::tokens::Tokens;
@@ -81,7 +82,7 @@ pub(crate) struct Shared {
     pub(crate) spans: Option<Spans>,
     log: OnceLock<Arc<dyn TopologyLog>>,
     /// Held by the one change under way whose patterns were weighed, until it is decided.
-    pub(crate) pattern_turn: tokio::sync::Mutex<()>,
+    pub(crate) pattern_turn: tokio::sync::Mutex<PatternTurn>,
     /// Durable queues that this node found a partition for.
     queues_placed: AtomicUsize,
     /// Queues that came and went while this node led them.
@@ -153,7 +154,7 @@ impl Shared {
             tokens,
             spans,
             log: OnceLock::new(),
-            pattern_turn: tokio::sync::Mutex::new(()),
+            pattern_turn: tokio::sync::Mutex::default(),
             queues_placed: AtomicUsize::new(0),
             queues_created: AtomicU64::new(0),
             queues_deleted: AtomicU64::new(0),

@@ -6,7 +6,7 @@
 
 use super::Counts;
 use super::otlp;
-use crate::config::TraceSettings;
+use crate::config::{TraceSettings, masked_within};
 use crate::tls;
 use session::Span;
 use std::sync::Arc;
@@ -151,7 +151,7 @@ impl Sender {
         }
         let mut response = match request.config().timeout_global(Some(patience)).build().send(body) {
             Ok(response) => response,
-            Err(error) => return Answer::NotNow(error.to_string()),
+            Err(error) => return Answer::NotNow(masked_within(&error.to_string())),
         };
         let status = response.status();
         let said = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().unwrap_or_default();

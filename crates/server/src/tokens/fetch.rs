@@ -2,10 +2,10 @@
 //!
 //! Invariant: what is asked is an address that somebody configured, or one that such an address
 //! named; both over TLS, with the other side's certificate looked at. An answer has a limit in bytes
-//! and time.
+//! and time. What is told of an address has no login in it.
 
 use super::WrongKeyFile;
-use crate::config::KeySource;
+use crate::config::{KeySource, masked, masked_within};
 use crate::tls;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,19 +76,32 @@ impl Fetch {
             KeySource::Issuer(issuer) => {
                 let url = format!("{}{DISCOVERY}", issuer.trim_end_matches('/'));
                 let document: serde_json::Value =
-                    serde_json::from_slice(&get(&agent, &url)?).map_err(|_| format!("{url}: no JSON"))?;
+                    serde_json::from_slice(&get(&agent, &url)?).map_err(|_| format!("{}: no JSON", masked(&url)))?;
                 let text = |name: &str| document.get(name).and_then(serde_json::Value::as_str).map(str::to_owned);
                 let keys = text("jwks_uri").filter(|keys| keys.starts_with("https://"));
-                (keys.ok_or_else(|| format!("{url}: no jwks_uri with https"))?, text("issuer"))
+                (keys.ok_or_else(|| format!("{}: no jwks_uri with https", masked(&url)))?, text("issuer"))
             }
         };
-        let keys = Keys::published(&get(&agent, &url)?).ok_or_else(|| format!("{url}: no JSON web key set"))?;
+        let keys =
+            Keys::published(&get(&agent, &url)?).ok_or_else(|| format!("{}: no JSON web key set", masked(&url)))?;
         Ok(Found { keys, issuer })
     }
 }
 
 fn get(agent: &Agent, url: &str) -> Result<Vec<u8>, String> {
-    let failed = |error: ureq::Error| format!("{url}: {error}");
+    let failed = |error: ureq::Error| format!("{}: {}", masked(url), masked_within(&error.to_string()));
     let mut response = agent.get(url).call().map_err(failed)?;
     response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_gives_no_keys_is_told_without_a_login() {
+        // Nobody listens there.
+        let why = get(&Agent::new_with_defaults(), "http://ann:SECRET@127.0.0.1:1/x").expect_err("nobody is there");
+        assert!(why.starts_with("http://***@127.0.0.1:1/x: ") && !why.contains("SECRET"), "{why}");
+    }
 }

@@ -25,6 +25,11 @@ const PLUGINS: &[&str] = &["shovel", "federation-upstream", "federation-upstream
 /// How names of global parameters begin that a plugin of RabbitMQ reads.
 const PLUGINS_GLOBAL: &[u8] = b"mqtt_";
 
+/// Why a global parameter of this name is not kept; `None` for one that is.
+pub fn meaningless_global(name: &Name) -> Option<String> {
+    name.starts_with(PLUGINS_GLOBAL).then(|| format!("the global parameter \"{name}\" means nothing here"))
+}
+
 impl Planner<'_> {
     /// A parameter of a component. Those of RabbitMQ's core are limits and operator policies; the
     /// rest are plugins'.
@@ -50,8 +55,8 @@ impl Planner<'_> {
         let mut fields = parameter.fields()?;
         let name = name(&fields.need("name")?)?;
         let value = fields.take("value").map_or_else(|| "null".to_owned(), |node| node.value().to_string());
-        if name.starts_with(PLUGINS_GLOBAL) {
-            self.leave_out(parameter, format!("the global parameter \"{name}\" means nothing here"));
+        if let Some(why) = meaningless_global(&name) {
+            self.leave_out(parameter, why);
             return Ok(());
         }
         let is_known = self.copy.global_parameter(&name) == Some(value.as_str());
