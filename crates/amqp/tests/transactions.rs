@@ -71,7 +71,7 @@ fn a_rollback_makes_acked_deliveries_outstanding_again() {
     assert_eq!(client.read(), [Sent::Method(1, Method::TxRollbackOk {})]);
     client.send(1, ack(2, false));
     client.send(1, ack(4, true));
-    assert_eq!(commit(&mut client), [(Settlement::Ack, vec![(2, 1)]), (Settlement::Ack, vec![(1, 1), (3, 2)])]);
+    assert_eq!(commit(&mut client), [(Settlement::Ack, vec![(2, 1), (1, 1), (3, 2)])]);
 }
 
 #[test]
