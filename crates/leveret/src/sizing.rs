@@ -127,7 +127,10 @@ fn given_arguments() -> Vec<Arg> {
         results,
         flag("study", "Use the study of 21 configurations that ships with this program"),
         path("prices", "Prices of machines, volumes and clusters (TOML)"),
-        flag("partial", "Use what is whole of a results file whose run was interrupted, or of which measurements failed"),
+        flag(
+            "partial",
+            "Use what is whole of a results file whose run was interrupted, or of which measurements failed",
+        ),
         rate("rate", "Rate to hold"),
         number("p99-ms", "MS", "End-to-end latency to hold at that rate, 99th percentile"),
         Arg::new("lose-node")
