@@ -164,7 +164,7 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
         self.lq.sink.counts.retain(|seq, _| !ranges.contains(*seq));
         let ranges: Vec<(u64, u64)> = ranges.iter().collect();
         // As durable as a delete: what was purged does not come back once its client knows.
-        self.at.builder.settle(self.id, Reason::Purged, &ranges);
+        self.at.builder.settle_apart(self.id, Reason::Purged, &ranges);
         self.at.builder.want_sync();
         self.at.answers.push(answer);
     }

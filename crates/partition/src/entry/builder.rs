@@ -119,9 +119,8 @@ impl EntryBuilder {
         self.bytes.len() >= self.full_bytes || !self.full.is_empty()
     }
 
-    /// Begins another entry where what was added is enough for one. Not between commands that have to be in one entry, as
-    /// a scheduled message and the end of its wait.
-    pub fn split_if_full(&mut self) {
+    /// Begins another entry where what was added is enough for one: something has to be said in it.
+    fn split_if_full(&mut self) {
         if self.bytes.len() >= self.full_bytes {
             self.split();
         }
@@ -263,9 +262,19 @@ impl EntryBuilder {
         }
     }
 
-    /// Ends messages, as `(first, count)`.
+    /// Ends messages, as `(first, count)`, in the entry that is being built.
     pub fn settle(&mut self, queue: QueueId, reason: Reason, ranges: &[(u64, u64)]) {
-        self.in_parts(ranges, |builder, part| {
+        self.settle_in(false, queue, reason, ranges);
+    }
+
+    /// The same, in whichever entry has room: nothing has to be in one with it, as a scheduled message has with the end of its
+    /// wait.
+    pub fn settle_apart(&mut self, queue: QueueId, reason: Reason, ranges: &[(u64, u64)]) {
+        self.settle_in(true, queue, reason, ranges);
+    }
+
+    fn settle_in(&mut self, apart: bool, queue: QueueId, reason: Reason, ranges: &[(u64, u64)]) {
+        self.in_parts(apart, ranges, |builder, part| {
             builder.command(KIND_SETTLE, reason as u8, part.len() as u32, queue.0);
             builder.ranges(part);
         });
@@ -273,8 +282,7 @@ impl EntryBuilder {
 
     /// Notes that messages came back, as `(first, count)`.
     pub fn requeue(&mut self, queue: QueueId, counts_against: bool, ranges: &[(u64, u64)]) {
-        self.split_if_full();
-        self.in_parts(ranges, |builder, part| {
+        self.in_parts(true, ranges, |builder, part| {
             builder.command(KIND_REQUEUE, u8::from(counts_against), part.len() as u32, queue.0);
             builder.ranges(part);
         });
@@ -283,8 +291,7 @@ impl EntryBuilder {
     /// Notes that messages are given up, for this reason, and stay until their dead letters are
     /// safe.
     pub fn dead(&mut self, queue: QueueId, reason: Reason, ranges: &[(u64, u64)]) {
-        self.split_if_full();
-        self.in_parts(ranges, |builder, part| {
+        self.in_parts(true, ranges, |builder, part| {
             builder.command(KIND_DEAD, reason as u8, part.len() as u32, queue.0);
             builder.ranges(part);
         });
@@ -292,19 +299,19 @@ impl EntryBuilder {
 
     /// Notes that messages came back and wait until `until_ms`, as `(first, count)`.
     pub fn retry(&mut self, queue: QueueId, counts_against: bool, until_ms: u64, ranges: &[(u64, u64)]) {
-        self.split_if_full();
-        self.in_parts(ranges, |builder, part| {
+        self.in_parts(true, ranges, |builder, part| {
             builder.command(KIND_RETRY, u8::from(counts_against), part.len() as u32, queue.0);
             builder.bytes.extend_from_slice(&until_ms.to_le_bytes());
             builder.ranges(part);
         });
     }
 
-    /// Says something of many ranges, in as many entries as it takes.
-    fn in_parts(&mut self, ranges: &[(u64, u64)], mut say: impl FnMut(&mut Self, &[(u64, u64)])) {
+    /// Says something of many ranges, in as many entries as it takes; `apart`: the first of them may be in another entry than
+    /// what was said before.
+    fn in_parts(&mut self, apart: bool, ranges: &[(u64, u64)], mut say: impl FnMut(&mut Self, &[(u64, u64)])) {
         let bytes_max = self.full_bytes / 4;
         for (number, part) in ranges.chunks((bytes_max / RANGE_BYTES).max(1)).enumerate() {
-            if number > 0 {
+            if apart || number > 0 {
                 self.split_if_full();
             }
             say(self, part);
@@ -389,6 +396,23 @@ impl EntryBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_entry_is_begun_only_to_say_something_in_it() {
+        let mut builder = EntryBuilder::of(1 << 10);
+        let ranges: Vec<(u64, u64)> = (0..1000).map(|number| (2 * number, 1)).collect();
+        builder.requeue(QueueId(7), true, &ranges);
+        while builder.bytes.len() < builder.full_bytes {
+            builder.settle(QueueId(7), Reason::Acked, &ranges[..1]);
+        }
+        builder.settle_apart(QueueId(7), Reason::Acked, &[]);
+        builder.requeue(QueueId(7), true, &[]);
+        assert!(!builder.is_empty() && builder.is_full());
+        let full = builder.take_full(5).map(|(bytes, _)| bytes.len()).collect::<Vec<_>>();
+        assert!(full.len() > 10 && full.iter().all(|bytes| (1 << 10..2 << 10).contains(bytes)), "{full:?}");
+        assert!(builder.finish(5).0.len() >= 1 << 10);
+        assert!(builder.is_empty() && !builder.is_full());
+    }
 
     #[test]
     fn an_entry_of_outcomes_is_as_any_other_and_leaves_the_room_for_the_next() {

@@ -33,7 +33,6 @@ impl QueuePartition {
         settled.retain(|id| {
             let (id, Some(queue)) = (*id, leader.queues.get_mut(id)) else { return false };
             queue.sink.settling = false;
-            leader.builder.split_if_full();
             for (ranges, reason) in
                 [(&mut queue.sink.acked, Reason::Acked), (&mut queue.sink.discarded, Reason::Discarded)]
             {
@@ -42,7 +41,7 @@ impl QueuePartition {
                     if reason == Reason::Discarded && !buries(queue.rules.as_deref()) {
                         self.given_up.note(id, reason, ranges.iter().map(|(_, count)| count).sum());
                     }
-                    leader.builder.settle(id, reason, &ranges);
+                    leader.builder.settle_apart(id, reason, &ranges);
                 }
             }
             if let Some(life) = &mut queue.life {
@@ -51,12 +50,12 @@ impl QueuePartition {
                     if !buries(queue.rules.as_deref()) {
                         self.given_up.note(id, reason, ranges.iter().map(|(_, count)| count).sum());
                     }
-                    leader.builder.settle(id, reason, &ranges);
+                    leader.builder.settle_apart(id, reason, &ranges);
                 }
             }
             if let Some(spoilt) = queue.sink.spoilt.as_deref_mut().filter(|s| !s.ended.is_empty()) {
                 let ranges: Vec<(u64, u64)> = spoilt.ended.drain().collect();
-                leader.builder.settle(id, Reason::Damaged, &ranges);
+                leader.builder.settle_apart(id, Reason::Damaged, &ranges);
                 leader.builder.want_sync();
             }
             queue.sink.settles_in_flight += 1;
