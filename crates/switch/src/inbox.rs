@@ -34,6 +34,8 @@ pub struct Inbox<O> {
     /// Bytes of the messages that wait here for each shard: for the others in `remote`, for this one since its members
     /// had their turn last.
     waiting_bytes: Vec<u64>,
+    /// Since the members of this shard had their turn last, something came for them that begins a round of the log.
+    has_publish: bool,
     has_remote: bool,
     waker: Option<Waker>,
     is_woken: bool,
@@ -57,6 +59,7 @@ impl<O> Inbox<O> {
             waits,
             remote,
             waiting_bytes,
+            has_publish: false,
             has_remote,
             waker,
             is_woken,
@@ -253,6 +256,7 @@ impl<O> Inbox<O> {
         if let Some((shard, place)) = self.directory.find(partition) {
             if let Command::Publish(publish) = &command {
                 self.waiting_bytes[shard] += bytes_of(&publish.message);
+                self.has_publish |= shard == self.shard && !partition.is_in_memory();
             }
             match shard == self.shard {
                 true => self.waits.push(place, command),
@@ -332,6 +336,8 @@ impl<O> Inbox<O> {
     /// Queues what another node wants of the group at a partition of this shard.
     pub(crate) fn receive_forward(&mut self, partition: PartitionId, from: NodeLife, forward: Forward) {
         if let Some((_, place)) = self.directory.find(partition).filter(|(shard, _)| *shard == self.shard) {
+            let is_publish = matches!(forward, Forward::Command(Command::Publish(_)));
+            self.has_publish |= is_publish && !partition.is_in_memory();
             self.waits.receive_forward(place, from, forward);
             self.wake();
         }
@@ -360,9 +366,17 @@ impl<O> Inbox<O> {
         self.waiting_bytes[shard]
     }
 
+    /// Whether the next turn of this shard's members begins a round of the log for a publish: a write and a sync, on every
+    /// node of the group.
+    #[inline]
+    pub fn has_publish(&self) -> bool {
+        self.has_publish
+    }
+
     /// The members of this shard have had their turn: what waited for them is theirs.
     pub fn end_turn(&mut self) {
         self.waiting_bytes[self.shard] = 0;
+        self.has_publish = false;
     }
 
     /// Whether the shard's task is on its way and will look here.

@@ -64,9 +64,19 @@ struct StepTask {
     trim_at: Option<Millis>,
     sleep: Pin<Box<tokio::time::Sleep>>,
     sleep_until: Option<Millis>,
+    /// The sockets were looked at once more for this step.
+    has_looked: bool,
 }
 
 impl StepTask {
+    /// Has the sockets looked at once more before a step that begins a round of the log, so that the round carries what
+    /// arrived while the others were read; true if the step has to wait for that. It costs an `epoll_wait` that does not
+    /// wait, and a round costs a write and a sync on each node.
+    fn looks_again(&mut self, cx: &mut Context<'_>) -> bool {
+        self.has_looked = !self.has_looked && self.local.switch.inbox().borrow().has_publish();
+        self.has_looked && pin!(tokio::task::yield_now()).poll(cx).is_pending()
+    }
+
     fn handle_parcels(&mut self, waker: &Waker, now: Millis) {
         loop {
             self.taken_bytes += self.local.shared.mailboxes[self.local.index].take(&mut self.parcels, waker);
@@ -344,6 +354,9 @@ impl Future for StepTask {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
+        if this.looks_again(cx) {
+            return Poll::Pending;
+        }
         let now = this.local.now();
         this.local.switch.inbox().borrow_mut().start_step(cx.waker());
         this.note_queued();
@@ -478,6 +491,7 @@ pub(crate) fn run(parts: Parts) {
             trim_at: None,
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             sleep_until: None,
+            has_looked: false,
         };
         // As a task and not here: waking the future of block_on costs a system call, waking a task
         // a push.

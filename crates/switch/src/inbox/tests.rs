@@ -28,6 +28,25 @@ fn commands_stay_in_order_and_leave_the_shard_only_at_the_end_of_the_step() {
     inbox.post(|_, _, _| panic!("nothing is sent twice"));
 }
 
+#[test]
+fn a_publish_for_a_log_of_this_shard_begins_a_round_until_its_members_had_their_turn() {
+    let directory = Directory::new(2, &[(P, 0), (PartitionId(2), 1)]);
+    let mut inbox = Inbox::<()>::new(0, ChannelKey(1), directory, Leaders::alone(NodeNumber(0)), 2);
+    inbox.push(PartitionId(2), publish(1));
+    inbox.push(P, ack(1));
+    inbox.push(PartitionId::in_memory(NodeNumber(0), 0), publish(1));
+    assert!(!inbox.has_publish(), "none of these needs a write of this shard");
+    inbox.push(P, publish(1));
+    assert!(inbox.has_publish());
+    inbox.end_turn();
+    assert!(!inbox.has_publish());
+    let another = NodeLife { node: 2, start: 1 };
+    inbox.receive_forward(P, another, Forward::Command(ack(1)));
+    assert!(!inbox.has_publish());
+    inbox.receive_forward(P, another, Forward::Command(publish(1)));
+    assert!(inbox.has_publish(), "it came from another node");
+}
+
 const P: PartitionId = PartitionId(1);
 
 /// A shard of node 2, linked with nodes 1 and 3, in whose memory nothing is.
