@@ -147,8 +147,7 @@ impl Session {
             Request::Cancel { consumer_tag } => self.cancel(at, &consumer_tag, cx),
             Request::Get { queue, no_ack } => self.get(at, queue, no_ack, cx),
             Request::Recover { unsettled } => {
-                self.settle_all(at, &unsettled, partition::Disposition::Nack, cx);
-                cx.client.reply(self.channels[at].id, Reply::Done);
+                self.begin(at, Vec::new(), vec![(partition::Disposition::Nack, unsettled)], cx);
             }
             Request::TxSelect => self.tx_select(at, cx),
             Request::TxCommit { settles } => self.tx_commit(at, settles, cx),

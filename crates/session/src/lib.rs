@@ -28,6 +28,7 @@ mod channel;
 mod client;
 mod consume;
 mod consumers;
+mod continuation;
 mod counts;
 mod credit;
 mod declare;

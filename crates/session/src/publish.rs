@@ -16,7 +16,7 @@ use super::waiting::CONFIRMS_LOOK_MS;
 use super::{Client, Cx, Host, Session};
 use crate::tally::Count;
 use amqp::wire::headers;
-use amqp::{ChannelError, Confirm, MessageParts, MethodId, ReplyCode, ReturnedMessage, Settle, Settlement};
+use amqp::{ChannelError, Confirm, MessageParts, MethodId, ReplyCode, ReturnedMessage, Settlement};
 use broker::queue::Counts;
 use broker::topology::{DurabilityLevel, NoRoute, RouteRequest, RouteTarget, Topology};
 use broker::{ConsumerKey, QueueId};
@@ -303,17 +303,11 @@ impl Session {
         Ok(place)
     }
 
-    /// Passes on what a consumer decided about its messages.
-    pub(super) fn settle(&mut self, settle: &Settle, cx: &mut Cx<'_, impl Host>) {
-        let at = self.at(settle.channel);
-        self.settle_all(at, &settle.deliveries, outcome_of(settle.outcome), cx);
-    }
-
     /// Settles or gives back deliveries of one channel.
     pub(super) fn settle_all(
         &mut self,
         at: usize,
-        deliveries: &amqp::Deliveries,
+        deliveries: &[amqp::Delivered],
         outcome: Disposition,
         cx: &mut Cx<'_, impl Host>,
     ) {

@@ -10,6 +10,7 @@ use login::Login;
 
 use crate::channel::{Channel, Pending, RequestKind};
 use crate::client::Client;
+use crate::continuation::Continuation;
 use crate::farewell::Farewell;
 use crate::history::Replay;
 use crate::host::Host;
@@ -19,7 +20,6 @@ use crate::refusal;
 use crate::report::ConnectionNumber;
 use crate::spans::Spans;
 use crate::tally::Count;
-use crate::transaction::Commit;
 use crate::unfinished::{Sums, Unfinished, counted};
 use crate::work::Work;
 use amqp::{AuthRefused, ChannelError, ChannelId, Closed, Event, Millis, Request};
@@ -96,8 +96,8 @@ pub struct Session {
     pub(crate) spans: Option<Box<Spans>>,
     /// A login whose password is looked at elsewhere.
     login: Option<Box<Login>>,
-    /// A commit that goes on with the next turn.
-    pub(crate) committing: Option<Box<Commit>>,
+    /// What goes on with the next turn.
+    pub(crate) continuation: Option<Box<Continuation>>,
     /// Histories on their way to new bindings; likewise.
     pub(crate) replays: VecDeque<Replay>,
     /// What the answer to the client's `connection.close` waits for.
@@ -166,7 +166,7 @@ impl Session {
             turn_us: 0,
             spans: None,
             login: None,
-            committing: None,
+            continuation: None,
             replays: VecDeque::new(),
             farewell: None,
         }
@@ -277,7 +277,7 @@ impl Session {
         if cx.host.is_tracing() {
             self.turn_us = cx.host.elapsed_us();
         }
-        self.go_on_committing(cx);
+        self.go_on(cx);
         if !self.replays.is_empty() {
             self.go_on_replaying(cx);
         }
@@ -295,7 +295,7 @@ impl Session {
     /// Whether something was begun that the next turn goes on with.
     #[inline]
     pub fn is_in_the_middle(&self) -> bool {
-        self.committing.is_some()
+        self.continuation.is_some()
             || !self.replays.is_empty()
             || self.farewell.as_ref().is_some_and(|farewell| farewell.is_in_the_middle())
     }
@@ -304,7 +304,7 @@ impl Session {
     pub fn handle_event(&mut self, event: Event, cx: &mut Cx<'_, impl Host>, now: Millis) {
         match event {
             Event::Publish(publish) if self.is_live(publish.channel) => self.publish(publish, cx),
-            Event::Settle(settle) if self.is_live(settle.channel) => self.settle(&settle, cx),
+            Event::Settle(settle) if self.is_live(settle.channel) => self.settle(settle, cx),
             Event::Request { channel, request } if self.is_live(channel) => self.request(channel, request, cx, now),
             Event::Publish(_) | Event::Settle(_) | Event::Request { .. } => {}
             Event::ChannelOpened { channel } => {

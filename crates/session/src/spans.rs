@@ -9,7 +9,7 @@ use super::publish::SYNC_EXCHANGE;
 use super::span::{MessageFacts, Moment, Operation, Span};
 use super::trace_context::{Sampler, TraceContext, publish_span_id};
 use super::{Client, Cx, Host, Session};
-use amqp::{Deliveries, MessageParts};
+use amqp::MessageParts;
 use broker::topology::Name;
 use broker::{ChannelKey, PartitionId, QueueId};
 use partition::message::MessageView;
@@ -199,7 +199,13 @@ impl Session {
 
     /// A client settled deliveries of the channel at `at`, or gave them back.
     #[cold]
-    pub(super) fn spans_settled(&mut self, at: usize, deliveries: &Deliveries, outcome: Disposition, host: &impl Host) {
+    pub(super) fn spans_settled(
+        &mut self,
+        at: usize,
+        deliveries: &[amqp::Delivered],
+        outcome: Disposition,
+        host: &impl Host,
+    ) {
         let (Some(spans), key) = (&mut self.spans, self.channels[at].key) else { return };
         let operation = match outcome {
             Disposition::Ack => Operation::Ack,

@@ -4,8 +4,8 @@
 //! then and not at the commit; it keeps no read buffer alive, and has at most [`TX_BYTES_MAX`].
 //! Routes are found at the commit.
 
-use super::{Client, Cx, Host, Session, traits};
-use amqp::{ChannelError, ChannelId, Deliveries, MethodId, Publish, Reply, ReplyCode};
+use super::{Client, Cx, Host, Session};
+use amqp::{ChannelError, Deliveries, MethodId, Publish, Reply, ReplyCode};
 use bytes::Bytes;
 
 /// Bytes of messages that one transaction may hold: two of the largest.
@@ -19,14 +19,6 @@ const PUBLISH_OVERHEAD_BYTES: usize = 256;
 pub(super) struct Transaction {
     held: Vec<Publish>,
     bytes: usize,
-}
-
-/// A commit that was begun.
-#[derive(Debug)]
-pub(super) struct Commit {
-    channel: ChannelId,
-    held: std::vec::IntoIter<Publish>,
-    settles: Vec<(amqp::Settlement, Deliveries)>,
 }
 
 impl Transaction {
@@ -84,30 +76,11 @@ impl Session {
         let channel = &mut self.channels[at];
         let transaction = std::mem::take(channel.transaction.as_mut().expect("tx.select came before"));
         self.transaction_bytes -= transaction.bytes;
-        let held = transaction.held.into_iter();
-        self.committing = Some(Box::new(Commit { channel: channel.id, held, settles }));
-        self.go_on_committing(cx);
-    }
-
-    /// Hands on what is left of a commit, or as much of it as a turn may. No event is taken before
-    /// its end, so there is one at a time, and its channel is there.
-    pub(super) fn go_on_committing(&mut self, cx: &mut Cx<'_, impl Host>) {
-        let Some(mut commit) = self.committing.take() else { return };
-        let at = self.at(commit.channel);
-        while !self.channels[at].failed {
-            if self.work.is_enough() {
-                self.committing = Some(commit);
-                return;
-            }
-            let Some(publish) = commit.held.next() else {
-                for (outcome, deliveries) in &commit.settles {
-                    self.settle_all(at, deliveries, super::publish::outcome_of(*outcome), cx);
-                }
-                return cx.client.reply(commit.channel, Reply::Done);
-            };
-            let copies = traits::copies(&publish.properties);
-            self.send_publish(at, publish, &copies, cx);
-        }
+        let settles = settles
+            .into_iter()
+            .map(|(outcome, deliveries)| (super::publish::outcome_of(outcome), deliveries))
+            .collect();
+        self.begin(at, transaction.held, settles, cx);
     }
 
     /// Drops the publishes.

@@ -2,7 +2,7 @@
 //! and channels that are gone.
 
 use crate::script::{Script, consume, copied_to, declare, delete, get};
-use amqp::{Event, Properties, Request, Table};
+use amqp::{Delivered, Event, Properties, Request, Table};
 use broker::ConsumerKey;
 use bytes::Bytes;
 use partition::{Effect, Reply};
@@ -309,4 +309,50 @@ fn many_exclusive_queues_go_a_part_in_each_turn_and_stay_locked_until_then() {
     assert_eq!(script.said(), [""; 0]);
     script.answer_to(question, Reply::Counted(0));
     assert_eq!(script.said(), ["connection.close-ok"]);
+}
+
+#[test]
+fn what_is_said_of_many_scattered_messages_goes_on_a_part_in_each_turn_before_the_next_event() {
+    const SCATTERED: u64 = 40_000;
+    let scattered = || -> amqp::Deliveries {
+        (0..SCATTERED).map(|at| Delivered { consumer: 1, first_seq: 1 + 2 * at, count: 1 }).collect()
+    };
+    let holder = || {
+        let mut script = Script::begun();
+        script.ask(1, consume("q", false));
+        script.answer(Reply::Consuming);
+        (0..SCATTERED).for_each(|at| script.deliver(1, 1 + 2 * at, "held"));
+        script.said();
+        script
+    };
+    // Turns of 16,384 runs: the third takes the rest.
+    let parts = |script: &mut Script| {
+        let first = script.said();
+        assert!(script.session.is_in_the_middle() && script.session.ends_turn());
+        script.turn();
+        let second = script.said();
+        assert!(script.session.is_in_the_middle() && script.session.ends_turn());
+        script.turn();
+        let third = script.said();
+        assert!(!script.session.is_in_the_middle() && !script.session.ends_turn());
+        (first, second, third)
+    };
+    let mut script = holder();
+    let channel = script.channel(1);
+    let outcome = amqp::Settlement::Nack { requeue: true };
+    script.event(Event::Settle(amqp::Settle { channel, outcome, deliveries: scattered() }));
+    let (first, second, third) = parts(&mut script);
+    assert_eq!((first.len(), second.len(), third.len()), (16_384, 16_384, 7_232));
+    assert_eq!((first[0].as_str(), first[1].as_str()), ("p1 <- nack 1 from 1 of 1", "p1 <- nack 1 from 3 of 1"));
+    assert_eq!(
+        (second[0].as_str(), third[7_231].as_str()),
+        ("p1 <- nack 1 from 32769 of 1", "p1 <- nack 1 from 79999 of 1")
+    );
+
+    // A recover is answered after the last of them.
+    let mut script = holder();
+    script.ask(1, Request::Recover { unsettled: scattered() });
+    let (first, second, third) = parts(&mut script);
+    assert_eq!((first.len(), second.len(), third.len()), (16_384, 16_384, 7_233));
+    assert_eq!(third[7_232], "1: ok");
 }
