@@ -4,6 +4,7 @@
 //! Invariant: the words for the state of a queue are RabbitMQ's. `running` is said only of one whose
 //! leader is known and can be reached.
 
+use crate::quorum::TOPOLOGY;
 use broker::topology::{PartitionStage, Topology};
 use broker::{NodeNumber, PartitionId};
 use server::Handle;
@@ -54,6 +55,11 @@ impl Map {
             // A folder from before there was a map.
             None => self.nodes.get(&self.own).into_iter().collect(),
         }
+    }
+
+    /// Where the members of a group are to be: of that of the topology on every node.
+    pub(crate) fn members_of_group(&self, group: PartitionId) -> Vec<&Member> {
+        if group == TOPOLOGY { self.everywhere().members } else { self.members_of(group) }
     }
 
     /// The node in whose memory a partition is; number 0 is this one, which is alone then.

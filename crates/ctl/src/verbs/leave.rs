@@ -119,7 +119,8 @@ fn give_away(cx: &Cx<'_>, api: &Api, node: &str) -> Result<(), Failure> {
         }
         if !told {
             let queues: u64 = rows.iter().filter_map(|row| row["queues"].as_u64()).sum();
-            let (partitions, text) = (rows.len(), "Other nodes get copies of what would go with it");
+            let text = "Other nodes get copies of what would go with it, or catch up with theirs";
+            let partitions = rows.len();
             cx.banner(&format!("{text}: queues {queues}, in partitions {partitions} ..."));
             told = true;
         }

@@ -151,13 +151,17 @@ fn rests(node: &Value) -> bool {
     node["running"] == true && node["being_drained"] == true
 }
 
-/// A member in a few letters: `n2 ok`, `n3 +1200`, `n3 unreachable`.
+/// A member in a few letters: `n2 ok`, `n3 behind (+1200)`, `n3 unreachable`, `n4 joining (+40)`.
 fn member(member: &Value) -> String {
     let name = text(&member["node"]);
     let state = text(&member["state"]);
     match (member["in_sync"] == true, member["lag"].as_u64()) {
         (true, Some(0)) | (true, None) => format!("{name} ok"),
         (true, Some(lag)) => format!("{name} ok (+{lag})"),
+        // It has no vote before it has caught up.
+        (false, lag) if state == "follower" && member["voter"] == false => {
+            format!("{name} joining{}", lag.map(|lag| format!(" (+{lag})")).unwrap_or_default())
+        }
         (false, Some(lag)) if state == "follower" || state == "leader" => format!("{name} behind (+{lag})"),
         _ => format!("{name} {state}"),
     }
@@ -199,7 +203,7 @@ mod tests {
             ],
             "partitions": [{
                 "partition": 1, "kind": "queues", "leader": "n1", "term": 4, "commit": 900, "in_sync": 1, "of": 3,
-                "members": [member("n1", "leader", Some(0), true), member("n2", "follower", Some(1500), false), member("n3", "unreachable", None, false)],
+                "members": [member("n1", "leader", Some(0), true), member("n2", "follower", Some(1500), false), member("n3", "unreachable", None, false), json!({"node": "n6", "state": "follower", "lag": 40, "in_sync": false, "voter": false}), json!({"node": "n7", "state": "follower", "lag": null, "in_sync": false, "voter": false})],
                 "leaving": [
                     {"node": "n4", "state": "follower", "vote_needed": false},
                     {"node": "n5", "state": "unreachable", "vote_needed": true},
@@ -227,7 +231,7 @@ Machine version 10: 11 comes by itself once n2, n3 can do it, with a newer build
 Partitions
 
 partition  leader  term  commit  copies in sync  members (entries behind)
-1          n1      4     900     1 of 3          n1 ok, n2 behind (+1500), n3 unreachable, n4 leaving, n5 leaving (unreachable, its vote is needed)
+1          n1      4     900     1 of 3          n1 ok, n2 behind (+1500), n3 unreachable, n6 joining (+40), n7 joining, n4 leaving, n5 leaving (unreachable, its vote is needed)
 
 Queues
 

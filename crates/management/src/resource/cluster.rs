@@ -207,9 +207,11 @@ fn lost_without(cx: Cx<'_>, node: &Member, deletes: bool) -> Option<String> {
             Some(what) if !deletes => format!("; and only {name} has {what}, which --delete-queues would delete"),
             _ => String::new(),
         };
+        // Of a partition without a queue that is declared there is nothing to delete.
+        let or_delete = if lost_with(&topology, &others).is_some() { ", or delete these queues" } else { "" };
         return Some(format!(
-            "{what} has no leader without {name}, and copies elsewhere that are too few to decide: bring nodes back first, or \
-             delete these queues{more}"
+            "{what} has no leader without {name}, and copies elsewhere that are too few to decide: bring nodes back first\
+             {or_delete}{more}"
         ));
     }
     told(&alone).filter(|_| !deletes).map(|what| {

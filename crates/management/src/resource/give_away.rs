@@ -6,11 +6,12 @@
 
 use super::Cx;
 use super::leaving;
-use super::whole::{LEADING, Members, in_step, members};
+use super::whole::{DAMAGED, Members, in_step, leading, members, of_group};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::fields;
 use crate::map::Map;
+use crate::quorum::TOPOLOGY;
 use broker::topology::{Command, CopyChange, NodeStanding, PartitionStage, PoolPartition, Topology};
 use broker::{NodeNumber, PartitionId};
 use serde_json::{Value, json};
@@ -58,8 +59,14 @@ impl Held<'_> {
         let heir = heirs.into_iter().find(|node| *node != self.own && !self.members.contains(node));
         match heir {
             Some(heir) => Some(Step::Give(heir)),
-            None => (self.members.len() < ENOUGH).then_some(Step::Nobody),
+            None if self.members.len() < ENOUGH => Some(Step::Nobody),
+            None => self.waits(),
         }
+    }
+
+    /// One of the others may have no vote before it has caught up: with this node's vote still counted none of them could go.
+    fn waits(&self) -> Option<Step> {
+        (self.members.len() >= ENOUGH && !self.is_in_step).then_some(Step::Wait)
     }
 }
 
@@ -154,45 +161,53 @@ fn steps(cx: Cx<'_>, map: &Map, rows: &Members) -> Vec<(PartitionId, Step)> {
     let topology = cx.handle().topology();
     let heirs = heirs(cx, &topology, map);
     let own_name = cx.handle().facts().node_name.as_str();
-    let mut steps = Vec::new();
+    let of_topology: Vec<NodeNumber> = map.nodes().map(|node| node.number).collect();
+    let held = |members, of_pool, id| Held {
+        own: map.own,
+        members,
+        of_pool,
+        is_in_step: others_in_step(map, rows, id, members),
+    };
+    let mut steps: Vec<_> =
+        held(&of_topology, of_topology.len(), TOPOLOGY).waits().map(|step| (TOPOLOGY, step)).into_iter().collect();
     for (id, put) in topology.partitions().filter(|(_, put)| put.stage != PartitionStage::Retired) {
-        // What nobody uses may go with its only copy, and what all nodes have goes on with the others'.
-        if topology.founders_of(id).is_none() || !topology.is_missed(id) {
-            continue;
-        }
         if !put.members.contains(&map.own) {
+            if topology.founders_of(id).is_none() || !topology.is_missed(id) {
+                continue;
+            }
             let is_leaving = leaving::of(&topology, map, rows, id).iter().any(|leaver| leaver.node == own_name);
             steps.extend(is_leaving.then_some((id, Step::Leave)));
             continue;
         }
-        let of_pool = of_pool(&topology, put);
-        // Nodes of earlier builds know of no copies that move, and do without this node.
-        if put.members.len() >= ENOUGH && !topology.moves_copies() {
-            continue;
-        }
-        let held =
-            Held { own: map.own, members: &put.members, of_pool, is_in_step: others_in_step(map, rows, id, put) };
-        steps.extend(held.step(heirs.iter().copied()).map(|step| (id, step)));
+        let held = held(&put.members, of_pool(&topology, put), id);
+        // What nobody uses may go with its only copy, and what all nodes have goes on with the others'. Nodes of earlier
+        // builds know of no copies that move, and do without this node.
+        let stays = topology.founders_of(id).is_none()
+            || !topology.is_missed(id)
+            || put.members.len() >= ENOUGH && !topology.moves_copies();
+        let step = if stays { held.waits() } else { held.step(heirs.iter().copied()) };
+        steps.extend(step.map(|step| (id, step)));
     }
     steps
 }
 
 fn leader_row(rows: &Members, partition: PartitionId) -> Option<&Value> {
-    let of_group = rows.iter().filter(|((id, _), row)| *id == partition.0 && row["role"] == LEADING);
-    of_group.map(|(_, row)| row).max_by_key(|row| row["term"].as_u64())
+    leading(&of_group(rows, partition)).map(|(_, row)| row)
 }
 
 /// Whether the members of a partition without this node's keep up with its leader: all of them, or of three and more all that
-/// are reached, and a majority.
-fn others_in_step(map: &Map, rows: &Members, partition: PartitionId, put: &PoolPartition) -> bool {
+/// are reached and not damaged, and a majority.
+fn others_in_step(map: &Map, rows: &Members, partition: PartitionId, members: &[NodeNumber]) -> bool {
     let Some(leader) = leader_row(rows, partition) else { return false };
-    let others: Vec<NodeNumber> = put.members.iter().copied().filter(|number| *number != map.own).collect();
+    let others: Vec<NodeNumber> = members.iter().copied().filter(|number| *number != map.own).collect();
     let keeps_up = |number: &NodeNumber| {
         let name = map.node(*number).map(|node| node.name.clone());
         name.and_then(|name| rows.get(&(partition.0, name))).is_some_and(|row| in_step(row, leader))
     };
-    let is_excused =
-        |number: &NodeNumber| others.len() >= ENOUGH && map.node(*number).is_none_or(|node| !node.is_reached);
+    let is_damaged = |name: &str| rows.get(&(partition.0, name.to_owned())).is_some_and(|row| row["role"] == DAMAGED);
+    let is_excused = |number: &NodeNumber| {
+        others.len() >= ENOUGH && map.node(*number).is_none_or(|node| !node.is_reached || is_damaged(&node.name))
+    };
     others.iter().all(|number| keeps_up(number) || is_excused(number))
         && 2 * others.iter().filter(|number| keeps_up(number)).count() > others.len()
 }
@@ -231,7 +246,13 @@ mod tests {
         assert_eq!(step(&[1, 2, 3], 3, false, &[3, 4]), Some(Step::Give(NodeNumber(4))));
         assert_eq!(step(&[1, 2, 3, 4], 3, false, &[5]), Some(Step::Wait));
         assert_eq!(step(&[1, 2, 3, 4], 3, true, &[5]), Some(Step::Take));
-        assert_eq!(step(&[1, 2, 3], 3, false, &[2, 3]), None, "the others suffice");
-        assert_eq!(step(&[1, 2, 3, 4, 5], 5, false, &[]), None);
+        assert_eq!(step(&[1, 2, 3], 3, true, &[2, 3]), None, "the others suffice");
+        assert_eq!(step(&[1, 2, 3, 4, 5], 5, true, &[]), None);
+    }
+
+    #[test]
+    fn what_all_nodes_have_waits_until_newcomers_vote() {
+        assert_eq!(step(&[1, 2, 3, 4], 9, false, &[2, 3, 4]), Some(Step::Wait), "one of the others is no voter yet");
+        assert_eq!(step(&[1, 2, 3, 4], 9, true, &[2, 3, 4]), None);
     }
 }

@@ -3,16 +3,16 @@
 //! Invariant: a check that passes says only what was looked at. 503 is for a check that failed,
 //! with a reason.
 
-use super::Cx;
+use super::{Cx, whole};
 use crate::answer::{Answer, Refused};
 use crate::json;
-use crate::quorum::Quorum;
+use crate::quorum::{Quorum, TOPOLOGY};
 use broker::VhostId;
 use broker::topology::{Pattern, Queue, QueueType};
 use serde_json::{Value, json};
-use server::handle::{Member, ShownCertificate, ShownTo};
+use server::handle::{ShownCertificate, ShownTo};
 use server::patterns::Meter;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 /// GET: no alarm is on, on any node.
@@ -113,18 +113,22 @@ impl Cx<'_> {
 
 /// GET: no quorum queue loses its majority with this node, nor what is declared. A node alone may lose it, as
 /// with RabbitMQ.
-pub(super) fn quorum_critical(cx: Cx<'_>) -> Result<Answer, Refused> {
+pub(super) async fn quorum_critical(cx: Cx<'_>) -> Result<Answer, Refused> {
     let map = cx.map();
-    let is_cluster = map.everywhere().members.len() > 1;
-    let loses = |members: &[&Member]| {
-        let is_here = members.iter().any(|member| member.is_own);
-        let left = members.iter().filter(|member| member.is_reached && !member.is_own).count();
-        is_here && is_cluster && left <= members.len() / 2
-    };
-    let queues = quorum_queues(cx, None, |queue| loses(&map.members_of(queue.partition)));
+    if map.everywhere().members.len() < 2 {
+        return well();
+    }
+    // What the groups count decides, and not what the map wants: a copy that is new has no vote before it has caught up,
+    // and one that is to go has its own until then.
+    let (members, _) = whole::members(Cx { is_asked: false, ..cx }, &map).await;
+    let own = cx.handle().facts().node_name.as_str();
+    let loses = |partition| whole::is_needed(own, &whole::of_group(&members, partition));
+    let mut lost = BTreeMap::new();
+    let queues =
+        quorum_queues(cx, None, |queue| *lost.entry(queue.partition).or_insert_with(|| loses(queue.partition)));
     let reason = match queues.is_empty() {
         // Every node of a cluster has a vote about what is declared.
-        true if loses(&map.everywhere().members) => {
+        true if loses(TOPOLOGY) => {
             "The cluster would lose its majority if the target node is shut down: nothing could be declared, and durable queues would stand still"
         }
         true => return well(),

@@ -4,7 +4,7 @@
 //! node: each group is led by another one, and a majority of its votes is on others that keep up and are not
 //! drained themselves. What was looked at still holds when the cluster forgets it: no other node was forgotten since.
 
-use super::whole::{LEADING, in_step, members};
+use super::whole::{DAMAGED, in_step, leading, members, of_group};
 use super::{Cx, give_away, leaving};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
@@ -78,12 +78,12 @@ async fn check(cx: Cx<'_>, is_drained: bool) -> Result<(), Refused> {
         std::iter::once(TOPOLOGY).chain(serving.map(|(id, _)| id)).collect()
     };
     for id in groups {
-        let of_group: Vec<(&str, &Value)> = members
-            .iter()
-            .filter(|((group, _), _)| *group == id.0)
-            .map(|((_, node), row)| (node.as_str(), row))
-            .collect();
-        if let Some(objection) = objection(own, &of_group, &resting, is_drained) {
+        let of_group = of_group(&members, id);
+        let newcomer = newcomer(&of_group, |node| map.members_of_group(id).iter().any(|member| member.name == node));
+        let newcomer = newcomer.filter(|_| is_drained).map(|node| {
+            Objection::Passing(format!("the copy on {node} has no vote yet, and no other node could go after this one"))
+        });
+        if let Some(objection) = objection(own, &of_group, &resting, is_drained).or(newcomer) {
             let what = if id == TOPOLOGY { "what is declared".to_owned() } else { format!("partition {}", id.0) };
             let silent = match &missing[..] {
                 [] => String::new(),
@@ -108,15 +108,20 @@ enum Objection {
     Lasting(String),
 }
 
+/// A node that is to have a copy and runs, and has no vote before it has caught up.
+fn newcomer<'a>(members: &[(&'a str, &Value)], is_wanted: impl Fn(&str) -> bool) -> Option<&'a str> {
+    let learns = |row: &Value| row["voter"] != true && row["role"] != DAMAGED;
+    members.iter().find(|(node, row)| learns(row) && is_wanted(node)).map(|(node, _)| *node)
+}
+
 /// What is to be said against it. `members`: how those stand that answered; `resting`: other nodes that are in
 /// maintenance mode, and may be about to go, too.
 fn objection(own: &str, members: &[(&str, &Value)], resting: &[&str], is_drained: bool) -> Option<Objection> {
-    let leading = members.iter().filter(|(_, row)| row["role"] == LEADING);
-    let Some((leader, row)) = leading.max_by_key(|(_, row)| row["term"].as_u64()) else {
+    let Some((leader, row)) = leading(members) else {
         return Some(Objection::Passing("nobody leads".to_owned()));
     };
     let voters = row["voters"].as_u64().unwrap_or(u64::MAX);
-    if voters == 1 && *leader == own {
+    if voters == 1 && leader == own {
         return Some(Objection::Lasting("this node has the only copy, and what is in it would be lost".to_owned()));
     }
     let in_step_with = |is_resting: bool| {
@@ -133,10 +138,10 @@ fn objection(own: &str, members: &[(&str, &Value)], resting: &[&str], is_drained
             rest.join(" and "),
         )));
     }
-    if is_drained && *leader == own {
+    if is_drained && leader == own {
         return Some(Objection::Passing("this node is still the leader: wait until another one is".to_owned()));
     }
-    if resting.contains(leader) && others > voters / 2 {
+    if resting.contains(&leader) && others > voters / 2 {
         return Some(Objection::Passing(format!(
             "{leader} leads, which is in maintenance mode: wait until another one does"
         )));
@@ -151,6 +156,7 @@ fn objection(own: &str, members: &[(&str, &Value)], resting: &[&str], is_drained
 
 #[cfg(test)]
 mod tests {
+    use super::super::whole::LEADING;
     use super::*;
     use serde_json::json;
 
@@ -180,6 +186,18 @@ mod tests {
         let old = json!({ "role": LEADING, "term": 2, "voter": true, "voters": 3 });
         let leader = row(LEADING, 3, 5_000);
         assert_eq!(of(&[("n1", &old), ("n2", &leader), ("n3", &row("follower", 3, 4_900))]), "");
+    }
+
+    #[test]
+    fn a_copy_without_a_vote_is_waited_for_where_it_is_to_stay() {
+        let row = |is_voter: bool| json!({ "role": "follower", "term": 3, "commit": 9, "synced": 9, "voter": is_voter, "voters": 3 });
+        let (voter, learner) = (row(true), row(false));
+        let members = [("n1", &voter), ("n3", &voter), ("n4", &learner)];
+        assert_eq!(newcomer(&members, |_| true), Some("n4"));
+        assert_eq!(newcomer(&members, |node| node != "n4"), None, "it is on its way out");
+        assert_eq!(newcomer(&members[..2], |_| true), None);
+        let damaged = json!({ "role": DAMAGED, "voter": false });
+        assert_eq!(newcomer(&[("n3", &voter), ("n4", &damaged)], |_| true), None, "it waits for a repair");
     }
 
     #[test]

@@ -513,7 +513,7 @@ async fn checked(cx: Cx<'_>, check: &[u8], rest: &[&[u8]]) -> Result<Answer, Ref
         (b"virtual-hosts", []) => health::virtual_hosts(cx).await,
         (b"certificate-expiration", [within, unit]) => health::certificates(cx, within, unit),
         (b"below-node-connection-limit", []) => health::connection_limit(cx),
-        (b"node-is-quorum-critical", []) => health::quorum_critical(cx),
+        (b"node-is-quorum-critical", []) => health::quorum_critical(cx).await,
         (b"node-is-mirror-sync-critical", []) => health::one_node(cx),
         (b"ready-to-serve-clients", []) => health::ready(cx).await,
         (b"is-in-service", []) => health::in_service(cx).await,

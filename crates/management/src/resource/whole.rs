@@ -64,6 +64,8 @@ pub(super) async fn members(cx: Cx<'_>, map: &Map) -> (Members, Vec<String>) {
 
 /// The role of a member that leads.
 pub(super) const LEADING: &str = "leader";
+/// The role of a member that takes no part until it is repaired.
+pub(super) const DAMAGED: &str = "damaged";
 
 /// Whether a member keeps up with the leader of its group: it has a vote, follows it, and has about all that a
 /// majority has.
@@ -71,6 +73,35 @@ pub(super) fn in_step(member: &Value, leader: &Value) -> bool {
     let number = |row: &Value, field: &str| row[field].as_u64().unwrap_or_default();
     let lag = number(leader, "commit").saturating_sub(number(member, "synced"));
     member["voter"] == true && number(member, "term") == number(leader, "term") && lag <= LAG_MAX
+}
+
+/// How those members of a group stand that answered, with the names of their nodes.
+pub(super) fn of_group(members: &Members, partition: PartitionId) -> Vec<(&str, &Value)> {
+    let of_it = members.iter().filter(|((group, _), _)| *group == partition.0);
+    of_it.map(|((_, node), row)| (node.as_str(), row)).collect()
+}
+
+/// Who leads a group: of two that believe it the one of the later term.
+pub(super) fn leading<'a>(members: &[(&'a str, &'a Value)]) -> Option<(&'a str, &'a Value)> {
+    let leading = members.iter().filter(|(_, row)| row["role"] == LEADING);
+    leading.max_by_key(|(_, row)| row["term"].as_u64()).copied()
+}
+
+/// Whether a group has no majority without a node that votes in it: of all whose votes are counted too few others keep up
+/// with their leader, or, where nobody leads, too few that vote have answered.
+pub(super) fn is_needed(node: &str, members: &[(&str, &Value)]) -> bool {
+    let votes = |row: &Value| row["voter"] == true;
+    if !members.iter().any(|(one, row)| *one == node && votes(row)) {
+        return false;
+    }
+    let leader = leading(members).map(|(_, row)| row);
+    let voters = match leader {
+        Some(row) => row["voters"].as_u64(),
+        None => members.iter().filter_map(|(_, row)| row["voters"].as_u64()).max(),
+    };
+    let keeps_up = |row: &Value| leader.map_or_else(|| votes(row), |leader| in_step(row, leader));
+    let others = members.iter().filter(|(one, row)| *one != node && keeps_up(row)).count() as u64;
+    others <= voters.unwrap_or(u64::MAX) / 2
 }
 
 /// One partition, and how many of its copies are in sync.
@@ -147,6 +178,7 @@ fn standing(cx: Cx<'_>, topology: &Topology, map: &Map, members: &Members, id: P
         json!({
             "node": member.name,
             "state": row.map_or(json!("unreachable"), |row| row["role"].clone()),
+            "voter": row.map(|row| row["voter"].clone()),
             "term": row.map(|row| row["term"].clone()),
             "last": row.map(|row| row["last"].clone()),
             "synced": row.map(|row| row["synced"].clone()),
@@ -302,4 +334,36 @@ fn missing_status(node: &str, is_reached: bool, membership: &str, partition: Par
         "Machine Version": "",
         "leveret_partition": partition.0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_needed_where_too_few_others_vote_and_keep_up_of_all_whose_votes_are_counted() {
+        let row = |role: &str, is_voter: bool, synced: u64, voters: u64| json!({ "role": role, "term": 3, "commit": 5_000, "synced": synced, "voter": is_voter, "voters": voters });
+        let of = |voters| (row(LEADING, true, 5_000, voters), row("follower", true, 4_990, voters));
+        let (leader, follower) = of(3);
+        let three = [("n1", &leader), ("n2", &follower), ("n3", &follower)];
+        assert!(!is_needed("n3", &three));
+        assert!(is_needed("n3", &[three[0], three[2]]), "the second does not answer");
+        assert!(is_needed("n3", &[three[0], ("n2", &row("follower", true, 100, 3)), three[2]]), "it is far behind");
+        // The second has left and its vote is counted, the fourth is to come and has none.
+        let newcomer = row("follower", false, 5_000, 3);
+        let between = [("n1", &leader), ("n3", &follower), ("n4", &newcomer)];
+        assert!(is_needed("n1", &between) && is_needed("n3", &between));
+        assert!(!is_needed("n4", &between) && !is_needed("n9", &between), "nothing is lost with a node without a vote");
+        // Before it has left, with its vote.
+        let before = [("n1", &leader), ("n2", &follower), ("n3", &follower), ("n4", &newcomer)];
+        assert!(!is_needed("n3", &before));
+        let (leader, follower) = of(4);
+        let four = [("n1", &leader), ("n2", &follower), ("n3", &follower), ("n4", &follower)];
+        assert!(!is_needed("n3", &four) && is_needed("n3", &four[..3]));
+        // Nobody leads: whoever votes and answers.
+        let candidate = row("pre_vote", true, 5_000, 3);
+        assert!(is_needed("n1", &[("n1", &candidate), ("n4", &newcomer)]));
+        assert!(is_needed("n1", &[("n1", &candidate), ("n2", &candidate)]));
+        assert!(!is_needed("n1", &[("n1", &candidate), ("n2", &candidate), ("n3", &candidate)]));
+    }
 }

@@ -416,7 +416,10 @@ impl Member {
                 };
                 if Instant::now() >= *tell_at {
                     *tell_at = Instant::now() + TELL_EVERY;
-                    tracing::info!("{waits_for}");
+                    match engine.halted() {
+                        Some(_) => tracing::error!("{waits_for}"),
+                        None => tracing::info!("{waits_for}"),
+                    }
                 }
                 startup.note(waits_for);
             }
