@@ -347,3 +347,23 @@ fn is_quorum(queue: QueueId, host: &impl Host) -> bool {
     let topology = host.topology();
     topology.queue(queue).is_some_and(|queue| queue.shape.queue_type == QueueType::Quorum)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amqp::Value;
+
+    #[test]
+    fn arguments_are_kept_as_they_came_unless_there_are_none_or_too_many() {
+        assert_eq!(kept(&Table::new()), None);
+        let mut arguments = Table::new();
+        arguments.push("x-priority", Value::I8(0));
+        let text = ARGUMENTS_BYTES_MAX - arguments.encode().len() - "\x04note".len() - 5;
+        for more in [0, 1] {
+            let mut arguments = arguments.clone();
+            arguments.push("note", Value::LongString(vec![b'x'; text + more].into()));
+            let decoded = kept(&arguments).map(|kept| Table::decode(&Bytes::from(kept)).expect("it was encoded here"));
+            assert_eq!(decoded, (more == 0).then_some(arguments));
+        }
+    }
+}

@@ -74,6 +74,8 @@ fn a_connection_is_closed_by_what_the_list_calls_it() {
     );
     let consumers = tools.ctl("-s list_consumers queue_name consumer_tag ack_required").good();
     assert_eq!(consumers, "q\ttag\ttrue\n");
+    let told = tools.ctl("-s list_consumers consumer_tag active activity_status arguments").good();
+    assert_eq!(told, "tag\ttrue\tup\t[]\n");
     assert_eq!(tools.ctl("-s list_channels user consumer_count number").good(), "guest\t1\t1\n");
     let pid = tools.ctl("-s list_connections pid").good();
     let pid = pid.trim_end();
