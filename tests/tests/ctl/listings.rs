@@ -61,6 +61,21 @@ fn exchanges_and_bindings_are_listed() {
 }
 
 #[test]
+fn consumers_are_listed_with_their_arguments_and_with_which_one_is_active() {
+    let Some((broker, _http, tools)) = begin(&[]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let arguments = vec![("x-single-active-consumer", true.into())];
+    client.declare(channel, &QueueDeclare { name: "q", arguments, ..QueueDeclare::default() }).unwrap();
+    client.declare(channel, &QueueDeclare { name: "shared", ..QueueDeclare::default() }).unwrap();
+    client.consume_with(channel, "q", "a", [false; 3], &[("note", "why".into())]).unwrap();
+    client.consume(channel, "q", "b").unwrap();
+    client.consume(channel, "shared", "c").unwrap();
+    let told = tools.ctl("-s list_consumers consumer_tag active activity_status arguments").good();
+    assert_eq!(told, "a\ttrue\tsingle_active\t[{\"note\",\"why\"}]\nb\tfalse\twaiting\t[]\nc\ttrue\tup\t[]\n");
+}
+
+#[test]
 fn a_connection_is_closed_by_what_the_list_calls_it() {
     let Some((broker, _http, tools)) = begin(&[]) else { return };
     let mut client = broker.connect();
@@ -74,8 +89,6 @@ fn a_connection_is_closed_by_what_the_list_calls_it() {
     );
     let consumers = tools.ctl("-s list_consumers queue_name consumer_tag ack_required").good();
     assert_eq!(consumers, "q\ttag\ttrue\n");
-    let told = tools.ctl("-s list_consumers consumer_tag active activity_status arguments").good();
-    assert_eq!(told, "tag\ttrue\tup\t[]\n");
     assert_eq!(tools.ctl("-s list_channels user consumer_count number").good(), "guest\t1\t1\n");
     let pid = tools.ctl("-s list_connections pid").good();
     let pid = pid.trim_end();
