@@ -106,13 +106,18 @@ fn keys(said: &mut Value) -> Vec<(QueueId, ConsumerKey)> {
     words.into_iter().map(key_of).collect()
 }
 
-/// The tags of active consumers, of those of `queues` of which a node says who that is: `null` where it is nobody.
-pub(super) async fn tags<'a>(cx: Cx<'_>, queues: Vec<(QueueId, Option<NodeNumber>)>) -> HashMap<QueueId, Value> {
+/// The tags of active consumers, of those of `queues` of which a node says who that is: `null` where it is nobody. Nodes
+/// that gave no answer already are not asked.
+pub(super) async fn tags(
+    cx: Cx<'_>,
+    queues: Vec<(QueueId, Option<NodeNumber>)>,
+    missing: &[String],
+) -> HashMap<QueueId, Value> {
     if queues.is_empty() {
         return HashMap::new();
     }
     let (own, connections) = (cx.handle().own_node(), cx.handle().connections().await);
-    let (mut active, said) = ask(cx, &[], "/api/leveret/active?tags=true").await;
+    let (mut active, said) = ask(cx, missing, "/api/leveret/active?tags=true").await;
     let mut tags: HashMap<ConsumerKey, Value> = of_single(cx, &connections).into_iter().collect();
     let mut known = vec![own];
     for one in &said {

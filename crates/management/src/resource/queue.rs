@@ -36,12 +36,11 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
     };
     queues.sort_unstable();
     let map = cx.map();
-    let (figures, led_elsewhere) = tokio::join!(cx.handle().queue_figures(), elsewhere(cx, vhost, &queues));
+    let (figures, mut led_elsewhere) = tokio::join!(cx.handle().queue_figures(), elsewhere(cx, vhost, &queues));
     let owners = Owners::of(cx, queues.iter().map(|(_, _, id)| *id)).await;
-    let led_elsewhere = match rates.is_some() && cx.call.wants("single_active_consumer_tag") {
-        true => Elsewhere { tags: active::tags(cx, with_single(cx, &queues)).await, ..led_elsewhere },
-        false => led_elsewhere,
-    };
+    if rates.is_some() && cx.call.wants("single_active_consumer_tag") {
+        led_elsewhere.tags = active::tags(cx, with_single(cx, &queues), &led_elsewhere.gathered.missing).await;
+    }
     let write = |part: &[Listed], text: &mut Text| {
         let (topology, store) = (cx.handle().topology(), cx.call.statistics.store());
         let rows = Rows::new(cx, (&map, &topology), &store, (&figures, &owners), rates.as_ref());
