@@ -212,13 +212,19 @@ impl Cx<'_> {
 
     /// What is on the other nodes of what this request asks for, without its paging and sorting.
     pub(crate) async fn gather(&self) -> Gathered {
+        self.gather_with(None).await
+    }
+
+    /// The same, with a column that is needed here, whichever the client wants.
+    pub(crate) async fn gather_with(&self, needed: Option<&str>) -> Gathered {
         let mut target = self.call.head.uri.path().to_owned();
         let decides = |name: &str| self.call.query(name).is_some_and(|value| !value.is_empty());
         if !decides("name")
             && !decides("sort")
-            && let Some(columns) = self.call.raw_query("columns")
+            && let Some(columns) = self.call.raw_query("columns").filter(|columns| !columns.is_empty())
         {
             target += &format!("?columns={columns}");
+            needed.iter().for_each(|column| target += &format!(",{column}"));
         }
         self.ask(self.others(), "GET", &self.same_statistics(&target)).await
     }

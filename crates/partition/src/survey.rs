@@ -6,7 +6,7 @@
 
 use crate::machine::{schedule_of, scheduled_for};
 use crate::partition::QueuePartition;
-use broker::{NodeNumber, PartitionId, QueueId};
+use broker::{ConsumerKey, NodeNumber, PartitionId, QueueId};
 use consensus::NodeId;
 use std::collections::BTreeSet;
 
@@ -23,6 +23,9 @@ pub struct QueueFigures {
     pub delayed: u64,
     /// Consumers.
     pub consumers: u64,
+    /// The consumer that alone gets messages, on a queue with a single active consumer. One that was cancelled stays it
+    /// as long as it holds something.
+    pub active: Option<ConsumerKey>,
     /// What is confirmed, or about to be, and not synced, in the queue's own unit; at most
     /// `value_cap`.
     pub value_at_risk: u64,
@@ -114,6 +117,7 @@ impl QueueFigures {
             unacked: 0,
             delayed: 0,
             consumers: 0,
+            active: None,
             value_at_risk: 0,
             value_cap: None,
             repeats_dropped: 0,
@@ -172,6 +176,7 @@ impl QueuePartition {
                 delayed: queue.life.as_ref().map_or(0, |life| life.sink.retrying() + life.sink.kept())
                     + self.scheduled(*id),
                 consumers: queue.dispatch.consumers() as u64,
+                active: queue.dispatch.active(),
                 value_at_risk: queue.sink.at_risk,
                 value_cap: queue.sink.selective.map(|selective| selective.cap).filter(|cap| *cap < u64::MAX),
                 repeats_dropped: self.repeats_dropped(*id),

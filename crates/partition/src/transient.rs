@@ -150,8 +150,9 @@ impl TransientQueues {
             let consumers = queue.dispatch.consumers() as u64;
             let repeats_dropped = self.repeats.get(id).copied().unwrap_or(0);
             let delayed = queue.sink.delayed;
+            let active = queue.dispatch.active();
             let none = QueueFigures::empty(*id);
-            figures.push(QueueFigures { ready, unacked, delayed, consumers, repeats_dropped, ..none });
+            figures.push(QueueFigures { ready, unacked, delayed, consumers, active, repeats_dropped, ..none });
         }
     }
 

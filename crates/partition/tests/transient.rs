@@ -1,7 +1,7 @@
 //! Transient queues against a model that keeps every message for ever and knows what became of it.
 #![allow(clippy::unwrap_used)]
 
-use broker::queue::{Consumer, DeadLetterRule, Overflow, Rules};
+use broker::queue::{Consumer, DeadLetterRule, Overflow, Rules, SingleActive};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
 use partition::command::{Durability, Target};
@@ -88,6 +88,26 @@ fn confirms_of_one_batch_are_one_effect_and_come_before_the_deliveries() {
     assert_eq!(effects[0], Effect::Reply { channel: B, request: RequestId(1), reply: Reply::Consuming });
     assert_eq!(effects[1], Effect::Confirm { channel: A, first: 1, count: 3 });
     assert_eq!(deliveries(&effects[2..]), [(1, false), (2, false), (3, false)]);
+}
+
+#[test]
+fn the_active_consumer_is_told_of() {
+    let mut queues = TransientQueues::new();
+    queues.declare(Q);
+    let rules = Rules { single_active: Some(SingleActive { preempts: false }), ..Rules::default() };
+    let mut commands = vec![Command::Configure { queue: Q, rules: rules.into() }];
+    let consume =
+        |channel| Command::Consume { again: false, queue: Q, consumer: consumer(channel, 1, 0), request: RequestId(1) };
+    commands.extend([consume(B), consume(A)]);
+    run(&mut queues, commands);
+    let told = |queues: &TransientQueues| {
+        let mut figures = Vec::new();
+        queues.survey(&mut figures);
+        figures.iter().map(|figures| (figures.consumers, figures.active)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&queues), [(2, Some(ConsumerKey { channel: B, number: 1 }))]);
+    run(&mut queues, vec![Command::Detach { channel: B }]);
+    assert_eq!(told(&queues), [(1, Some(ConsumerKey { channel: A, number: 1 }))]);
 }
 
 #[test]

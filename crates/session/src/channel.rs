@@ -61,6 +61,8 @@ pub(super) struct Consumer {
     pub(super) exclusive: bool,
     /// Higher goes first; see [`broker::queue::Consumer`].
     pub(super) priority: i32,
+    /// What the client gave at `basic.consume`, encoded; absent where that is nothing, or too much to keep.
+    pub(super) arguments: Option<Box<[u8]>>,
     /// Its own prefetch; 0 is no limit.
     pub(super) prefetch: u16,
     /// The channel hands out its credit.
@@ -96,6 +98,7 @@ impl Consumer {
             no_ack: false,
             exclusive: false,
             priority: 0,
+            arguments: None,
             prefetch: 0,
             granted_only: false,
             granted: 0,

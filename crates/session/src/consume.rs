@@ -30,9 +30,23 @@ pub(super) struct Wanted {
     pub(super) no_ack: bool,
     pub(super) exclusive: bool,
     pub(super) priority: i32,
+    /// As the client gave them, for those who look; see [`kept`].
+    pub(super) arguments: Option<Box<[u8]>>,
     pub(super) is_quorum: bool,
     /// How long it may hold a message; `None` is for ever.
     pub(super) timeout_ms: Option<Millis>,
+}
+
+/// Arguments of a consumer that encode to more bytes than this are not kept: they are for those who look, and what a
+/// consumer takes stays within what a connection is charged for it.
+const ARGUMENTS_BYTES_MAX: usize = 512;
+
+/// What is kept of a consumer's arguments: the encoded table, or nothing where there are none, or too many.
+fn kept(arguments: &Table) -> Option<Box<[u8]>> {
+    if arguments.is_empty() {
+        return None;
+    }
+    Some(arguments.encode()).filter(|encoded| encoded.len() <= ARGUMENTS_BYTES_MAX).map(Vec::into_boxed_slice)
 }
 
 impl Session {
@@ -57,7 +71,8 @@ impl Session {
             let default = Some(cx.host.common().settings.consumer_timeout_ms);
             let timeout_ms = asked.timeout_ms.or(queue.rules.consumer_timeout_ms).or(default).filter(|ms| *ms > 0);
             let (queue, partition, priority) = (queue.id, queue.partition, asked.priority);
-            Ok(Wanted { queue, partition, tag, no_ack, exclusive, priority, is_quorum, timeout_ms })
+            let arguments = kept(arguments);
+            Ok(Wanted { queue, partition, tag, no_ack, exclusive, priority, arguments, is_quorum, timeout_ms })
         });
         drop(topology);
         match found {
@@ -72,7 +87,7 @@ impl Session {
     /// Has a partition attach a consumer; returns the consumer's number. `name` is its queue's for
     /// a refusal.
     pub(super) fn attach(&mut self, at: usize, wanted: Wanted, name: Bytes, cx: &mut Cx<'_, impl Host>) -> u32 {
-        let Wanted { queue, partition, tag, no_ack, exclusive, priority, is_quorum, timeout_ms } = wanted;
+        let Wanted { queue, partition, tag, no_ack, exclusive, priority, arguments, is_quorum, timeout_ms } = wanted;
         let aging = timeout_ms.filter(|_| !no_ack).map(|timeout_ms| Box::new(Aging::new(timeout_ms)));
         if let Some(aging) = &aging {
             self.watch(aging, cx.host.now());
@@ -94,6 +109,7 @@ impl Session {
             no_ack,
             exclusive,
             priority,
+            arguments,
             prefetch: channel.prefetch,
             granted_only: channel.credit.is_some() && !no_ack,
             granted: 0,
@@ -330,4 +346,24 @@ impl Session {
 fn is_quorum(queue: QueueId, host: &impl Host) -> bool {
     let topology = host.topology();
     topology.queue(queue).is_some_and(|queue| queue.shape.queue_type == QueueType::Quorum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amqp::Value;
+
+    #[test]
+    fn arguments_are_kept_as_they_came_unless_there_are_none_or_too_many() {
+        assert_eq!(kept(&Table::new()), None);
+        let mut arguments = Table::new();
+        arguments.push("x-priority", Value::I8(0));
+        let text = ARGUMENTS_BYTES_MAX - arguments.encode().len() - "\x04note".len() - 5;
+        for more in [0, 1] {
+            let mut arguments = arguments.clone();
+            arguments.push("note", Value::LongString(vec![b'x'; text + more].into()));
+            let decoded = kept(&arguments).map(|kept| Table::decode(&Bytes::from(kept)).expect("it was encoded here"));
+            assert_eq!(decoded, (more == 0).then_some(arguments));
+        }
+    }
 }

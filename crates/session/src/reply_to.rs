@@ -107,7 +107,8 @@ impl Session {
         let partition = cx.host.transient_partition();
         let no_ack = true;
         let (exclusive, priority, is_quorum, timeout_ms) = (false, 0, false, None);
-        let wanted = Wanted { queue, partition, tag, no_ack, exclusive, priority, is_quorum, timeout_ms };
+        let arguments = None;
+        let wanted = Wanted { queue, partition, tag, no_ack, exclusive, priority, arguments, is_quorum, timeout_ms };
         let number = self.attach(at, wanted, Bytes::from_static(DIRECT_REPLY_TO), cx);
         self.channels[at].reply_consumer = Some(Box::new(ReplyConsumer { number, name }));
     }

@@ -7,9 +7,9 @@ use super::channel::{Channel, Consumer, State};
 use super::counts::ChannelTraffic;
 use super::ledger::QueueTraffic;
 use super::{Client, Host, Session};
-use amqp::Table;
+use amqp::{Table, Value};
 use broker::topology::Name;
-use broker::{PartitionId, QueueId, VhostId};
+use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use core::net::SocketAddr;
 
@@ -149,6 +149,8 @@ pub struct WaitingReport {
 /// A consumer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConsumerReport {
+    /// By what its queue's leader knows it.
+    pub key: ConsumerKey,
     /// Its tag.
     pub tag: Bytes,
     /// Its queue.
@@ -161,6 +163,19 @@ pub struct ConsumerReport {
     pub prefetch: u16,
     /// Higher goes first.
     pub priority: i32,
+    /// What the client gave at `basic.consume`, as it came; empty where that is nothing, or too much to be kept.
+    pub arguments: Bytes,
+}
+
+impl ConsumerReport {
+    /// What the client gave at `basic.consume`: of more than 512 B only a priority that is not 0.
+    pub fn arguments(&self) -> Table {
+        let mut table = Table::decode(&self.arguments).unwrap_or_default();
+        if table.is_empty() && self.priority != 0 {
+            table.push("x-priority", Value::I32(self.priority));
+        }
+        table
+    }
 }
 
 impl Session {
@@ -222,21 +237,23 @@ impl Channel {
             unconfirmed: client.unconfirmed(self.id),
             prefetch: self.prefetch,
             global_prefetch: self.credit.as_ref().map_or(0, |credit| credit.limit()),
-            consumers: self.consumers.iter().filter(is_told).map(Consumer::report).collect(),
+            consumers: self.consumers.iter().filter(is_told).map(|consumer| consumer.report(self.key)).collect(),
             waiting,
         }
     }
 }
 
 impl Consumer {
-    fn report(&self) -> ConsumerReport {
+    fn report(&self, channel: ChannelKey) -> ConsumerReport {
         ConsumerReport {
+            key: ConsumerKey { channel, number: self.number },
             tag: Bytes::copy_from_slice(self.tag.as_bytes()),
             queue: self.queue,
             no_ack: self.no_ack,
             exclusive: self.exclusive,
             prefetch: self.prefetch,
             priority: self.priority,
+            arguments: self.arguments.as_deref().map(Bytes::copy_from_slice).unwrap_or_default(),
         }
     }
 }

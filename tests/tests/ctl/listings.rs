@@ -61,6 +61,21 @@ fn exchanges_and_bindings_are_listed() {
 }
 
 #[test]
+fn consumers_are_listed_with_their_arguments_and_with_which_one_is_active() {
+    let Some((broker, _http, tools)) = begin(&[]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let arguments = vec![("x-single-active-consumer", true.into())];
+    client.declare(channel, &QueueDeclare { name: "q", arguments, ..QueueDeclare::default() }).unwrap();
+    client.declare(channel, &QueueDeclare { name: "shared", ..QueueDeclare::default() }).unwrap();
+    client.consume_with(channel, "q", "a", [false; 3], &[("note", "why".into())]).unwrap();
+    client.consume(channel, "q", "b").unwrap();
+    client.consume(channel, "shared", "c").unwrap();
+    let told = tools.ctl("-s list_consumers consumer_tag active activity_status arguments").good();
+    assert_eq!(told, "a\ttrue\tsingle_active\t[{\"note\",\"why\"}]\nb\tfalse\twaiting\t[]\nc\ttrue\tup\t[]\n");
+}
+
+#[test]
 fn a_connection_is_closed_by_what_the_list_calls_it() {
     let Some((broker, _http, tools)) = begin(&[]) else { return };
     let mut client = broker.connect();

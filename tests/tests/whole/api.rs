@@ -127,6 +127,66 @@ fn whichever_node_is_asked_it_answers_for_all() {
 }
 
 #[test]
+fn any_node_tells_which_consumer_is_the_active_one_wherever_it_is_and_wherever_its_queue_is_led() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::up(&[&[]; 3]);
+    let mut clients: Vec<_> = (0..3).map(|node| nodes.connect(node)).collect();
+    // Led by several nodes; the one in memory by the first.
+    let queues = ["q0", "q1", "q2", "q3", "memory"];
+    for queue in queues {
+        let mut single = QueueDeclare { name: queue, durable: true, ..quorum(queue) };
+        single.arguments.push(("x-single-active-consumer", true.into()));
+        if queue == "memory" {
+            single.arguments.remove(0);
+            single.durable = false;
+        }
+        let (client, channel) = &mut clients[0];
+        client.declare(*channel, &single).unwrap();
+        for node in [1, 2, 0] {
+            let (client, channel) = &mut clients[node];
+            client.consume(*channel, queue, &format!("{queue}c{node}")).unwrap();
+        }
+    }
+    for active in [1, 2, 0] {
+        for (node, http) in nodes.http.iter().enumerate() {
+            let is_it = |one: &Value| {
+                let tag = one["consumer_tag"].as_str().unwrap();
+                let expected = if tag.ends_with(&format!("c{active}")) { "single_active" } else { "waiting" };
+                one["activity_status"] == expected && one["active"] == (expected == "single_active")
+            };
+            let all_are = |list: &Value| list.as_array().unwrap().iter().all(is_it);
+            nodes.until(&format!("node {node} tells that c{active} is active"), || {
+                let whole = http.get("/api/consumers").with(200);
+                let chosen = http.get("/api/consumers?columns=consumer_tag,active,activity_status&page=1").with(200);
+                let listed = http.get("/api/queues?columns=name,single_active_consumer_tag").with(200);
+                let plain = http.get("/api/queues").with(200);
+                let tag = |queue: &str| json!(format!("{queue}c{active}"));
+                let is_tagged = |one: &Value| one["single_active_consumer_tag"] == tag(one["name"].as_str().unwrap());
+                let is_told = |queue: &&str| {
+                    let found = http.get(&format!("/api/queues/%2f/{queue}")).with(200);
+                    found["single_active_consumer_tag"] == tag(queue) && all_are(&found["consumer_details"])
+                };
+                let channels = http.get("/api/channels").with(200);
+                let of_channels = channels.as_array().unwrap().iter().all(|channel| {
+                    let name = channel["name"].as_str().unwrap().replace(' ', "%20").replace('>', "%3E");
+                    all_are(&http.get(&format!("/api/channels/{name}")).with(200)["consumer_details"])
+                });
+                assert!(!whole.to_string().contains("leveret_consumer"), "keys are for nodes alone: {whole}");
+                assert!(!chosen.to_string().contains("leveret_consumer"), "keys are for nodes alone: {chosen}");
+                let lists = [&listed, &plain].iter().all(|list| list.as_array().unwrap().iter().all(is_tagged));
+                let is_all = all_are(&whole) && all_are(&chosen["items"]) && lists && of_channels;
+                (is_all && queues.iter().all(is_told)).then_some(())
+            });
+            assert_eq!(http.get("/api/queues").with(200).as_array().unwrap().len(), queues.len());
+        }
+        let (client, channel) = &mut clients[active];
+        queues.iter().for_each(|queue| client.cancel(*channel, &format!("{queue}c{active}")).unwrap());
+    }
+}
+
+#[test]
 fn sums_stay_what_they_are_while_a_leader_is_chosen() {
     if is_foreign() {
         return;

@@ -1,6 +1,7 @@
 //! `/api/channels` and `/api/consumers`: what connections are used for.
 
 use super::Cx;
+use super::active::{self, has_single};
 use super::connection::{self, find, visible};
 use crate::answer::{Answer, Refused};
 use crate::others::{Row, Said};
@@ -53,6 +54,7 @@ pub(super) async fn get(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
                 let rates = cx.rates().await?;
                 let mut found = describe(cx, &report, channel, rates.as_ref());
                 found["consumer_details"] = consumers_of(cx, &report, channel).into();
+                tell_active(cx, &mut found["consumer_details"]).await;
                 if let Some(ranges) = &rates {
                     found["publishes"] = publishes(cx, &report, channel, ranges).into();
                     found["deliveries"] = deliveries(cx, &report, channel, ranges).into();
@@ -61,7 +63,19 @@ pub(super) async fn get(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
             }
         }
     }
-    cx.elsewhere().await
+    let gathered = cx.ask(cx.others(), "GET", &cx.same_statistics(cx.call.head.uri.path())).await;
+    let said = gathered.said.into_iter().find(|said| said.status != 404).ok_or(Refused::NotFound)?;
+    let Some(mut found) = said.json() else { return Ok(said.pass_on()) };
+    tell_active(cx, &mut found["consumer_details"]).await;
+    Ok(Answer::json(&listing::one(cx.call, found)))
+}
+
+/// Says which of these consumers are active, unless another node asks, which says it itself.
+async fn tell_active(cx: Cx<'_>, described: &mut Value) {
+    let mut consumers = described.as_array().into_iter().flatten();
+    if !cx.is_asked && consumers.any(|one| one.get(active::KEY).is_some()) {
+        active::of_all(cx, &[]).await.tell_all(described);
+    }
 }
 
 /// GET of all consumers, or of those in a virtual host; everybody sees theirs.
@@ -73,12 +87,25 @@ pub(super) async fn consumers(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer
     all.retain(|report| vhost.is_none_or(|vhost| report.vhost == vhost));
     let consumers = channels_of(&all).flat_map(|(report, of)| of.consumers.iter().map(move |one| (report, of, one)));
     let consumers: Vec<_> = consumers.collect();
-    let gathered = cx.gather().await;
+    let gathered = cx.gather_with(Some(active::KEY)).await;
+    let is_open = {
+        let topology = cx.handle().topology();
+        let is_single = |(_, _, one): &Consuming<'_>| topology.queue(one.queue).is_some_and(has_single);
+        gathered.said.iter().any(active::is_open_in) || consumers.iter().any(is_single)
+    };
+    let active = match is_open && !cx.is_asked {
+        true => Some(active::of_all(cx, &gathered.missing).await),
+        false => None,
+    };
     let rows = gathered.rows(cx.handle().own_node(), &consumers);
     let describe = |part: &[Row<'_, Consuming<'_>>]| {
         let topology = cx.handle().topology();
         let own = |(r, channel, c): &Consuming<'_>| describe_consumer(cx, &topology, (r, channel), c);
-        part.iter().filter_map(|row| row.described(own)).collect()
+        let told = |mut described: Value| {
+            active.iter().for_each(|active| active.tell(&mut described));
+            described
+        };
+        part.iter().filter_map(|row| row.described(own).map(told)).collect()
     };
     Ok(gathered.told(listing::answer(cx.call, &rows, describe).await?))
 }
@@ -280,11 +307,13 @@ fn describe_consumer(
         "exclusive": consumer.exclusive,
         "prefetch_count": consumer.prefetch,
         "priority": consumer.priority,
-        "arguments": if consumer.priority == 0 { json!({}) } else { json!({ "x-priority": consumer.priority }) },
+        "arguments": json::table(&consumer.arguments()),
         "channel_details": details(cx, report, channel),
     });
-    // Of a queue with a single active consumer its leader alone knows which one that is.
-    if queue.rules.single_active.is_none() {
+    if has_single(queue) {
+        // Its leader alone knows whether it is the active one: that is told in place of the key.
+        described[active::KEY] = json!(active::words(queue.id, consumer.key));
+    } else {
         described["active"] = true.into();
         described["activity_status"] = "up".into();
     }

@@ -3,6 +3,7 @@
 //! Invariant: every answer is given to a caller who was identified, but how one logs in, and each
 //! resource asks itself what that caller may see.
 
+mod active;
 mod auth;
 mod binding;
 mod channel;
@@ -190,6 +191,7 @@ pub(crate) async fn answer_node(call: &Call<'_>, caller: &Caller, body: Body) ->
     let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
     let cx = Cx { call, caller, is_asked: true };
     match parts[..] {
+        [b"leveret", b"active"] => active::own(cx).await,
         [b"leveret", b"figures"] => queue::own_figures(cx).await,
         [b"leveret", b"members"] => whole::own_members(cx).await,
         [b"leveret", b"rows"] => queue::own_rows(cx).await,

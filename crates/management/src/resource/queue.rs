@@ -1,5 +1,6 @@
 //! `/api/queues`: what is declared, what is in it; declare, delete, purge.
 
+use super::active::{self, Active, has_single};
 use super::node::add;
 use super::row::{Owners, Row, Rows};
 use super::{Cx, NOT_THEIRS, find_vhost};
@@ -35,8 +36,11 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
     };
     queues.sort_unstable();
     let map = cx.map();
-    let (figures, led_elsewhere) = tokio::join!(cx.handle().queue_figures(), elsewhere(cx, vhost, &queues));
+    let (figures, mut led_elsewhere) = tokio::join!(cx.handle().queue_figures(), elsewhere(cx, vhost, &queues));
     let owners = Owners::of(cx, queues.iter().map(|(_, _, id)| *id)).await;
+    if rates.is_some() && cx.call.wants("single_active_consumer_tag") {
+        led_elsewhere.tags = active::tags(cx, with_single(cx, &queues), &led_elsewhere.gathered.missing).await;
+    }
     let write = |part: &[Listed], text: &mut Text| {
         let (topology, store) = (cx.handle().topology(), cx.call.statistics.store());
         let rows = Rows::new(cx, (&map, &topology), &store, (&figures, &owners), rates.as_ref());
@@ -58,12 +62,23 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
 /// A queue in a list, by what orders it: the place of its virtual host among all, and its name.
 type Listed = (usize, Name, QueueId);
 
+/// Those of a list whose consumers take turns as the active one, each with its leader.
+fn with_single(cx: Cx<'_>, queues: &[Listed]) -> Vec<(QueueId, Option<NodeNumber>)> {
+    let topology = cx.handle().topology();
+    let shown =
+        listing::page(cx.call).map_or(queues, |page| &queues[page.start.min(queues.len())..page.end.min(queues.len())]);
+    let single = shown.iter().filter_map(|(_, _, id)| topology.queue(*id)).filter(|queue| has_single(queue));
+    single.map(|queue| (queue.id, cx.handle().leader(queue.partition))).collect()
+}
+
 /// Queues that other nodes lead, as those describe them.
 #[derive(Default)]
 struct Elsewhere {
     rows: HashMap<QueueId, Box<RawValue>>,
     /// What went through queues of any node over clients of that one.
     stats: HashMap<QueueId, Vec<Value>>,
+    /// The tags of active consumers of queues that have a single one, this node's included.
+    tags: HashMap<QueueId, Value>,
     gathered: Gathered,
 }
 
@@ -82,9 +97,10 @@ enum Told<'a> {
 impl Elsewhere {
     /// A queue of which this node says `own`.
     fn told<'a>(&'a self, id: QueueId, own: Row<'a>) -> Told<'a> {
+        let tag = self.tags.get(&id);
         match (self.rows.get(&id), self.stats.get(&id)) {
-            (None, None) => Told::Own(own),
-            (Some(row), None) if own.message_stats.is_none() => Told::Other(row),
+            (None, None) if tag.is_none() => Told::Own(own),
+            (Some(row), None) if own.message_stats.is_none() && tag.is_none() => Told::Other(row),
             (row, stats) => {
                 let mut sum = match row.and_then(|row| serde_json::from_str::<Value>(row.get()).ok()) {
                     Some(mut sum) => {
@@ -96,6 +112,9 @@ impl Elsewhere {
                     None => json!(own),
                 };
                 stats.into_iter().flatten().for_each(|stats| add(&mut sum["message_stats"], stats));
+                if let Some(tag) = tag {
+                    sum["single_active_consumer_tag"] = tag.clone();
+                }
                 Told::Sum(sum)
             }
         }
@@ -144,7 +163,7 @@ async fn elsewhere(cx: Cx<'_>, vhost: Option<VhostId>, queues: &[Listed]) -> Els
             }
         }
     }
-    Elsewhere { rows, stats, gathered }
+    Elsewhere { rows, stats, gathered, tags: HashMap::new() }
 }
 
 /// For another node: the queues that this one leads, of those wanted, each with its number; and of the
@@ -219,7 +238,8 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
         topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?.id
     };
     let owners = Owners::of(cx, [owners].into_iter()).await;
-    let (mut found, id, leader) = {
+    let mut active = Active::own(&figures);
+    let (mut found, id, leader, is_single) = {
         let topology = cx.handle().topology();
         let vhost = cx.visible_vhost(&topology, vhost)?;
         let queue = topology.find_queue(vhost, checked(name)?).ok_or(Refused::NotFound)?;
@@ -230,7 +250,13 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
         if let Some(ranges) = &rates {
             found["incoming"] = incoming(cx, &topology, queue, ranges).into();
         }
-        (found, queue.id, leader)
+        let is_single = has_single(queue);
+        if cx.is_asked
+            && let Some(consumer) = figures.of(queue).and_then(|figures| figures.active)
+        {
+            found[active::KEY] = json!(active::words(queue.id, consumer));
+        }
+        (found, queue.id, leader, is_single)
     };
     if rates.is_some() {
         found["consumer_details"] = super::channel::consumers_of_queue(cx, id).await.into();
@@ -241,6 +267,7 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
         let Some(mut described) = said.json() else { continue };
         if Some(said.node) == leader {
             // Who leads it knows what is in it.
+            active.take(&mut described);
             std::mem::swap(&mut found, &mut described);
         }
         if described["message_stats"].is_object() {
@@ -250,6 +277,12 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
             if let (Some(all), Some(more)) = (found[list].as_array_mut(), described[list].as_array_mut()) {
                 all.append(more);
             }
+        }
+    }
+    if is_single && !cx.is_asked && rates.is_some() {
+        active.tell_all(&mut found["consumer_details"]);
+        if found.get("consumers").is_some() {
+            found["single_active_consumer_tag"] = active::tag_in(&found["consumer_details"]);
         }
     }
     Ok(gathered.told(Answer::json(&listing::one(cx.call, found))))
