@@ -84,16 +84,18 @@ fn of_pool(topology: &Topology, put: &PoolPartition) -> usize {
     topology.pools().find(|(id, _)| *id == put.pool).map_or(0, |(_, pool)| pool.replication_factor as usize)
 }
 
+fn standing_of(topology: &Topology, number: NodeNumber) -> NodeStanding {
+    topology.node(number).map_or(NodeStanding::Gone, |node| node.standing)
+}
+
 /// Nodes that may get copies, those with the fewest first.
 fn heirs(cx: Cx<'_>, topology: &Topology, map: &Map) -> Vec<NodeNumber> {
     let mut held: BTreeMap<NodeNumber, usize> = BTreeMap::new();
     for (_, put) in topology.partitions() {
         put.members.iter().for_each(|member| *held.entry(*member).or_default() += 1);
     }
-    let may = |number: NodeNumber| {
-        let standing = topology.node(number).map(|node| node.standing);
-        standing == Some(NodeStanding::Member) && !cx.handle().node_rests(number)
-    };
+    let may =
+        |number: NodeNumber| standing_of(topology, number) == NodeStanding::Member && !cx.handle().node_rests(number);
     let reached = map.nodes().filter(|node| node.is_reached && !node.is_own).map(|node| node.number);
     let mut all: Vec<NodeNumber> = reached.filter(|number| may(*number)).collect();
     all.sort_by_key(|number| (held.get(number).copied().unwrap_or(0), *number));
@@ -168,8 +170,12 @@ fn steps(cx: Cx<'_>, map: &Map, rows: &Members) -> Vec<(PartitionId, Step)> {
         of_pool,
         is_in_step: others_in_step(map, rows, id, members),
     };
-    let mut steps: Vec<_> =
-        held(&of_topology, of_topology.len(), TOPOLOGY).waits().map(|step| (TOPOLOGY, step)).into_iter().collect();
+    let mut steps = Vec::new();
+    // All partitions get one that joins once it is a member.
+    let joins = map.nodes().any(|node| node.is_reached && standing_of(&topology, node.number) == NodeStanding::Joining);
+    if joins || held(&of_topology, of_topology.len(), TOPOLOGY).waits().is_some() {
+        steps.push((TOPOLOGY, Step::Wait));
+    }
     for (id, put) in topology.partitions().filter(|(_, put)| put.stage != PartitionStage::Retired) {
         if !put.members.contains(&map.own) {
             if topology.founders_of(id).is_none() || !topology.is_missed(id) {
