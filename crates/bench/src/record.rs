@@ -81,6 +81,11 @@ impl Cost {
 }
 
 impl Correctness {
+    /// Nothing that was sent reached a queue.
+    pub fn all_returned(&self) -> bool {
+        self.published > 0 && self.returned == self.published
+    }
+
     /// What is wrong, in words; empty when nothing is.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();

@@ -46,6 +46,11 @@ pub fn correctness(
         return found;
     }
     let is_promised = options.producing.confirm.is_some();
+    if found.all_returned() {
+        // Wherever they were to go: no message is missing that its publisher has back.
+        found.lost = is_promised.then_some(0);
+        return found;
+    }
     let mut missing = 0;
     for publisher in publishers {
         let Some(queues) = plan.reached(&publisher.routing_key) else { return found };
@@ -127,6 +132,13 @@ pub fn required(options: &Options, run: &Run) -> Vec<(String, bool)> {
 /// What is wrong with the messages, and what of the requirements was missed, in words.
 pub fn missed(run: &Run, failure: Option<String>) -> Vec<String> {
     let missed = run.required.iter().filter(|(_, is_met)| !is_met).map(|(told, _)| told.clone());
+    let nowhere = run.correctness.all_returned().then(|| {
+        format!(
+            "all {} messages came back: no queue is bound to where they were published with their routing key",
+            count(run.correctness.published)
+        )
+    });
+    let failure = failure.or(nowhere);
     failure.into_iter().chain(run.correctness.faults()).chain(missed).collect()
 }
 
@@ -359,5 +371,25 @@ mod tests {
         let missed = missed(&run, None);
         assert_eq!(missed.len(), 3, "{missed:?}");
         assert!(missed[0].starts_with("2 lost") && missed[1].starts_with("900") && missed[2].contains("p99 was not"));
+    }
+
+    #[test]
+    fn a_run_whose_messages_all_came_back_has_failed_and_lost_nothing() {
+        let (returned, published) = (200, 200);
+        let mut run =
+            Run { correctness: Correctness { published, returned, ..Correctness::default() }, ..Run::default() };
+        let told = missed(&run, None);
+        assert!(told[0].starts_with("all 200 messages came back: no queue is bound"), "{told:?}");
+        run.correctness.returned = 199;
+        assert_eq!(missed(&run, None), [""; 0], "one of them went somewhere");
+        assert!(!Correctness::default().all_returned(), "nothing was sent");
+
+        let options = options("--confirm 5 -f mandatory -k nowhere -e amq.headers -t headers -u q");
+        let plan = Plan::of(&options, 1);
+        let all: Vec<u64> = (0..10).collect();
+        let mut finals = finals(&all, &all, &[]);
+        finals[0].publishers[0].routing_key = "nowhere".into();
+        assert_eq!(plan.reached("nowhere"), None, "it cannot be told where they go");
+        assert_eq!(correctness(&options, &plan, &finals, (0, None)).lost, Some(0));
     }
 }
