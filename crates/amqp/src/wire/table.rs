@@ -99,7 +99,7 @@ impl Table {
     }
 
     /// The fields in their order.
-    pub fn iter(&self) -> impl Iterator<Item = (&Bytes, &Value)> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Bytes, &Value)> {
         self.fields.iter().map(|(n, v)| (n, v))
     }
 
