@@ -64,13 +64,10 @@ impl Mode {
 }
 
 impl Rule for HeadersRule {
-    fn of(arguments: Table) -> Self {
+    fn of(mut arguments: Table) -> Self {
         let mode = mode(&arguments);
-        let mut fields = Table::new();
-        for (name, value) in arguments.iter().filter(|(name, _)| mode.counts(name)) {
-            fields.push(name.clone(), value.clone());
-        }
-        HeadersRule { is_any: mode.any, fields }
+        arguments.retain_names(|name| mode.counts(name));
+        HeadersRule { is_any: mode.any, fields: arguments }
     }
 
     fn selects(&self, headers: &MessageHeaders) -> bool {
