@@ -112,3 +112,46 @@ impl<R: Rule> Selections<R> {
         self.places.find(hash, is_it).map(|&at| at as usize)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Selects everything.
+    struct Any;
+
+    impl Rule for Any {
+        fn of(_: Table) -> Self {
+            Any
+        }
+
+        fn selects(&self, _: &MessageHeaders) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn each_is_found_by_arguments_and_destination_wherever_others_went() {
+        let arguments = |n: usize| {
+            let mut table = Table::new();
+            table.push("a", amqp::Value::I64(n as i64));
+            encoding::table_bytes(&table)
+        };
+        let mut selections = Selections::<Any>::default();
+        let all: Vec<(usize, usize)> = (0..20).flat_map(|n| (0..3).map(move |to| (n, to))).collect();
+        for (n, to) in all.iter().chain(&all) {
+            selections.add(&arguments(*n), Destination::queue(*to));
+        }
+        assert_eq!((selections.all.len(), selections.places.len()), (60, 60), "two of a kind are one");
+        for step in 0..60 {
+            let (n, to) = all[step * 17 % 60];
+            selections.remove(&arguments(n), Destination::queue(to));
+            assert_eq!(selections.all.len(), 60 - step, "one of two is left");
+            selections.remove(&arguments(n), Destination::queue(to));
+            assert_eq!((selections.all.len(), selections.places.len()), (59 - step, 59 - step));
+            for (at, selection) in selections.all.iter().enumerate() {
+                assert_eq!(selections.place(selection.hash, &selection.identity, selection.destination), Some(at));
+            }
+        }
+    }
+}

@@ -251,7 +251,8 @@ mod tests {
             permission.expect("any name suits any pattern").allows(Access::Write, key.as_bytes())
         };
         let every_ascii = (1..=127).map(char::from).collect::<String>();
-        let names = [".*", "a|", "a(", "[", "b)", "c{", "*d", "john.doe", "\\", "\\E", "a-b", "ä.", "a b#", "^$", &every_ascii];
+        let names =
+            [".*", "a|", "a(", "[", "b)", "c{", "*d", "john.doe", "\\", "\\E", "a-b", "ä.", "a b#", "^$", &every_ascii];
         for name in names {
             for pattern in ["^{username}$", "^\\Q{username}\\E$", "^(?x:{username})$", "^[x]?({username}|y)$"] {
                 assert!(allows(name, "v", pattern, name), "{name:?} in {pattern}");
@@ -270,7 +271,9 @@ mod tests {
     #[test]
     fn a_permission_that_an_earlier_version_took_and_this_one_cannot_read_grants_nothing() {
         let read = TopicPermission::stored(&"a)".into(), &"v".into(), "({username}", ".*").expect("it was taken once");
-        assert!(!read.allows(Access::Write, b"a") && !read.allows(Access::Write, b"") && read.allows(Access::Read, b"a"));
+        assert!(
+            !read.allows(Access::Write, b"a") && !read.allows(Access::Write, b"") && read.allows(Access::Read, b"a")
+        );
         assert_eq!(read.texts().0, "({username}");
         assert!(TopicPermission::stored(&"a".into(), &"v".into(), "({username}", "").is_err(), "no version took it");
     }
