@@ -61,7 +61,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "session", may_know: &["amqp", "broker", "partition"], banned: OUTSIDE_AND_CHANCE },
     Layer { name: "node", may_know: &["broker", "consensus", "partition", "storage"], banned: OUTSIDE_AND_CHANCE },
     Layer { name: "json_once", may_know: &[], banned: OUTSIDE_AND_CHANCE },
-    Layer { name: "tokens", may_know: &["broker"], banned: OUTSIDE_AND_CHANCE },
+    Layer { name: "tokens", may_know: &["broker", "json_once"], banned: OUTSIDE_AND_CHANCE },
     Layer { name: "switch", may_know: &["amqp", "broker", "node", "partition", "session"], banned: OUTSIDE_AND_CHANCE },
     Layer {
         name: "server",

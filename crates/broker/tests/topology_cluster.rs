@@ -306,7 +306,7 @@ fn a_node_that_joins_votes_first_and_has_copies_then() {
         assert_eq!(topology.members_wanted(PartitionId(partition)), numbers(&[1, 2, 3, 4]));
     }
     let snapshot = topology.encode_snapshot();
-    assert_eq!(&snapshot[..6], b"LVTO\x07\x0b");
+    assert_eq!(&snapshot[..6], b"LVTO\x07\x0c");
     assert_eq!(
         &snapshot[snapshot.len() - 18..],
         b"\x01\x04\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
@@ -397,7 +397,7 @@ fn who_is_forgotten_counts_nowhere_and_never_comes_back() {
 #[test]
 fn commands_of_the_map_have_these_bytes() {
     let golden: [(Command, &[u8]); 8] = [
-        (put_node(300, NodeStanding::Member), b"\x01\x28\xac\x02\x06a@host\x06host:1\x01\x0b\x01"),
+        (put_node(300, NodeStanding::Member), b"\x01\x28\xac\x02\x06a@host\x06host:1\x01\x0c\x01"),
         (put_pool(1, 16), b"\x01\x29\x01\x06pool-1\x01\x10\x03"),
         (put_partition(7, 1, &[1, 3, 200], PartitionStage::Serving), b"\x01\x2a\x07\x01\x01\x03\x01\x03\xc8\x01"),
         (put_partition(7, 1, &[], PartitionStage::Retired), b"\x01\x2a\x07\x01\x02\x00"),
@@ -430,7 +430,7 @@ fn a_snapshot_has_the_map_at_its_end_and_one_of_version_3_has_none() {
     topology.apply(&Command::RaiseVersion { version: 2 }).outcome.unwrap();
     let after = topology.encode_snapshot();
     assert_eq!(&after[..6], b"LVTO\x04\x02");
-    let map = b"\x01\x01\x06a@host\x06host:1\x01\x0b\x01\x01\x01\x06pool-1\x01\x01\x03\x01\x01\x01\x01\x01\x01";
+    let map = b"\x01\x01\x06a@host\x06host:1\x01\x0c\x01\x01\x01\x06pool-1\x01\x01\x03\x01\x01\x01\x01\x01\x01";
     assert_eq!(&after[before.len() - 3..], &map[..]);
     assert!(topology.is_untouched(), "nobody declared anything");
 

@@ -94,6 +94,10 @@ fn queue(topology: &mut Topology, name: &str, queue_type: &str) {
 
 /// `to` is a queue, or an exchange with `>` before it.
 fn bind(topology: &mut Topology, source: &str, to: &str, key: &str) -> Result<(), Refusal> {
+    bind_with(topology, source, to, key, Table::new())
+}
+
+fn bind_with(topology: &mut Topology, source: &str, to: &str, key: &str, arguments: Table) -> Result<(), Refusal> {
     let (destination_kind, destination) = match to.strip_prefix('>') {
         Some(exchange) => (Kind::Exchange, exchange),
         None => (Kind::Queue, to),
@@ -104,7 +108,7 @@ fn bind(topology: &mut Topology, source: &str, to: &str, key: &str) -> Result<()
         destination_kind,
         destination: Name::from(destination),
         key: Name::from(key),
-        arguments: Table::new(),
+        arguments,
     };
     let checked = topology.check_bind(GUEST, binding)?;
     carry_out(topology, checked);
@@ -207,6 +211,75 @@ fn a_message_whose_keys_take_too_many_steps_goes_nowhere() {
     assert_eq!(with_keys(30), Err(NoRoute::TooMuch));
     assert_eq!(with_keys(600), Err(NoRoute::TooMuch));
     assert!(NoRoute::TooMuch.to_string().len() < 200, "it fits into a reply");
+}
+
+#[test]
+fn a_message_that_headers_bindings_take_too_many_steps_for_goes_nowhere() {
+    let fields = |value: i64| {
+        let mut table = Table::new();
+        (0..4000).for_each(|n| table.push(format!("{n:x}"), Value::I64(value)));
+        table
+    };
+    let list = |last: i64| {
+        let mut table = Table::new();
+        table.push("list", Value::Array((0..4000).map(|n| Value::I64(if n == 3999 { last } else { n })).collect()));
+        table
+    };
+    // All arguments of a binding have to be looked at: none is met, or all are, or the last value of a list differs.
+    let cases = [
+        ("any", fields(1), fields(2), 12),
+        ("any-with-x", fields(1), fields(2), 12),
+        ("all", fields(1), fields(1), 12),
+        ("all-with-x", fields(1), fields(1), 12),
+        ("any", list(1), list(2), 140),
+        ("all", list(1), list(1), 140),
+    ];
+    for (mode, mut arguments, headers, bindings) in cases {
+        let mut topology = with_queues(&["q"]);
+        exchange(&mut topology, "first", "headers", &[]).unwrap();
+        exchange(&mut topology, "second", "headers", &[]).unwrap();
+        bind(&mut topology, "first", ">second", "").unwrap();
+        arguments.push("x-match", text(mode));
+        for source in ["first", "second"] {
+            bind(&mut topology, source, "q", "").unwrap();
+            for number in 0..bindings {
+                let mut arguments = arguments.clone();
+                arguments.push("zz", Value::I64(number));
+                if mode.starts_with("all") {
+                    arguments.push("zz", Value::Void);
+                }
+                bind_with(&mut topology, source, "q", "", arguments).unwrap();
+            }
+        }
+        let follow = |exchange: &[u8], headers: &Table| {
+            let facts = Message { headers: headers.clone(), ..Message::default() };
+            let request = RouteRequest { vhost: SLASH, exchange, keys: &[b""], facts: &facts };
+            let mut out = Vec::new();
+            topology.route(&request, &mut out).map(|work| (work, out.len()))
+        };
+        // Either exchange alone takes it, and says that it is more than a turn.
+        let (work, found) = follow(b"second", &headers).unwrap();
+        assert!(work > 50_000 && found == 1, "{mode}: {work}");
+        assert_eq!(follow(b"first", &headers), Err(NoRoute::TooMuch), "{mode}");
+        let (work, found) = follow(b"first", &Table::new()).unwrap();
+        assert!(work < 20_000 && found == 1, "{mode}: {work}");
+    }
+}
+
+#[test]
+fn tens_of_thousands_of_usual_headers_bindings_are_followed() {
+    let mut topology = with_queues(&["q", "r"]);
+    for number in 0..30_000 {
+        let mut arguments = table(&[("x-match", text("any")), ("a", text("other"))]);
+        arguments.push("b", Value::I64(number));
+        arguments.push("c", text("another"));
+        bind_with(&mut topology, "amq.headers", if number == 7 { "r" } else { "q" }, "", arguments).unwrap();
+    }
+    for more in [1, 20] {
+        let mut headers = table(&[("a", text("x")), ("b", Value::I64(7)), ("c", text("y"))]);
+        (0..more).for_each(|n| headers.push(format!("more{n}"), Value::Void));
+        assert_eq!(route(&topology, "amq.headers", &[""], &Message { headers, ..Message::default() }), ["r"]);
+    }
 }
 
 #[test]

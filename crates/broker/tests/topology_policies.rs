@@ -7,7 +7,7 @@
 use amqp::{Table, Value};
 use broker::ids::{PartitionId, VhostId};
 use broker::topology::{
-    ApplyTo, Binding, Command, DeclareExchange, DeclareQueue, Effect, ExchangeType, GLOBAL_PARAMETER_BYTES_MAX,
+    Access, ApplyTo, Binding, Command, DeclareExchange, DeclareQueue, Effect, ExchangeType, GLOBAL_PARAMETER_BYTES_MAX,
     HashAlgorithm, Kind, Name, NoFacts, PasswordHash, Pattern, Permission, Policy, PutPolicy, RouteRequest, Topology,
     UserLimits, VhostLimits,
 };
@@ -146,6 +146,28 @@ fn what_the_first_version_wrote_is_still_read() {
     assert!(ann.password.matches(b"pw"));
     let everything = Permission::everything();
     assert_eq!(ann.permissions[&SLASH], Permission { write: Pattern::nothing(), ..everything });
+}
+
+#[test]
+fn a_name_in_a_topic_permission_may_be_anything_once_all_nodes_can_read_it() {
+    let mut topology = Topology::new();
+    let user = Name::from("a(");
+    let password = PasswordHash::argon2id(b"secret", [7; 16]);
+    let put = Command::PutTopicPermission {
+        user: user.clone(),
+        vhost: SLASH,
+        exchange: Name::from("amq.topic"),
+        write: "^{username}$".into(),
+        read: String::new(),
+    };
+    topology.apply(&Command::RaiseVersion { version: 11 }).outcome.unwrap();
+    topology.apply(&Command::PutUser { name: user, password, tags: Vec::new() }).outcome.unwrap();
+    topology.apply(&put).outcome.unwrap_err();
+    topology.apply(&Command::RaiseVersion { version: 12 }).outcome.unwrap();
+    topology.apply(&put).outcome.unwrap();
+    let read = Topology::decode_snapshot(&topology.encode_snapshot()).unwrap();
+    let permission = read.user(b"a(").unwrap().topic_permissions.values().next().unwrap();
+    assert!(permission.allows(Access::Write, b"a(") && !permission.allows(Access::Write, b"a"));
 }
 
 #[test]

@@ -451,6 +451,7 @@ impl Session {
     fn request(&mut self, channel: ChannelId, request: Request, cx: &mut Cx<'_, impl Host>, now: Millis) {
         let at = self.at(channel);
         self.note_request(at, &request, now);
+        self.work.request(&request);
         self.channels[at].request += 1;
         assert!(matches!(self.channels[at].pending, Pending::None), "a channel has one request under way");
         self.handle_request(at, request, cx);

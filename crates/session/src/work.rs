@@ -3,8 +3,10 @@
 //!
 //! Invariant: a turn ends with the event that passes the limit; what it has done is counted in
 //! queues that a message was handed to, not in time, so that it is the same on every machine. A
-//! publish costs one comparison and one addition.
+//! publish costs one comparison and one addition. A request counts for what it carries: one may
+//! bring thousands of arguments, each of which is read, checked, encoded and kept.
 
+use amqp::{Request, Table, Value};
 use broker::topology::RouteTarget;
 use std::hash::BuildHasher;
 
@@ -14,6 +16,11 @@ const TURN_MAX: usize = 16_384;
 /// A message that goes to the same queues as the one before it stands in one batch with it, which
 /// costs its queues about so much less.
 const SAME_QUEUES: usize = 16;
+
+/// A request without arguments costs as much as to hand a message to so many queues.
+const REQUEST: usize = 4;
+/// So many bytes of arguments cost as much as an argument.
+const BYTES_AN_ARGUMENT: usize = 64;
 
 /// What a publish costs by where it goes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,6 +58,21 @@ impl Work {
         self.sum = TURN_MAX;
     }
 
+    /// A request, with the arguments that it carries.
+    pub(super) fn request(&mut self, request: &Request) {
+        self.sum += REQUEST
+            + match request {
+                Request::ExchangeDeclare { arguments, .. }
+                | Request::ExchangeBind { arguments, .. }
+                | Request::ExchangeUnbind { arguments, .. }
+                | Request::QueueDeclare { arguments, .. }
+                | Request::QueueBind { arguments, .. }
+                | Request::QueueUnbind { arguments, .. }
+                | Request::Consume { arguments, .. } => table_work(arguments),
+                _ => 0,
+            };
+    }
+
     #[inline]
     pub(super) fn publish(&mut self, Load { queues, hash }: Load) {
         self.sum += 1 + if hash == self.last { queues / SAME_QUEUES } else { queues };
@@ -64,9 +86,25 @@ impl Work {
     }
 }
 
+/// An argument costs about as much as to hand a message to a queue.
+fn table_work(table: &Table) -> usize {
+    table.iter().map(|(name, value)| name.len() / BYTES_AN_ARGUMENT + value_work(value)).sum()
+}
+
+fn value_work(value: &Value) -> usize {
+    1 + match value {
+        Value::LongString(bytes) | Value::ByteArray(bytes) => bytes.len() / BYTES_AN_ARGUMENT,
+        Value::Array(items) => items.iter().map(value_work).sum(),
+        Value::Table(table) => table_work(table),
+        _ => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amqp::ConsumerTag;
+    use bytes::Bytes;
 
     /// How many publishes are a turn, that go to these in turn.
     fn turn(loads: &[Load]) -> usize {
@@ -77,6 +115,50 @@ mod tests {
             !is_enough
         });
         taken.count()
+    }
+
+    #[test]
+    fn a_few_requests_with_thousands_of_arguments_are_a_turn_and_thousands_without_are_not() {
+        let turn = |request: Request| {
+            let mut work = Work::default();
+            let requests = std::iter::from_fn(|| {
+                let is_enough = work.is_enough();
+                work.request(&request);
+                (!is_enough).then_some(())
+            });
+            requests.count()
+        };
+        let mut arguments = Table::new();
+        (0..8000).for_each(|n| arguments.push(format!("{n:x}"), Value::Bool(true)));
+        let mut nested = Table::new();
+        nested.push("t", Value::Array(vec![Value::Table(arguments.clone())]));
+        let mut long = Table::new();
+        long.push("s", Value::LongString(vec![b'a'; 512 << 10].into()));
+        let name = || Bytes::from_static(b"n");
+        for arguments in [arguments, nested, long] {
+            let (no_ack, exclusive, no_local, consumer_tag) = (false, false, false, ConsumerTag::new(name()));
+            let [queue, exchange, routing_key] = [name(), name(), name()];
+            let bind = Request::QueueBind { queue, exchange, routing_key, arguments: arguments.clone() };
+            let [queue, exchange, routing_key] = [name(), name(), name()];
+            let unbind = Request::QueueUnbind { queue, exchange, routing_key, arguments: arguments.clone() };
+            let [destination, source, routing_key] = [name(), name(), name()];
+            let between = Request::ExchangeBind { destination, source, routing_key, arguments: arguments.clone() };
+            let [destination, source, routing_key] = [name(), name(), name()];
+            let apart = Request::ExchangeUnbind { destination, source, routing_key, arguments: arguments.clone() };
+            let [queue, exchange, kind] = [name(), name(), name()];
+            let (passive, durable, auto_delete, internal) = (false, false, false, false);
+            let args = arguments.clone();
+            let declare = Request::QueueDeclare { queue, passive, durable, exclusive, auto_delete, arguments: args };
+            let args = arguments.clone();
+            let of_exchange =
+                Request::ExchangeDeclare { exchange, kind, passive, durable, auto_delete, internal, arguments: args };
+            let consume = Request::Consume { queue: name(), consumer_tag, no_local, no_ack, exclusive, arguments };
+            for request in [bind, unbind, between, apart, declare, of_exchange, consume] {
+                assert!(turn(request.clone()) <= 3, "{}", turn(request));
+            }
+        }
+        let [queue, exchange, routing_key] = [name(), name(), name()];
+        assert_eq!(turn(Request::QueueBind { queue, exchange, routing_key, arguments: Table::new() }), 4096);
     }
 
     #[test]

@@ -72,7 +72,7 @@ fn decode(part: &str) -> Result<Vec<u8>, Refused> {
 }
 
 fn object(part: &str) -> Result<Map<String, Value>, Refused> {
-    match serde_json::from_slice(&decode(part)?) {
+    match json_once::read(&decode(part)?) {
         Ok(Value::Object(fields)) => Ok(fields),
         _ => Err(Refused::Malformed),
     }

@@ -88,6 +88,11 @@ impl Table {
         self.fields.push((name.into(), value));
     }
 
+    /// Takes away the fields whose name is not to be kept. The others keep their order.
+    pub fn retain_names(&mut self, mut is_kept: impl FnMut(&[u8]) -> bool) {
+        self.fields.retain(|(name, _)| is_kept(name));
+    }
+
     /// The first value with this name.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.fields.iter().find(|(n, _)| n == name.as_bytes()).map(|(_, v)| v)
@@ -99,7 +104,7 @@ impl Table {
     }
 
     /// The fields in their order.
-    pub fn iter(&self) -> impl Iterator<Item = (&Bytes, &Value)> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Bytes, &Value)> {
         self.fields.iter().map(|(n, v)| (n, v))
     }
 

@@ -53,8 +53,12 @@ impl Topology {
                 self.user_mut(user)?.permissions.remove(vhost);
             }
             Command::PutTopicPermission { user, vhost, exchange, write, read } => {
-                let permission = TopicPermission::stored(user, self.vhost_name(*vhost)?, write, read)
-                    .map_err(|wrong| Refusal::precondition_failed(&wrong.to_string()))?;
+                let vhost_name = self.vhost_name(*vhost)?;
+                let permission = match self.names_are_expressions() {
+                    true => TopicPermission::stored_before(user, vhost_name, write, read),
+                    false => TopicPermission::stored(user, vhost_name, write, read),
+                };
+                let permission = permission.map_err(|wrong| Refusal::precondition_failed(&wrong.to_string()))?;
                 self.user_mut(user)?.topic_permissions.insert((*vhost, exchange.clone()), permission);
             }
             Command::ClearTopicPermission { user, vhost, exchange } => {

@@ -7,8 +7,7 @@
 
 use std::sync::Arc;
 
-use amqp::{Table, Value};
-use bytes::Bytes;
+use amqp::Table;
 
 use super::binding::{self, BINDINGS_MAX, counted_bytes};
 use super::command::{Binding, Command, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, Unbind};
@@ -348,7 +347,7 @@ impl Topology {
                 "cannot bind to {resource}: binding limit of {BINDINGS_MAX} is reached"
             )));
         }
-        let counted = counted_bytes(self.exchanges[source].routes_as(), &spec.key, &spec.arguments);
+        let counted = counted_bytes(self.exchanges[source].routes_as(), &spec.key, &spec.arguments, &arguments);
         let counted_bytes = u32::try_from(counted).expect("the size of arguments is limited");
         self.add_binding(binding::Binding {
             source: u32::try_from(source).expect("the number of exchanges is limited"),
@@ -558,11 +557,5 @@ pub(super) fn binding_arguments(table: &Table) -> Box<[u8]> {
     if table.is_empty() {
         return Box::default();
     }
-    let mut fields: Vec<(&Bytes, &Value)> = table.iter().collect();
-    fields.sort_by(|a, b| a.0.cmp(b.0));
-    let mut sorted = Table::new();
-    for (name, value) in fields {
-        sorted.push(name.clone(), value.clone());
-    }
-    encoding::table_bytes(&sorted).as_ref().into()
+    encoding::sorted_table_bytes(table)
 }

@@ -41,10 +41,11 @@ const WORD_BYTES: usize = 32;
 /// A selector is kept as an expression too.
 const SELECTOR_FACTOR: usize = 6;
 
-/// What a binding counts for against the limit on arguments of its virtual host. In memory it takes
-/// up to five times that, whatever its exchange makes of it.
-pub(super) fn counted_bytes(routes_as: ExchangeType, key: &[u8], arguments: &Table) -> usize {
-    let arguments = encoding::counted_bytes(arguments);
+/// What a binding counts for against the limit on arguments of its virtual host; `encoded` are its
+/// arguments as [`Binding::arguments`] has them. In memory it takes up to five times that, whatever
+/// its exchange makes of it.
+pub(super) fn counted_bytes(routes_as: ExchangeType, key: &[u8], arguments: &Table, encoded: &[u8]) -> usize {
+    let arguments = if arguments.is_empty() { 0 } else { encoded.len() + encoding::read_bytes(arguments) };
     let routed = match routes_as {
         ExchangeType::Topic => WORD_BYTES * topic::words(key).count() + arguments,
         ExchangeType::JmsTopic => SELECTOR_FACTOR * arguments,

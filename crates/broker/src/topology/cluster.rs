@@ -44,7 +44,8 @@ pub(super) use encoding::{read_node, read_partition, read_pool, write_node, writ
 /// - 10: copies of partitions are given to nodes and taken from them; new quorum queues pass over partitions
 ///   that lack some.
 /// - 11: a durable classic queue of a cluster lives on one node.
-pub const MACHINE_VERSION: u32 = 11;
+/// - 12: names in the patterns of topic permissions may be anything, as they stand for themselves.
+pub const MACHINE_VERSION: u32 = 12;
 /// The version of a topology that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 /// The version from which on the map of partitions decides where queues may be.
@@ -55,6 +56,8 @@ const KEEPS_ARGON2ID: u32 = 3;
 const REPLIES_ARE_NO_QUEUES: u32 = 7;
 /// The version from which on policies choose levels of durability, and the leader's own are known.
 const CHOOSES_DURABILITY: u32 = 9;
+/// The version from which on a name suits the pattern of a topic permission whatever it is.
+const NAMES_ARE_NO_EXPRESSIONS: u32 = 12;
 /// The end of a refusal.
 pub(super) const NOT_YET_BY_ALL: &str =
     "cannot be chosen so before all nodes of the cluster run this version of leveret";
@@ -232,6 +235,12 @@ impl Topology {
     /// Whether hashes of Argon2id may be kept: all nodes can read them.
     pub fn keeps_argon2id(&self) -> bool {
         self.machine_version >= KEEPS_ARGON2ID
+    }
+
+    /// Whether names have to suit the patterns of topic permissions, as they had to for builds that took them for
+    /// parts of the expression. All nodes may not have left these behind yet, and they could not read the permission.
+    pub(super) fn names_are_expressions(&self) -> bool {
+        self.machine_version < NAMES_ARE_NO_EXPRESSIONS
     }
 
     /// Whether a queue of replies that every node knows counts towards a virtual host's limit, as it

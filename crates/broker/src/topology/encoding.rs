@@ -14,7 +14,7 @@
 //! ```
 
 use amqp::{Table, Value};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 
 use super::name::{NAME_BYTES_MAX, Name};
 
@@ -35,12 +35,12 @@ pub struct Malformed {
 /// Collects the bytes of one command or snapshot.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    buffer: BytesMut,
+    buffer: Vec<u8>,
 }
 
 impl Writer {
     pub(super) fn byte(&mut self, byte: u8) {
-        self.buffer.put_u8(byte);
+        self.buffer.push(byte);
     }
 
     pub(super) fn flag(&mut self, flag: bool) {
@@ -61,11 +61,11 @@ impl Writer {
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.length(bytes.len());
-        self.buffer.put_slice(bytes);
+        self.buffer.extend_from_slice(bytes);
     }
 
     pub(super) fn raw(&mut self, bytes: &[u8]) {
-        self.buffer.put_slice(bytes);
+        self.buffer.extend_from_slice(bytes);
     }
 
     /// A number that may be missing.
@@ -80,12 +80,12 @@ impl Writer {
 
     pub(super) fn table(&mut self, table: &Table) {
         assert!(depth(table) <= TABLE_DEPTH_MAX, "the checks refuse tables that could not be read back");
-        self.fields(table);
+        self.fields(table.iter());
     }
 
-    fn fields(&mut self, table: &Table) {
-        self.length(table.len());
-        for (name, value) in table.iter() {
+    fn fields<'a>(&mut self, fields: impl ExactSizeIterator<Item = (&'a Bytes, &'a Value)>) {
+        self.length(fields.len());
+        for (name, value) in fields {
             assert!(name.len() <= NAME_BYTES_MAX, "the wire carries no longer name of a field");
             self.bytes(name);
             self.value(value);
@@ -117,13 +117,13 @@ impl Writer {
                     self.value(item);
                 }
             }
-            Value::Table(table) => self.fields(table),
+            Value::Table(table) => self.fields(table.iter()),
             Value::Void => {}
         }
     }
 
     pub(super) fn finish(self) -> Bytes {
-        self.buffer.freeze()
+        Bytes::from(self.buffer)
     }
 }
 
@@ -329,6 +329,16 @@ pub(super) fn table_bytes(table: &Table) -> Bytes {
     let mut writer = Writer::default();
     writer.table(table);
     writer.finish()
+}
+
+/// As [`table_bytes`], with the fields in the order of their names.
+pub(super) fn sorted_table_bytes(table: &Table) -> Box<[u8]> {
+    assert!(depth(table) <= TABLE_DEPTH_MAX, "the checks refuse tables that could not be read back");
+    let mut fields: Vec<(&Bytes, &Value)> = table.iter().collect();
+    fields.sort_by(|a, b| a.0.cmp(b.0));
+    let mut writer = Writer::default();
+    writer.fields(fields.into_iter());
+    writer.buffer.into_boxed_slice()
 }
 
 /// What arguments count for against the limit on them: their encoding, and something for each name

@@ -2,11 +2,12 @@
 //!
 //! Invariant: matching reads the message's headers and the binding's arguments and nothing else.
 //! Fields whose name starts with `x-` count only under the `-with-x` modes, and `x-match` itself
-//! never does.
+//! never does. What a rule looks up and compares it takes from the steps of its message, so that
+//! thousands of bindings with thousands of arguments hold nobody up; see [`super::message_headers::Steps`].
 
 use amqp::{Table, Value};
 
-use super::message_headers::MessageHeaders;
+use super::message_headers::{MessageHeaders, TEXT_BYTES_A_STEP};
 use super::refusal::Refusal;
 use super::selections::{Rule, Selections};
 use super::wording::{same, same_number, term, type_name};
@@ -22,7 +23,8 @@ struct Mode {
 /// What the arguments of a binding ask for.
 #[derive(Debug)]
 pub(super) struct HeadersRule {
-    mode: Mode,
+    is_any: bool,
+    /// Those that count.
     fields: Table,
 }
 
@@ -55,24 +57,58 @@ fn mode(arguments: &Table) -> Mode {
     }
 }
 
-impl Rule for HeadersRule {
-    fn of(arguments: Table) -> Self {
-        HeadersRule { mode: mode(&arguments), fields: arguments }
-    }
-
-    fn selects(&self, headers: &MessageHeaders) -> bool {
-        let mut fields = self.fields.iter().filter(|(name, _)| self.counts(name));
-        let is_met = |(name, wanted): (&bytes::Bytes, &Value)| {
-            // A header that comes twice counts as its last value, as in RabbitMQ 4.
-            headers.last(name).is_some_and(|given| meets(wanted, given))
-        };
-        if self.mode.any { fields.any(is_met) } else { fields.all(is_met) }
+impl Mode {
+    fn counts(self, name: &[u8]) -> bool {
+        if self.with_x { name != X_MATCH.as_bytes() } else { !name.starts_with(b"x-") }
     }
 }
 
-impl HeadersRule {
-    fn counts(&self, name: &[u8]) -> bool {
-        if self.mode.with_x { name != X_MATCH.as_bytes() } else { !name.starts_with(b"x-") }
+impl Rule for HeadersRule {
+    fn of(mut arguments: Table) -> Self {
+        let mode = mode(&arguments);
+        arguments.retain_names(|name| mode.counts(name));
+        HeadersRule { is_any: mode.any, fields: arguments }
+    }
+
+    fn selects(&self, headers: &MessageHeaders) -> bool {
+        let (steps, lookup_steps) = (&headers.steps, headers.lookup_steps());
+        if self.fields.is_empty() {
+            steps.take(1);
+        }
+        for (name, wanted) in self.fields.iter() {
+            if !steps.take(lookup_steps) {
+                return false;
+            }
+            // A header that comes twice counts as its last value, as in RabbitMQ 4.
+            let is_met = headers
+                .last(name)
+                .is_some_and(|given| steps.take(comparison_steps(wanted, given)) && meets(wanted, given));
+            if is_met == self.is_any {
+                return is_met;
+            }
+        }
+        !self.is_any
+    }
+}
+
+/// What it costs to compare two values, beside the step of whoever compares.
+fn comparison_steps(wanted: &Value, given: &Value) -> usize {
+    match (wanted, given) {
+        (Value::LongString(a) | Value::ByteArray(a), Value::LongString(b) | Value::ByteArray(b)) => {
+            a.len().min(b.len()) / TEXT_BYTES_A_STEP
+        }
+        (Value::Array(_), Value::Array(_)) | (Value::Table(_), Value::Table(_)) => value_steps(wanted),
+        _ => 0,
+    }
+}
+
+/// What it costs to read all of a value.
+fn value_steps(value: &Value) -> usize {
+    match value {
+        Value::LongString(bytes) | Value::ByteArray(bytes) => 1 + bytes.len() / TEXT_BYTES_A_STEP,
+        Value::Array(items) => 1 + items.iter().map(value_steps).sum::<usize>(),
+        Value::Table(table) => 1 + table.iter().map(|(_, value)| 1 + value_steps(value)).sum::<usize>(),
+        _ => 1,
     }
 }
 

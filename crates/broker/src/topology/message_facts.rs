@@ -79,7 +79,12 @@ impl<'a> Headers<'a> {
         self.loaded.get_or_insert_with(|| MessageHeaders::new(self.facts.headers()))
     }
 
-    /// Whether the selectors on the way gave up; see [`super::message_headers::Steps`].
+    /// How many headers were fetched.
+    pub(super) fn count(&self) -> usize {
+        self.loaded.as_ref().map_or(0, MessageHeaders::count)
+    }
+
+    /// Whether the selectors and headers bindings on the way gave up; see [`super::message_headers::Steps`].
     pub(super) fn are_steps_used_up(&self) -> bool {
         self.loaded.as_ref().is_some_and(|headers| headers.steps.are_used_up())
     }

@@ -15,10 +15,14 @@ const SCANNED_ALWAYS: usize = 8;
 /// So many headers may be passed in scans of one message before its names are put in order.
 const SCANNED_MAX: usize = 2048;
 
-/// So many steps may the selectors on the way of one message take together, some nanoseconds each.
-pub(super) const SELECTOR_STEPS_MAX: usize = 1 << 20;
+/// So many steps may the selectors and the arguments of headers bindings on the way of one message
+/// take together, some nanoseconds each.
+pub(super) const SELECTION_STEPS_MAX: usize = 1 << 20;
+/// So many bytes of two texts are compared in a step.
+pub(super) const TEXT_BYTES_A_STEP: usize = 64;
 
-/// What the selectors on the way of one message did so far, all exchanges and bindings together.
+/// What the selectors and the arguments of headers bindings on the way of one message did so far,
+/// all exchanges and bindings together.
 #[derive(Debug, Default)]
 pub(super) struct Steps(Cell<usize>);
 
@@ -34,7 +38,7 @@ impl Steps {
     }
 
     pub(super) fn are_used_up(&self) -> bool {
-        self.0.get() > SELECTOR_STEPS_MAX
+        self.0.get() > SELECTION_STEPS_MAX
     }
 }
 
@@ -42,8 +46,6 @@ impl Steps {
 pub(super) struct MessageHeaders {
     table: Option<Table>,
     scanned: Cell<usize>,
-    /// How often a header was looked up.
-    asked: Cell<usize>,
     pub(super) steps: Steps,
     /// Places in the table, by name, those of one name in their order.
     by_name: OnceCell<Box<[u32]>>,
@@ -54,9 +56,15 @@ impl MessageHeaders {
         MessageHeaders { table, ..Self::default() }
     }
 
-    /// How many headers were looked up so far.
-    pub(super) fn asked(&self) -> usize {
-        self.asked.get()
+    /// How many headers there are.
+    pub(super) fn count(&self) -> usize {
+        self.table.as_ref().map_or(0, Table::len)
+    }
+
+    /// To look a header up takes so many comparisons. Few headers are as quick as one.
+    pub(super) fn lookup_steps(&self) -> usize {
+        let count = self.count();
+        if count <= SCANNED_ALWAYS { 1 } else { 1 + count.ilog2() as usize }
     }
 
     /// The first header of this name.
@@ -81,7 +89,6 @@ impl MessageHeaders {
 
     /// The order of names, if this lookup is to use it; a scan is counted.
     fn ordered(&self, table: &Table) -> Option<&[u32]> {
-        self.asked.set(self.asked.get() + 1);
         if table.len() <= SCANNED_ALWAYS {
             return None;
         }

@@ -117,6 +117,13 @@ impl Pattern {
         })
     }
 
+    /// What an earlier version took as `meant`, and this one would refuse: it matches nothing. Errors:
+    /// no version took it.
+    pub(super) fn never(text: &str, meant: &str) -> Result<Self, WrongPattern> {
+        compile_as_written(meant)?;
+        Ok(Self { text: text.into(), matcher: Matcher::Never })
+    }
+
     /// `.*`.
     pub fn everything() -> Self {
         Self { text: ".*".into(), matcher: Matcher::Everything }

@@ -30,11 +30,11 @@ pub enum NoRoute {
     /// There is no such exchange. `Topology::check_publish` has the refusal for it.
     #[error("no such exchange")]
     NotFound,
-    /// The bindings on its way take too many steps for this message: their selectors, or their
-    /// wildcards with all its keys. It goes nowhere rather than to some of its queues.
+    /// The bindings on its way take too many steps for this message: their selectors and arguments,
+    /// or their wildcards with all its keys. It goes nowhere rather than to some of its queues.
     #[error(
         "the bindings on its way take too long for this message: give it fewer keys in CC and BCC and fewer headers, or bind \
-         fewer keys with wildcards and fewer selectors"
+         fewer wildcards, selectors and arguments"
     )]
     TooMuch,
 }
@@ -146,7 +146,7 @@ impl Topology {
                 }
             }
         }
-        if headers.are_steps_used_up() { Err(NoRoute::TooMuch) } else { Ok(steps + key_steps) }
+        if headers.are_steps_used_up() { Err(NoRoute::TooMuch) } else { Ok(steps + key_steps + headers.count()) }
     }
 }
 

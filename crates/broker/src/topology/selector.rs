@@ -25,7 +25,7 @@ use std::cmp::Ordering;
 use amqp::{Table, Value};
 use bytes::Bytes;
 
-use super::message_headers::MessageHeaders;
+use super::message_headers::{MessageHeaders, TEXT_BYTES_A_STEP};
 use super::refusal::Refusal;
 use super::selections::{Rule, Selections};
 use super::wording::integer;
@@ -48,8 +48,6 @@ const SELECTOR_BYTES_MAX: usize = 64 << 10;
 const SELECTOR_TERMS_MAX: usize = 4096;
 /// To look a header up costs as much as so many comparisons.
 const LOOKUP_STEPS: usize = 4;
-/// So many bytes of two texts are compared in a step.
-const TEXT_BYTES_A_STEP: usize = 64;
 
 /// Refuses a selector that cannot be read, or is too large: 406. RabbitMQ takes it, and selects
 /// nothing.

@@ -101,12 +101,56 @@ impl TopicPattern {
     }
 
     fn stored(text: &str, user: &Name, vhost: &Name) -> Result<Self, WrongPattern> {
-        Ok(Self { text: text.to_owned(), pattern: Pattern::stored(&Self::expanded(text, user, vhost))? })
+        let pattern = Pattern::stored(&Self::expanded(text, user, vhost));
+        // Earlier versions put the names in as if they were part of the expression.
+        let pattern = pattern.or_else(|_| Pattern::never(text, &Self::expanded_unescaped(text, user, vhost)))?;
+        Ok(Self { text: text.to_owned(), pattern })
     }
 
+    /// The text with the names in it, each byte of which means itself. A brace behind a backslash is
+    /// no variable's.
     fn expanded(text: &str, user: &Name, vhost: &Name) -> String {
+        let variables = [("{username}", literal(user)), ("{vhost}", literal(vhost))];
+        let (mut expanded, mut rest, mut is_quoted) = (String::new(), text, false);
+        while let Some(first) = rest.chars().next() {
+            let found = variables.iter().find_map(|(name, value)| Some((rest.strip_prefix(name)?, value)));
+            let taken = match (found, first) {
+                (Some((behind, value)), _) => {
+                    // Between `\Q` and `\E` a backslash means itself.
+                    let (open, close) = if is_quoted { ("\\Q", "\\E") } else { ("", "") };
+                    expanded.extend([close, value, open]);
+                    rest = behind;
+                    continue;
+                }
+                (None, '\\') if rest.starts_with(if is_quoted { "\\E" } else { "\\Q" }) => {
+                    is_quoted = !is_quoted;
+                    2
+                }
+                (None, '\\') if !is_quoted => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+                (None, other) => other.len_utf8(),
+            };
+            let (taken, behind) = rest.split_at(taken);
+            expanded.push_str(taken);
+            rest = behind;
+        }
+        expanded
+    }
+
+    fn expanded_unescaped(text: &str, user: &Name, vhost: &Name) -> String {
         text.replace("{username}", &user.to_string()).replace("{vhost}", &vhost.to_string())
     }
+}
+
+/// The expression that matches this name and nothing else.
+fn literal(name: &Name) -> String {
+    let mut literal = String::new();
+    for char in name.to_string().chars() {
+        if char.is_ascii_punctuation() || char.is_ascii_whitespace() {
+            literal.push('\\');
+        }
+        literal.push(char);
+    }
+    literal
 }
 
 impl TopicPermission {
@@ -119,6 +163,15 @@ impl TopicPermission {
     /// The same of patterns that were taken once; see [`Pattern::stored`].
     pub(super) fn stored(user: &Name, vhost: &Name, write: &str, read: &str) -> Result<Self, WrongPattern> {
         Ok(Self { write: TopicPattern::stored(write, user, vhost)?, read: TopicPattern::stored(read, user, vhost)? })
+    }
+
+    /// As [`TopicPermission::stored`], if builds that took the names for parts of the expression can read
+    /// it, too.
+    pub(super) fn stored_before(user: &Name, vhost: &Name, write: &str, read: &str) -> Result<Self, WrongPattern> {
+        for text in [write, read] {
+            Pattern::stored(&TopicPattern::expanded_unescaped(text, user, vhost))?;
+        }
+        Self::stored(user, vhost, write, read)
     }
 
     /// Whether both can be asked in time: see [`Pattern::check_cost`].
@@ -189,6 +242,39 @@ mod tests {
         assert!(permission.allows(Access::Write, b"prod.ann.x") && !permission.allows(Access::Write, b"prod.bob.x"));
         assert!(permission.allows(Access::Read, b"public.x") && !permission.allows(Access::Read, b"prod.ann.x"));
         assert_eq!(permission.texts().0, "^{vhost}\\.{username}\\..*");
-        assert!(TopicPermission::new(&"a(".into(), &"v".into(), "{username}", "").is_err());
+    }
+
+    #[test]
+    fn names_in_a_topic_permission_stand_for_themselves() {
+        let allows = |user: &str, vhost: &str, pattern: &str, key: &str| {
+            let permission = TopicPermission::new(&user.into(), &vhost.into(), pattern, "");
+            permission.expect("any name suits any pattern").allows(Access::Write, key.as_bytes())
+        };
+        let every_ascii = (1..=127).map(char::from).collect::<String>();
+        let names =
+            [".*", "a|", "a(", "[", "b)", "c{", "*d", "john.doe", "\\", "\\E", "a-b", "ä.", "a b#", "^$", &every_ascii];
+        for name in names {
+            for pattern in ["^{username}$", "^\\Q{username}\\E$", "^(?x:{username})$", "^[x]?({username}|y)$"] {
+                assert!(allows(name, "v", pattern, name), "{name:?} in {pattern}");
+                for other in ["", "a", "other", "xa", "johnXdoe"] {
+                    assert!(!allows(name, "v", pattern, other), "{name:?} in {pattern} allows {other}");
+                }
+            }
+            assert!(allows("u", name, "^{vhost}\\.{username}$", &format!("{name}.u")), "{name:?}");
+        }
+        assert!(allows("a.b", "v", "^[{username}]+$", "b.a") && !allows("a.b", "v", "^[{username}]+$", "axb"));
+        // A name is no variable, and an escaped brace begins none.
+        assert!(allows("{vhost}", "v", "^{username}$", "{vhost}"));
+        assert!(allows("ann", "v", "^\\{username\\}$", "{username}"));
+    }
+
+    #[test]
+    fn a_permission_that_an_earlier_version_took_and_this_one_cannot_read_grants_nothing() {
+        let read = TopicPermission::stored(&"a)".into(), &"v".into(), "({username}", ".*").expect("it was taken once");
+        assert!(
+            !read.allows(Access::Write, b"a") && !read.allows(Access::Write, b"") && read.allows(Access::Read, b"a")
+        );
+        assert_eq!(read.texts().0, "({username}");
+        assert!(TopicPermission::stored(&"a".into(), &"v".into(), "({username}", "").is_err(), "no version took it");
     }
 }

@@ -63,7 +63,11 @@ impl Signer {
     }
 
     fn sign(&self, head: &Value, claims: &Value) -> String {
-        let message = format!("{}.{}", base64(head.to_string()), base64(claims.to_string()));
+        self.sign_text(head, &claims.to_string())
+    }
+
+    fn sign_text(&self, head: &Value, claims: &str) -> String {
+        let message = format!("{}.{}", base64(head.to_string()), base64(claims));
         let bytes = message.as_bytes();
         let signature = match self {
             Signer::P256(pair) | Signer::P384(pair) => {
@@ -348,4 +352,6 @@ fn what_is_no_token_is_refused() {
     assert_eq!(look(&signer.sign(&head, &claims())), Refused::Critical);
     let head = json!({"alg": "ES256", "kid": "k"});
     assert_eq!(look(&signer.sign(&head, &json!(["a list"]))), Refused::Malformed);
+    let twice = format!("{{\"exp\": 1, {}", &claims().to_string()[1..]);
+    assert_eq!(look(&signer.sign_text(&head, &twice)), Refused::Malformed, "readers differ in what it means");
 }

@@ -103,7 +103,7 @@ impl Topology {
         if self.bindings.find(source, destination, &binding.key, &arguments).is_some() {
             return Ok(Checked::Done);
         }
-        let counted = counted_bytes(self.exchanges[source].routes_as(), &binding.key, &binding.arguments);
+        let counted = counted_bytes(self.exchanges[source].routes_as(), &binding.key, &binding.arguments, &arguments);
         self.check_argument_bytes(binding.vhost, counted)?;
         let command = Command::Bind(binding);
         Ok(if is_local { Checked::Local(command) } else { Checked::Propose(command) })

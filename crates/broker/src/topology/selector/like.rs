@@ -142,7 +142,7 @@ impl Segment<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::message_headers::SELECTOR_STEPS_MAX;
+    use super::super::super::message_headers::SELECTION_STEPS_MAX;
     use super::*;
 
     fn pattern(text: &str) -> Pattern {
@@ -189,7 +189,7 @@ mod tests {
         ] {
             let steps = Steps::default();
             assert!(!pattern(&hostile).meets(&text, &steps));
-            assert!(steps.taken() <= SELECTOR_STEPS_MAX + 2 * hostile.len(), "{} steps", steps.taken());
+            assert!(steps.taken() <= SELECTION_STEPS_MAX + 2 * hostile.len(), "{} steps", steps.taken());
         }
         let steps = Steps::default();
         assert!(pattern(&format!("%{}%", "a_".repeat(2000))).meets(&text, &steps));
