@@ -349,6 +349,16 @@ fn what_is_said_of_many_scattered_messages_goes_on_a_part_in_each_turn_before_th
         ("p1 <- nack 1 from 32769 of 1", "p1 <- nack 1 from 79999 of 1")
     );
 
+    // The queue goes between two turns: what is left is told all the same, as an ack after a delete is.
+    let mut script = holder();
+    let channel = script.channel(1);
+    script.event(Event::Settle(amqp::Settle { channel, outcome, deliveries: scattered() }));
+    script.lose_queue("q");
+    script.said();
+    script.turn();
+    script.turn();
+    assert!(!script.session.is_in_the_middle());
+
     // A recover is answered after the last of them.
     let mut script = holder();
     script.ask(1, Request::Recover { unsettled: scattered() });
