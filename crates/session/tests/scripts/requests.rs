@@ -354,9 +354,13 @@ fn what_is_said_of_many_scattered_messages_goes_on_a_part_in_each_turn_before_th
     let channel = script.channel(1);
     script.event(Event::Settle(amqp::Settle { channel, outcome, deliveries: scattered() }));
     script.lose_queue("q");
+    let key = script.key(1);
+    let consumer = ConsumerKey { channel: key, number: 1 };
+    script.effect(key, Effect::Cancelled { consumer, queue: broker::QueueId(1) });
     script.said();
     script.turn();
     script.turn();
+    assert!(script.said().last().is_some_and(|last| last.contains("79999")));
     assert!(!script.session.is_in_the_middle());
 
     // A recover is answered after the last of them.
