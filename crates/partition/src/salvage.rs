@@ -29,6 +29,7 @@ use broker::{PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{Entry, EntryKind, LogIndex, Membership, NodeId, Position, Term};
 use std::collections::BTreeMap;
+use storage::crc32c;
 use storage::{GroupId, Location, Record};
 
 /// A record of the log whose header is whole and whose body is not.

@@ -14,6 +14,7 @@ use partition::machine::{Queues, Unobserved};
 use partition::message::Stamp;
 use partition::{Command, Publish};
 use smallvec::smallvec;
+use storage::crc32c;
 use storage::{FileNo, Location};
 
 const LIFE: NodeLife = NodeLife { node: 3, start: 7 };

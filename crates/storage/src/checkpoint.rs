@@ -29,6 +29,7 @@
 //! two and names hardly ever change, so there is no order of file and folder syncs to get wrong.
 //! Price: while a save is under way there is one good generation and not two.
 
+use crate::crc32c;
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;

@@ -14,6 +14,7 @@
 //! changed, but for the name and the cluster of a node that none has taken in yet. A folder with other things in it is
 //! never founded in, so a mistyped path destroys nothing.
 
+use crate::crc32c;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
@@ -349,6 +350,22 @@ fn replace_text<D: Disk>(disk: &D, name: &str, text: &str) -> Result<(), Storage
     disk.sync_folder("").map_err(syncing(name))
 }
 
+/// Such a file, `None` if it is not there. Changes nothing. Errors: it has more than `bytes_max`, which is damage.
+fn read_text<D: Disk>(disk: &D, name: &str, bytes_max: usize) -> Result<Option<Vec<u8>>, StorageError> {
+    let file = match disk.open(name, OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(at("open", name)(error)),
+    };
+    match read_whole(&file, bytes_max) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            let (expected, found) = (bytes_max as u64, file.len().map_err(at("measure", name))?);
+            Err(StorageError::Corrupt { file: name.to_owned(), offset: 0, what: "count of its bytes", expected, found })
+        }
+        read => read.map(Some).map_err(at("read", name)),
+    }
+}
+
 /// Ends such a text with the checksum of its lines.
 fn seal_text(mut text: String) -> String {
     let check = crc32c::crc32c(text.as_bytes());
@@ -371,13 +388,7 @@ fn write_identity<D: Disk>(disk: &D, identity: &FolderIdentity) -> Result<(), St
 /// The identity of a folder and the version of its format, `None` if it has none yet. Changes
 /// nothing.
 pub(crate) fn read_identity<D: Disk>(disk: &D) -> Result<Option<(FolderIdentity, u32)>, StorageError> {
-    let file = match disk.open(IDENTITY_NAME, OpenMode::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(at("open", IDENTITY_NAME)(error)),
-    };
-    let contents = read_whole(&file, IDENTITY_BYTES_MAX).map_err(at("read", IDENTITY_NAME))?;
-    decode_identity(&contents).map(Some)
+    read_text(disk, IDENTITY_NAME, IDENTITY_BYTES_MAX)?.map(|contents| decode_identity(&contents)).transpose()
 }
 
 fn encode_identity(identity: &FolderIdentity, version: u32) -> String {
@@ -415,7 +426,11 @@ fn decode_identity(contents: &[u8]) -> Result<(FolderIdentity, u32), StorageErro
     let ids = id(3, "cluster ").zip(id(4, "folder "));
     match (line(0, FIRST_LINE), version, line(2, "node "), ids, stored) {
         (Some(""), Some(version), Some(node), Some((cluster_id, folder_id)), Some(stored)) if stored == hashed => {
-            Ok((FolderIdentity { node_name: node.to_owned(), cluster_id, folder_id }, version))
+            let identity = FolderIdentity { node_name: node.to_owned(), cluster_id, folder_id };
+            match encode_identity(&identity, version).len() {
+                length if length == contents.len() => Ok((identity, version)),
+                length => Err(corrupt("count of its bytes", length as u32, contents.len() as u32)),
+            }
         }
         (.., stored) => Err(corrupt("checksum of the lines", hashed, stored.unwrap_or(0))),
     }

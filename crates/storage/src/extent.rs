@@ -25,6 +25,7 @@ mod reader;
 mod salvage;
 mod writer;
 
+use crate::crc32c;
 use crate::disk::Disk;
 use crate::error::{StorageError, at, syncing};
 use crate::fields::{Fields, FieldsMut};

@@ -3,6 +3,8 @@
 //! Invariant: `Fields` never reads past its slice: a short slice is a caller's bug and panics, so
 //! callers check the length of what they read from a disk once, before they take it apart.
 
+use crate::crc32c;
+
 /// Reads fields one after the other.
 pub(crate) struct Fields<'a> {
     rest: &'a [u8],

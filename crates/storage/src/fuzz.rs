@@ -5,6 +5,7 @@
 //! to real files. Checksums stop a fuzzer at the door, so [`wal_file`] can repair them first: then
 //! the fuzzer gets at what lies behind.
 
+use crate::crc32c;
 use std::sync::Arc;
 
 use crate::checkpoint::CheckpointStore;

@@ -20,6 +20,7 @@
 //! The bytes are drawn in `docs/formats/`.
 
 pub mod checkpoint;
+pub mod crc32c;
 pub mod data_folder;
 pub mod disk;
 pub mod error;

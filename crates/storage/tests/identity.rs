@@ -74,6 +74,25 @@ fn any_turned_bit_is_turned_back() {
     }
 }
 
+#[test]
+fn what_stands_behind_a_text_is_damage_and_is_cut_off() {
+    for (file, bytes) in [(IDENTITY_NAME, 1), (IDENTITY_NAME, 5000), (NODE_FILE, 1), (NODE_FILE, 5000)] {
+        let disk = folder();
+        let whole = disk.contents(file).unwrap();
+        disk.plant(file, &[&whole[..], &vec![0; bytes]].concat());
+        let error = DataFolder::open(disk.clone(), identity(), 2).err().unwrap();
+        assert!(error.is_damage(), "{bytes} more in {file}: {error}");
+        let repaired = repair(&disk, None).unwrap().unwrap();
+        assert_eq!((repaired.identity.clone(), &repaired.changed[..]), (identity(), &[][..]), "{bytes} more in {file}");
+        drop(repaired);
+        assert_eq!(disk.contents(file).unwrap(), whole);
+        assert_eq!(reopened(&disk, "rabbit@hare"), identity());
+    }
+    let disk = folder();
+    disk.plant(IDENTITY_NAME, &vec![b'x'; 2 << 20]);
+    assert!(repair(&disk, None).unwrap_err().is_damage(), "too much to look through");
+}
+
 fn overwrite(disk: &FaultyDisk, from: &str, to: &str) {
     let text = String::from_utf8(disk.contents(IDENTITY_NAME).unwrap()).unwrap();
     assert!(text.contains(from));

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
+use storage::crc32c;
 
 use bytes::Bytes;
 use proptest::prelude::*;

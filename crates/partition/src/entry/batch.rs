@@ -10,6 +10,7 @@ use super::{
 use crate::message::MessageView;
 use broker::queue::{DedupRule, LevelRule};
 use broker::{ChannelKey, QueueId};
+use storage::crc32c;
 
 /// A batch of publishes, seen in its entry.
 #[derive(Clone, Copy, Debug)]

@@ -16,6 +16,7 @@ use broker::queue::{DedupRule, LevelRule};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use smallvec::SmallVec;
+use storage::crc32c;
 
 /// Room for an entry, before anybody knows how long the next ones are.
 const CAPACITY_MIN: usize = 256;

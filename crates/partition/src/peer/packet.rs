@@ -15,6 +15,7 @@ use super::forward::Forward;
 use broker::PartitionId;
 use bytes::{Buf, Bytes};
 use consensus::{Cursor, DecodeError, Segments};
+use storage::crc32c;
 use thiserror::Error;
 
 /// What every packet begins with. A node must not speak a version that some peer does not know.

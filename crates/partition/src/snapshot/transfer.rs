@@ -16,6 +16,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{LogIndex, MANIFEST_BYTES_MAX, NodeId, Position, SnapshotOffer, Term};
 use std::collections::BTreeMap;
 use storage::checkpoint::CHECKPOINT_BYTES_MAX;
+use storage::crc32c;
 
 /// A pull that is not answered is repeated after this many ticks.
 pub(crate) const PULL_TICKS: u32 = 2;

@@ -14,16 +14,16 @@
 //! Invariant: no broker opens a folder with this file: some of its groups may have this node as their only
 //! member already, and others not. Whoever takes the steps again after a crash takes the same ones.
 
+use crate::crc32c;
 use std::collections::BTreeSet;
-use std::io;
 use std::sync::Arc;
 
 use super::cluster::{CLUSTER_FILE, ClusterRecord, Founder, WENT_ON_MAX, read_cluster_record};
 use super::{
-    DataFolder, FOLDER_FORMAT_VERSION, IDENTITY_NAME, line_of, node, note_holder, read_identity, replace_text,
-    seal_text, take_lock,
+    DataFolder, FOLDER_FORMAT_VERSION, IDENTITY_NAME, line_of, node, note_holder, read_identity, read_text,
+    replace_text, seal_text, take_lock,
 };
-use crate::disk::{Disk, OpenMode, read_whole};
+use crate::disk::Disk;
 use crate::error::{StorageError, at, syncing};
 
 /// The file.
@@ -84,12 +84,7 @@ pub(super) fn is_begun<D: Disk>(disk: &D) -> Result<bool, StorageError> {
 }
 
 fn read_bytes<D: Disk>(disk: &D) -> Result<Option<Vec<u8>>, StorageError> {
-    let file = match disk.open(ALONE_FILE, OpenMode::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(at("open", ALONE_FILE)(error)),
-    };
-    read_whole(&file, BYTES_MAX).map(Some).map_err(at("read", ALONE_FILE))
+    read_text(disk, ALONE_FILE, BYTES_MAX)
 }
 
 impl<D: Disk> DataFolder<D> {

@@ -21,13 +21,13 @@
 //! missing, damaged or of another format proves nothing. It is written as a whole, under another
 //! name first, and is durable before anybody builds on it.
 
+use crate::crc32c;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io;
 
-use super::{DataFolder, replace_text, seal_text};
-use crate::disk::{Disk, OpenMode, read_whole};
-use crate::error::{StorageError, at};
+use super::{DataFolder, read_text, replace_text, seal_text};
+use crate::disk::Disk;
+use crate::error::StorageError;
 
 /// The file.
 pub const BOOT_NAME: &str = "boot";
@@ -127,15 +127,9 @@ pub fn doubt_log<D: Disk>(disk: &D) {
 }
 
 fn read<D: Disk>(disk: &D) -> Result<Option<(Life, bool)>, StorageError> {
-    let file = match disk.open(BOOT_NAME, OpenMode::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(at("open", BOOT_NAME)(error)),
-    };
-    match read_whole(&file, BYTES_MAX) {
-        Ok(contents) => Ok(decode(&contents)),
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(None),
-        Err(error) => Err(at("read", BOOT_NAME)(error)),
+    match read_text(disk, BOOT_NAME, BYTES_MAX) {
+        Err(StorageError::Corrupt { .. }) => Ok(None),
+        read => Ok(read?.and_then(|contents| decode(&contents))),
     }
 }
 

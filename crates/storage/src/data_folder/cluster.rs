@@ -7,11 +7,11 @@
 //! given up it is written anew, for the cluster that goes on with this node alone
 //! ([`super::AloneRecord`]).
 
-use super::{DataFolder, line_of, replace_text, seal_text};
-use crate::disk::{Disk, OpenMode, read_whole};
-use crate::error::{StorageError, at};
+use super::{DataFolder, line_of, read_text, replace_text, seal_text};
+use crate::crc32c;
+use crate::disk::Disk;
+use crate::error::StorageError;
 use std::fmt::Write;
-use std::io;
 
 pub(crate) const CLUSTER_FILE: &str = "cluster";
 const FIRST_LINE: &str = "leveret cluster";
@@ -114,13 +114,7 @@ fn founder(line: &str) -> Option<Founder> {
 
 /// The record of a folder, if it has one.
 pub(crate) fn read_cluster_record<D: Disk>(disk: &D) -> Result<Option<ClusterRecord>, StorageError> {
-    let file = match disk.open(CLUSTER_FILE, OpenMode::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(at("open", CLUSTER_FILE)(error)),
-    };
-    let contents = read_whole(&file, BYTES_MAX).map_err(at("read", CLUSTER_FILE))?;
-    ClusterRecord::decode(&contents).map(Some)
+    read_text(disk, CLUSTER_FILE, BYTES_MAX)?.map(|contents| ClusterRecord::decode(&contents)).transpose()
 }
 
 impl<D: Disk> DataFolder<D> {

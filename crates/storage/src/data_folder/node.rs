@@ -15,11 +15,10 @@
 //! cluster never founds any, whatever crashes on the way. A start is counted durably before
 //! anything else happens in it: a number of a start is never used twice.
 
-use std::io;
-
-use super::{DataFolder, line_of, replace_text, seal_text};
-use crate::disk::{Disk, OpenMode, read_whole};
-use crate::error::{StorageError, at};
+use super::{DataFolder, line_of, read_text, replace_text, seal_text};
+use crate::crc32c;
+use crate::disk::Disk;
+use crate::error::StorageError;
 
 /// The file.
 pub const NODE_FILE: &str = "node";
@@ -111,12 +110,7 @@ pub(crate) fn read<D: Disk>(disk: &D) -> Result<Option<NodeRecord>, StorageError
 }
 
 pub(super) fn read_bytes<D: Disk>(disk: &D) -> Result<Option<Vec<u8>>, StorageError> {
-    let file = match disk.open(NODE_FILE, OpenMode::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(at("open", NODE_FILE)(error)),
-    };
-    read_whole(&file, BYTES_MAX).map(Some).map_err(at("read", NODE_FILE))
+    read_text(disk, NODE_FILE, BYTES_MAX)
 }
 
 /// Returns when the record is durable.

@@ -9,16 +9,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::checkpoint::CHECKPOINT_FOLDER;
-use crate::disk::{Disk, DiskFile, FolderLock, OpenMode, read_whole};
+use crate::disk::{Disk, DiskFile, FolderLock, OpenMode};
 use crate::error::{StorageError, at, syncing};
 use crate::wal::folder_ids;
 
 use super::cluster::{CLUSTER_FILE, read_cluster_record};
 use super::node::{self, NODE_FILE, NodeRecord, NodeState};
 use super::{
-    FolderIdentity, IDENTITY_BYTES_MAX, IDENTITY_NAME, NODE_NAME_BYTES_MAX, decode_identity, note_holder, take_lock,
-    write_identity,
+    FolderIdentity, IDENTITY_BYTES_MAX, IDENTITY_NAME, NODE_NAME_BYTES_MAX, decode_identity, note_holder, read_text,
+    take_lock, write_identity,
 };
+
+/// What a damaged file of lines may have in all; it is kept whole beside the new one.
+const REPAIRED_BYTES_MAX: usize = 1 << 20;
 
 /// An identity of which something was made anew. The folder's lock is held as long as this value.
 #[derive(Debug)]
@@ -54,11 +57,7 @@ pub fn repair_identity<D: Disk>(
     unused_start: u32,
     mut aside: impl FnMut(&str) -> Result<String, StorageError>,
 ) -> Result<Option<RepairedIdentity<D>>, StorageError> {
-    let contents = match disk.open(IDENTITY_NAME, OpenMode::Read) {
-        Ok(file) => Some(read_whole(&file, IDENTITY_BYTES_MAX).map_err(at("read", IDENTITY_NAME))?),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => return Err(at("open", IDENTITY_NAME)(error)),
-    };
+    let contents = read_text(&**disk, IDENTITY_NAME, REPAIRED_BYTES_MAX)?;
     let (mut damage, mut changed, mut broken) = (Vec::new(), Vec::new(), Vec::new());
     let is_of_cluster = has_cluster_file(&**disk)?;
     let not_proven = |why: &StorageError| StorageError::NotMadeAnew { folder: disk.describe(), why: why.to_string() };
@@ -85,7 +84,7 @@ pub fn repair_identity<D: Disk>(
             found
         }
     };
-    let contents = node::read_bytes(&**disk)?;
+    let contents = read_text(&**disk, NODE_FILE, REPAIRED_BYTES_MAX)?;
     let node = match contents.as_deref().map(node::decode) {
         Some(Ok(whole)) => whole,
         None if version == 1 => NodeRecord::UNSTARTED,
@@ -178,9 +177,17 @@ fn keep<D: Disk>(disk: &D, name: &str, contents: &[u8]) -> Result<(), StorageErr
     disk.sync_folder(name.rsplit_once('/').map_or("", |(folder, _)| folder)).map_err(syncing(name))
 }
 
-/// What one turned bit made unreadable. The checksum tells all errors of up to three bits apart in
-/// so short a text.
+/// What one turned bit made unreadable, or something behind it. The checksum tells all errors of up
+/// to three bits apart in so short a text.
 fn turn_back<T>(contents: &[u8], decode: impl Fn(&[u8]) -> Result<T, StorageError>) -> Option<T> {
+    const CHECK_LINE_BYTES: usize = "check 01234567\n".len();
+    let check = contents.windows(CHECK_LINE_BYTES).position(|line| line.starts_with(b"check "));
+    if let Some(Ok(found)) = check.map(|at| decode(&contents[..at + CHECK_LINE_BYTES])) {
+        return Some(found);
+    }
+    if contents.len() > IDENTITY_BYTES_MAX {
+        return None;
+    }
     let mut bytes = contents.to_vec();
     for bit in 0..bytes.len() * 8 {
         bytes[bit / 8] ^= 1 << (bit % 8);

@@ -4,6 +4,7 @@
 //! holes is believed only after the message before it passed too. Open extents keep their run table
 //! in memory and nothing else.
 
+use crate::crc32c;
 use std::sync::Arc;
 
 use bytes::Bytes;

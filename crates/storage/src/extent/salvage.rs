@@ -10,6 +10,7 @@
 //! after the other, so the index of a run is where its lines lead from the first of its bodies to
 //! itself. What is behind a cut is gone, and of a run whose index is, nothing can be proven.
 
+use crate::crc32c;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::OnceLock;

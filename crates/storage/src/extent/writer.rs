@@ -5,6 +5,7 @@
 //! through it. The index of the run at hand and the run table are kept in memory. An extent that is
 //! not finished is removed when its writer is dropped, as far as the disk allows.
 
+use crate::crc32c;
 use std::sync::Arc;
 
 use crate::disk::{DIRECT_ALIGN_BYTES, Disk, DiskFile, OpenMode, Pages};

@@ -28,6 +28,7 @@
 //!   for the successor of a later one, even when the later one repeats what was cut off byte for
 //!   byte.
 
+use crate::crc32c;
 use crate::fields::{Fields, FieldsMut};
 
 use super::{FileNo, GroupId, RecordKind, RecordRef};

@@ -4,6 +4,7 @@ use super::format::{FIRST_FRAME_OFFSET, FRAME_HEADER_BYTES, FrameHeader, RECORD_
 use super::record::{Location, Record};
 use super::stage::{Stage, write_zeroes};
 use super::{Current, FILL_AHEAD_BYTES, FramePlan};
+use crate::crc32c;
 use crate::disk::DiskFile;
 use std::io;
 

@@ -10,6 +10,7 @@
 //! Invariant: it never says more than was synced, because it is written after the sync. It may say
 //! less, or nothing.
 
+use crate::crc32c;
 use std::sync::Arc;
 
 use crate::disk::{Disk, DiskFile, OpenMode};

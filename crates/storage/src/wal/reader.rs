@@ -4,6 +4,7 @@
 //! released file loses its number before it is written again, so a reader that comes too late gets
 //! an error and never another record's bytes.
 
+use crate::crc32c;
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;

@@ -9,6 +9,7 @@
 //! Invariant: the walk only moves forward, reads a window at a time, and shows a frame's records
 //! only when all of them are whole or the frame was durable.
 
+use crate::crc32c;
 use crate::disk::DiskFile;
 use crate::error::{StorageError, at};
 
