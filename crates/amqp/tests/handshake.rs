@@ -232,6 +232,21 @@ fn a_refused_virtual_host_is_blamed_on_open() {
 }
 
 #[test]
+fn a_long_login_needs_a_longer_first_frame() {
+    for (initial_frame_max, is_taken) in [(8192, false), (32_768, true)] {
+        let mut client = Client::connect(ConnectionConfig { initial_frame_max, ..ConnectionConfig::default() });
+        client.raw(&PROTOCOL_HEADER);
+        client.read();
+        let Method::ConnectionStartOk { client_properties, mechanism, locale, .. } = start_ok(Table::new()) else {
+            unreachable!()
+        };
+        let response = Bytes::from([&b"\0any\0"[..], &[b't'; 20_000]].concat());
+        client.send(0, Method::ConnectionStartOk { client_properties, mechanism, response, locale });
+        assert_eq!(matches!(client.events()[..], [Event::Authenticate(_)]), is_taken, "{initial_frame_max}");
+    }
+}
+
+#[test]
 fn frames_before_tune_are_small() {
     let mut client = Client::connect(ConnectionConfig::default());
     client.raw(&PROTOCOL_HEADER);

@@ -2,6 +2,7 @@
 
 use crate::encryption::Served;
 use crate::metrics::Pages;
+use crate::fields::cut;
 use crate::operator::Operator;
 use crate::page_session::Sessions;
 use crate::permits::Permit;
@@ -136,6 +137,28 @@ impl Call<'_> {
     /// Whether a parameter of the query says yes.
     pub(crate) fn flag(&self, name: &str) -> bool {
         self.query(name).is_some_and(|value| value == "true")
+    }
+
+    /// The conditions on which something is deleted, which are `if-...` in the query. Errors: 400 for one that is not known
+    /// or neither true nor false, as nothing is deleted by a mistyped one.
+    pub(crate) fn conditions<const N: usize>(&self, known: [&str; N]) -> Result<[bool; N], Refused> {
+        let mut found = [false; N];
+        for pair in self.head.uri.query().unwrap_or_default().split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if !name.get(..2).is_some_and(|two| two.eq_ignore_ascii_case("if")) {
+                continue;
+            }
+            let at = known.iter().position(|known| *known == name).ok_or_else(|| {
+                let hint = server::config::nearest(name, known).unwrap_or(known[0]);
+                Refused::BadRequest(format!("unknown condition {}; did you mean {hint}?", cut(name)))
+            })?;
+            found[at] = match value {
+                "true" => true,
+                "false" => false,
+                _ => return Err(Refused::BadRequest(format!("{name} is neither true nor false"))),
+            };
+        }
+        Ok(found)
     }
 
     /// Whether a page of another site asks, in the browser of somebody who is logged in here.

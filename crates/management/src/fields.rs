@@ -59,7 +59,8 @@ pub(crate) fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<Opt
     }
 }
 
-fn cut(name: &str) -> Cow<'_, str> {
+/// A name that a client made up, as far as it is told back.
+pub(crate) fn cut(name: &str) -> Cow<'_, str> {
     match name.char_indices().nth(NAME_CHARS_SHOWN) {
         Some((end, _)) => Cow::Owned(format!("{}...", &name[..end])),
         None => Cow::Borrowed(name),

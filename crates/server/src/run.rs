@@ -489,6 +489,7 @@ fn connection_config(config: &Config, node_name: &str) -> ConnectionConfig {
         server_properties: properties,
         mechanisms: config.mechanisms(),
         frame_max: config.frame_max,
+        initial_frame_max: config.initial_frame_max,
         channel_max: config.channel_max,
         heartbeat_s: config.heartbeat_s,
         body_bytes_max: config.body_bytes_max,

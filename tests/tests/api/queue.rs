@@ -43,6 +43,14 @@ fn queues_are_declared_counted_purged_and_deleted() {
     });
     let refused = reason(&http.delete(&format!("{}?if-empty=true", at("a%2Fb"))), 400);
     assert!(refused.contains("not empty"), "{refused}");
+    for (mistyped, told) in [
+        ("if_empty=true", "unknown condition if_empty; did you mean if-empty?"),
+        ("if-empty=tru", "if-empty is neither true nor false"),
+        ("if-unused=true&If-Empty=true", "unknown condition If-Empty; did you mean if-empty?"),
+    ] {
+        let refused = reason(&http.delete(&format!("{}?{mistyped}", at("a%2Fb"))), 400);
+        assert!(refused.contains(told), "{mistyped}: {refused}");
+    }
     client.ack(channel, delivery.tag, false);
     http.delete(&format!("{}/contents", at("a%2Fb"))).with(204);
     assert_eq!(client.counts(channel, "a/b").unwrap(), (0, 0));

@@ -1,6 +1,6 @@
 //! What a server offers its clients, the same for all connections of a listener.
 
-use crate::wire::frame::FRAME_BYTES_MIN;
+use crate::wire::frame::{FRAME_BYTES_INITIAL, FRAME_BYTES_MIN};
 use crate::wire::table::{Table, Value};
 
 /// How a client may say who it is.
@@ -43,6 +43,9 @@ pub struct ConnectionConfig {
     /// The largest frame in bytes, end octet and header included, at least 4096. 0 sets no limit
     /// but that of the bodies.
     pub frame_max: u32,
+    /// The largest frame before that is negotiated, at least 4096: what a client logs in with is in
+    /// one.
+    pub initial_frame_max: u32,
     /// How many channels a connection may have; 0 sets no limit.
     pub channel_max: u16,
     /// The heartbeat interval proposed, in seconds; the client's answer counts, and 0 is none.
@@ -76,6 +79,7 @@ impl Default for ConnectionConfig {
             server_properties,
             mechanisms: vec![Mechanism::Plain, Mechanism::AmqPlain],
             frame_max: 131_072,
+            initial_frame_max: FRAME_BYTES_INITIAL,
             channel_max: 2047,
             heartbeat_s: 60,
             consumers_max: 32_768,
@@ -112,6 +116,7 @@ impl ConnectionConfig {
 
     /// Asserts the relations between the limits.
     pub(crate) fn check(&self) {
+        assert!(self.initial_frame_max >= FRAME_BYTES_MIN, "initial_frame_max is at least 4096");
         assert!(self.frame_max == 0 || self.frame_max >= FRAME_BYTES_MIN, "frame_max is 0 or at least 4096");
         assert!(
             self.body_bytes_max <= crate::channel::assembly::CONTENT_BYTES_MAX,

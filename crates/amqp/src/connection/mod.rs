@@ -29,7 +29,7 @@ use bytes::Bytes;
 
 use crate::Millis;
 use crate::channel::{ChannelId, ChannelPhase, Channels, Delivered, Deliveries};
-use crate::wire::frame::{FRAME_BYTES_INITIAL, HEARTBEAT, missing_bytes};
+use crate::wire::frame::{HEARTBEAT, missing_bytes};
 use crate::wire::method::Method;
 use crate::wire::output::Output;
 use config::{ConnectionConfig, Mechanism};
@@ -161,12 +161,12 @@ impl Connection {
         let mut timers = Timers::new();
         timers.set(Timer::Handshake, now + config.handshake_timeout_ms);
         Self {
-            config,
             phase: Phase::Header,
             client: ClientCapabilities::default(),
             mechanism: None,
             securing: None,
-            frame_max: FRAME_BYTES_INITIAL,
+            frame_max: config.initial_frame_max,
+            config,
             channel_max: 0,
             channels: Channels::default(),
             openings: 0,

@@ -25,7 +25,7 @@ pub const FRAME_EMPTY_BYTES: usize = 8;
 pub const FRAME_END: u8 = 0xce;
 /// The smallest `frame_max` that may be negotiated (AMQP 0-9-1, 4.2.3).
 pub const FRAME_BYTES_MIN: u32 = 4096;
-/// The largest frame before a limit is negotiated; RabbitMQ's `initial_frame_max`.
+/// The largest frame before a limit is negotiated, if nothing else is set.
 pub const FRAME_BYTES_INITIAL: u32 = 8192;
 
 /// A method frame.

@@ -150,12 +150,13 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
 /// DELETE, perhaps only if it is unused.
 pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
+    let [if_unused] = cx.call.conditions(["if-unused"])?;
     cx.handle().catch_up().await?;
     let checked = {
         let topology = cx.handle().topology();
         let name = checked(from_path(name))?;
         topology.find_exchange(vhost, name).ok_or(Refused::NotFound)?;
-        topology.check_exchange_delete(cx.caller.actor(), vhost, name, cx.call.flag("if-unused"))?
+        topology.check_exchange_delete(cx.caller.actor(), vhost, name, if_unused)?
     };
     cx.handle().carry_out(checked).await?;
     Ok(Answer::done())

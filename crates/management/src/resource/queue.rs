@@ -361,7 +361,7 @@ pub(super) async fn delete(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answ
         topology.check_queue_delete(cx.caller.actor(), vhost, name)?;
         (queue.id, queue.partition)
     };
-    let (if_unused, if_empty) = (cx.call.flag("if-unused"), cx.call.flag("if-empty"));
+    let [if_unused, if_empty] = cx.call.conditions(["if-unused", "if-empty"])?;
     cx.handle().delete_queue(id, partition, if_unused, if_empty).await?;
     Ok(Answer::done())
 }

@@ -48,6 +48,7 @@ pub(super) struct Translation<'m> {
 const SAME: &[(&str, Key)] = &[
     ("heartbeat", Key::heartbeat_s),
     ("frame_max", Key::frame_max),
+    ("initial_frame_max", Key::initial_frame_max),
     ("channel_max", Key::channel_max),
     ("max_message_size", Key::body_bytes_max),
     ("handshake_timeout", Key::handshake_timeout_ms),

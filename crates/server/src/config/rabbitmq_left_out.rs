@@ -87,7 +87,6 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ("vhost_restart_strategy", "virtual hosts are no processes that could stop"),
     ("channel_operation_timeout", "requests have their own times"),
     ("channel_tick_interval", "it is RabbitMQ's inside"),
-    ("initial_frame_max", "first frames are as long as those after"),
     ("deprecated_features", "what is deprecated there is either served here or not"),
     ("feature_flags", "versions of nodes are compared by the broker"),
     ("definitions.hashing", "definitions_skip_if_unchanged looks at the contents"),

@@ -399,6 +399,11 @@ settings! {
         "Largest frame in bytes, header and end included, proposed to clients; the client may choose a lower one.",
         elsewhere ["max_frame_size", "frame_size_max"]
     }
+    initial_frame_max: u32 {
+        Connections, Kind::Number { unit: super::setting::Unit::Bytes, min: 4 * KIB, max: FRAME_BYTES_MAX, step: 1 }, Fixed("8192"),
+        "Largest frame in bytes before a client has logged in. What it logs in with is in one: more is needed for long tokens.",
+        elsewhere []
+    }
     channel_max: u16 {
         Connections, Kind::count(1, 65_535), Fixed("2047"),
         "Channels on one connection, proposed to clients; the client may choose a lower number.",
