@@ -44,6 +44,19 @@ pub enum OpenError {
         /// The partition.
         partition: u32,
     },
+    /// A file of messages is another folder's.
+    #[error(
+        "{why}: it is a file of another data folder, and partition {partition} has messages in its own. bring that back from this node's \
+         own disk or a copy of this folder, or see with `leveret repair DIR --dry-run` what going on without it gives up"
+    )]
+    FileForeign {
+        /// Which it is.
+        file: String,
+        /// The partition.
+        partition: u32,
+        /// What tells it.
+        why: String,
+    },
     /// The log ends before a saved state says it goes on.
     #[error(
         "the log ends with its file {last}, and the state of partition {partition} was saved when file {file} was there, as if the newest \

@@ -110,7 +110,7 @@ pub fn bring_back<D: Disk>(
     groups.set_aside_foreign(only_node)?;
     let last = GroupId(groups.last());
     let gone = groups.finish_endings(&mut checkpoints)?;
-    let there = groups.look_for_extents(&**disk)?;
+    let there = groups.look_for_extents(&**disk, folder_id)?;
     let (known, used) = groups.extents();
 
     // Consumers are served by the shard's own cache; followers, which this would serve, there are

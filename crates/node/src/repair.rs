@@ -35,7 +35,7 @@ use partition::{Part, Recovery};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use storage::checkpoint::checkpoint_name;
-use storage::extent::extent_name;
+use storage::extent::{check_folder, extent_name};
 use storage::wal::{Damage, Recovery as WalReport, has_log};
 use storage::{
     CheckpointStore, Disk, Extent, ExtentId, FileNo, GroupId, NodeRecord, NodeState, RecordKind, Wal, WalOptions,
@@ -95,7 +95,7 @@ pub fn repair<D: Disk>(
 ) -> Result<RepairReport, OpenError> {
     let mut found = Found::look(disk, folder_id, node, nonce, others)?;
     let mut report = std::mem::take(&mut found.report);
-    let damaged_extents = found.damaged_extents(&mut report)?;
+    let damaged_extents = found.damaged_extents(folder_id, &mut report)?;
     if report.found.is_empty() {
         report.messages = found.partitions.iter().map(live).sum();
         return Ok(report);
@@ -425,7 +425,7 @@ impl<D: Disk> Found<D> {
     }
 
     /// Extents that are referred to and of which something is not what was written.
-    fn damaged_extents(&mut self, report: &mut RepairReport) -> Result<BTreeSet<ExtentId>, OpenError> {
+    fn damaged_extents(&mut self, folder_id: u128, report: &mut RepairReport) -> Result<BTreeSet<ExtentId>, OpenError> {
         let mut damaged = BTreeSet::new();
         for partition in &self.partitions {
             // Those whose messages were settled since the newest state are missed by a start, which reads that first.
@@ -435,7 +435,8 @@ impl<D: Disk> Found<D> {
             needed.extend(live.map(|(id, extent)| (*id, extent.live)));
             for (id, live) in needed {
                 let id = ExtentId(u64::from(id));
-                match Extent::open(&*self.disk, id).and_then(|extent| extent.verify()) {
+                let own = check_folder(&*self.disk, id, folder_id);
+                match own.and_then(|()| Extent::open(&*self.disk, id)?.verify()) {
                     Ok(()) => {}
                     Err(error) if error.is_damage() => {
                         let partition = partition.id().0;

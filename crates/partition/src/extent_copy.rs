@@ -15,7 +15,7 @@ use broker::QueueId;
 use broker::queue::SeqRanges;
 use bytes::Bytes;
 use std::sync::Arc;
-use storage::extent::{SalvagedExtent, extent_name};
+use storage::extent::{SalvagedExtent, check_folder, extent_name};
 use storage::{Disk, Extent, ExtentId, ExtentWriter, FileNo, Location, StorageError, WalReader};
 
 /// A hole longer than this between two live messages begins a new run: its bitmap would cost more
@@ -65,7 +65,7 @@ pub fn copy_runs_within<D: Disk>(
     let (mut copied, mut damaged, mut follows_damage) = (Vec::new(), Vec::new(), false);
     let mut window = Window::default();
     for (number, run) in runs.iter().enumerate() {
-        let bodies = match read_run(&**disk, wal, &mut window, &runs[number..])? {
+        let bodies = match read_run((&**disk, folder_id), wal, &mut window, &runs[number..])? {
             Ok(bodies) => bodies,
             Err(run) => {
                 damaged.push(run);
@@ -234,7 +234,7 @@ type RunRead = Result<Vec<(u64, Bytes)>, DamagedRun>;
 /// The live messages of the first of `runs`, checked against their checksums. What does not check
 /// out is read a second time, past what memory holds of it.
 fn read_run<D: Disk>(
-    disk: &D,
+    (disk, folder_id): (&D, u128),
     wal: &WalReader<D>,
     window: &mut Window,
     runs: &[CopyRun],
@@ -264,11 +264,15 @@ fn read_run<D: Disk>(
         }
         Place::Extent { id, run: number } => {
             let id = ExtentId(u64::from(id));
-            match live_of_extent(disk, id, number as usize, run) {
-                Err(error) if error.is_damage() => {}
-                read => return read.map(Ok),
+            let own = check_folder(disk, id, folder_id);
+            if own.is_ok() {
+                match live_of_extent(disk, id, number as usize, run) {
+                    Err(error) if error.is_damage() => {}
+                    read => return read.map(Ok),
+                }
             }
-            match salvage_run(disk, id, number as usize, run) {
+            // Of another folder's messages none is one of these, whatever their checksums say.
+            match own.and_then(|()| salvage_run(disk, id, number as usize, run)) {
                 Err(error) if error.is_damage() => {
                     let (queue, place, why) = (run.queue, run.place, error.to_string());
                     let (messages, is_gone) = (run.live.to_vec(), error.is_gone());

@@ -9,9 +9,10 @@
 
 use std::collections::BTreeSet;
 
+use crate::data_folder::read_identity;
 use crate::disk::Disk;
 use crate::error::StorageError;
-use crate::extent::{EXTENT_FOLDER, ExtentId, ExtentMessage, SalvagedExtent, extent_of};
+use crate::extent::{EXTENT_FOLDER, ExtentId, ExtentMessage, SalvagedExtent, check_folder, extent_name, extent_of};
 
 /// Bodies that are in memory at once, but for a single larger one.
 const BATCH_BYTES: u32 = 1 << 20;
@@ -39,11 +40,16 @@ pub enum Found {
 /// - Cost: reads each extent once, and the index of each run once for each MiB of its messages.
 /// - A message that a running node copies meanwhile may be told twice.
 pub fn export<D: Disk>(disk: &D, aside: &str, visit: &mut dyn FnMut(&str, Found)) {
+    let folder_id = read_identity(disk).ok().flatten().map(|(identity, _)| identity.folder_id);
     let mut told = BTreeSet::new();
     loop {
         let (mut is_one_gone, mut unfinished) = (false, Vec::new());
         for (name, id) in listed(disk, aside, &mut told, visit) {
-            match look(disk, &name, id) {
+            let own = match folder_id {
+                Some(folder_id) if name == extent_name(id) => check_folder(disk, id, folder_id),
+                _ => Ok(()),
+            };
+            match own.and_then(|()| look(disk, &name, id)) {
                 Ok(Some(extent)) => export_extent(&extent, &name, visit),
                 Ok(None) => {
                     unfinished.push(name);

@@ -26,9 +26,10 @@ mod salvage;
 mod writer;
 
 use crate::crc32c;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::error::{StorageError, at, syncing};
 use crate::fields::{Fields, FieldsMut};
+use std::io;
 
 pub use reader::{Extent, ExtentMessage, READ_COUNT_MAX};
 pub use salvage::{Salvaged, SalvagedExtent};
@@ -160,6 +161,36 @@ pub(crate) fn encode_header(id: ExtentId, folder_id: u128) -> [u8; HEADER_BYTES 
         .u128(folder_id)
         .put(&[0; 24])
         .seal(8)
+}
+
+/// Tells an extent of another data folder, whose messages have the same queues and numbers as this one's may have. A file
+/// that is not there, or whose header is damaged, is not told: what is in it is looked at by its checksums.
+///
+/// - Cost: one read of 64 bytes.
+/// - Errors: it is another folder's, or another extent of this one, which is damage; the system's.
+pub fn check_folder<D: Disk>(disk: &D, id: ExtentId, folder_id: u128) -> Result<(), StorageError> {
+    let name = extent_name(id);
+    let file = match disk.open(&name, OpenMode::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(at("open", &name)(error)),
+    };
+    let mut header = [0; HEADER_BYTES as usize];
+    let read = file.read_at(&mut header, 0).map_err(at("read", &name))?;
+    let mut fields = Fields::new(&header);
+    let is_whole =
+        read == header.len() && fields.bytes() == HEADER_MAGIC && fields.u32() == crc32c::crc32c(&header[12..]);
+    if !is_whole || fields.u32() != EXTENT_FORMAT_VERSION {
+        return Ok(());
+    }
+    let other = |offset, what, expected, found| {
+        Err(StorageError::Corrupt { file: name.clone(), offset, what, expected, found })
+    };
+    match (fields.u64(), fields.u128()) {
+        (found, _) if found != id.0 => other(16, "number of the extent", id.0, found),
+        (_, found) if found != folder_id => other(24, "id of the data folder", folder_id as u64, found as u64),
+        _ => Ok(()),
+    }
 }
 
 impl Run {

@@ -19,7 +19,7 @@ use crate::data_folder::{
 };
 use crate::disk::Disk;
 use crate::error::StorageError;
-use crate::extent::{EXTENT_FOLDER, Extent, ExtentId, Run, extent_name, extent_of};
+use crate::extent::{EXTENT_FOLDER, Extent, ExtentId, Run, check_folder, extent_name, extent_of};
 use crate::wal::format::{FileHeader, FrameHeader};
 use crate::wal::{self, FileNo, GroupId, RecordKind, RecordName, WAL_FOLDER, WalPosition};
 
@@ -193,7 +193,7 @@ pub fn inspect<D: Disk>(disk: &D, depth: Depth, needs_of: NeedsOf<'_>, visit: &m
         let text = "no file of the log is left".to_owned();
         visit(Fact::Damaged { name: WAL_FOLDER.to_owned(), offset: 0, bytes: 0, text, record: None });
     }
-    inspect_extents(disk, depth, &needed, visit);
+    inspect_extents(disk, folder_id, depth, &needed, visit);
     missed_extents(disk, &needed, &look, visit);
     inspect_checkpoints(disk, folder_id, &needed, visit);
 }
@@ -331,7 +331,13 @@ fn unfinished(name: &str, error: &StorageError) -> Fact {
     Fact::Unfinished { name: name.to_owned(), text: error.to_string() }
 }
 
-fn inspect_extents<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut dyn FnMut(Fact)) {
+fn inspect_extents<D: Disk>(
+    disk: &D,
+    folder_id: Option<u128>,
+    depth: Depth,
+    needed: &Needed,
+    visit: &mut dyn FnMut(Fact),
+) {
     for file_name in list(disk, EXTENT_FOLDER, visit) {
         let Some(id) = extent_of(&file_name) else {
             visit(Fact::Unknown { name: format!("{EXTENT_FOLDER}/{file_name}") });
@@ -347,6 +353,11 @@ fn inspect_extents<D: Disk>(disk: &D, depth: Depth, needed: &Needed, visit: &mut
                 continue;
             }
         };
+        if let Some(Err(error)) = folder_id.map(|folder_id| check_folder(disk, id, folder_id)) {
+            let tell = if needed.extent(id) { damaged } else { unfinished };
+            visit(tell(&extent_name(id), &error));
+            continue;
+        }
         let is_unread = !(depth.contents || depth.messages);
         visit(Fact::Extent { id, bytes: extent.bytes(), run_count: extent.runs().len(), is_unread });
         for run in extent.runs() {

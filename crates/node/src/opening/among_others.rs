@@ -76,7 +76,7 @@ pub fn bring_back_among_others<D: Disk>(
     let mut groups = Groups::load(&mut checkpoints, ids, &recovery_of)?;
     let (wal, report) = groups.read_log(disk, folder_id, options, true)?;
     groups.finish_endings(&mut checkpoints)?;
-    let there = groups.look_for_extents(&**disk)?;
+    let there = groups.look_for_extents(&**disk, folder_id)?;
     let (known, used) = groups.extents();
     let Groups { whole: mut groups, mut quarantined, .. } = groups;
     for recovery in groups.values_mut().filter(|recovery| recovery.id() != TOPOLOGY) {

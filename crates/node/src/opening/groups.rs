@@ -15,7 +15,7 @@ use partition::ending::{NO_REPLAY, ended_checkpoint};
 use partition::place::file_u32;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use storage::extent::{extent_name, list_extents, remove_extent};
+use storage::extent::{check_folder, extent_name, list_extents, remove_extent};
 use storage::wal::{Recovery as WalReport, newest_file, reaches_back_from};
 use storage::{CheckpointStore, Disk, ExtentId, FileNo, GroupId, Wal, WalOptions, WalPosition};
 
@@ -180,8 +180,8 @@ impl<'a> Groups<'a> {
 
     /// The extents that are there. A group that misses one with messages is set aside: a read that
     /// misses it would end those messages in the log, though the file may be on a disk that is not
-    /// mounted.
-    pub fn look_for_extents<D: Disk>(&mut self, disk: &D) -> Result<Vec<ExtentId>, OpenError> {
+    /// mounted. So is one that has another folder's in its place, whose messages would go to its consumers.
+    pub fn look_for_extents<D: Disk>(&mut self, disk: &D, folder_id: u128) -> Result<Vec<ExtentId>, OpenError> {
         let has_any = disk.list("extents").is_ok_and(|names| !names.is_empty());
         let there = if has_any { list_extents(disk)? } else { Vec::new() };
         let missing = self.whole.values().filter_map(|recovery| {
@@ -190,6 +190,22 @@ impl<'a> Groups<'a> {
         });
         for (partition, id) in missing.collect::<Vec<_>>() {
             self.set_aside(partition, OpenError::FileMissing { file: extent_name(id), partition })?;
+        }
+        let needs = self.whole.values().flat_map(|recovery| {
+            recovery.extents_with_messages().into_iter().map(|id| (recovery.id().0, ExtentId(u64::from(id))))
+        });
+        let mut checked = BTreeSet::new();
+        for (partition, id) in needs.collect::<Vec<_>>() {
+            if !checked.insert(id) {
+                continue;
+            }
+            match check_folder(disk, id, folder_id) {
+                Err(error) if error.is_damage() => {
+                    let file = extent_name(id);
+                    self.set_aside(partition, OpenError::FileForeign { file, partition, why: error.to_string() })?;
+                }
+                checked => checked?,
+            }
         }
         Ok(there)
     }

@@ -450,6 +450,33 @@ fn an_extent_that_only_the_newest_state_needs_is_mended_if_it_is_gone() {
     assert_eq!((lab.live(1, first), lab.live(2, second)), (0, 3));
 }
 
+/// Queues and numbers are alike in all folders, so its messages have the right checksums.
+#[test]
+fn an_extent_of_another_folder_gives_its_messages_to_nobody() {
+    let (disk, [first, second]) = rolled_folder();
+    let lab = open(&disk, 2).unwrap();
+    let id = *lab.all.partitions[0].partition.queues().extents().keys().next().unwrap();
+    drop(lab);
+    let name = storage::extent::extent_name(ExtentId(id.into()));
+    let mut bytes = disk.contents(&name).unwrap();
+    bytes[24..40].copy_from_slice(&(FOLDER + 1).to_le_bytes());
+    let crc = storage::crc32c::crc32c(&bytes[12..64]);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    disk.plant(&name, &bytes);
+    let lab = open(&disk, 2).unwrap();
+    let causes: Vec<_> = lab.all.quarantined.iter().map(|(id, aside)| (id.0, aside.why.cause())).collect();
+    assert_eq!(causes, [(1, format!("{name} is a file of another data folder"))]);
+    drop(lab);
+    let report = repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap();
+    let told = "id of the data folder should be";
+    assert!(report.found.iter().any(|found| found.contains(told)), "{report:?}");
+    assert_eq!((report.messages, report.given_up.len()), (3, 1), "{report:?}");
+    let lab = open(&disk, 2).unwrap();
+    assert!(lab.all.quarantined.is_empty());
+    assert_eq!((lab.live(1, first), lab.live(2, second)), (0, 3));
+    assert!(disk.contents(&name).is_none(), "it is kept beside");
+}
+
 #[test]
 fn nothing_is_deleted_where_damage_refuses_the_start() {
     let (disk, _) = rolled_folder();

@@ -120,7 +120,7 @@ pub fn go_on_alone<D: Disk>(folder: &DataFolder<D>, cluster: u128, nonce: u64) -
     };
     let mut found = Found::look(folder.disk(), folder.identity().folder_id, folder.node(), nonce, Others::GivenUp)?;
     let mut damage = std::mem::take(&mut found.report);
-    found.damaged_extents(&mut damage)?;
+    found.damaged_extents(folder.identity().folder_id, &mut damage)?;
     let topology = read_topology(&found.topology);
     let mut report = AloneReport { damage: damage.found, was_begun, ..AloneReport::default() };
     report.own = (folder.node().id, folder.identity().node_name.clone());
