@@ -100,6 +100,51 @@ fn an_exclusive_queue_is_known_to_all_bound_from_anywhere_and_gone_with_its_node
 }
 
 #[test]
+fn what_goes_with_a_node_is_no_growth_of_what_is_kept() {
+    let (mut own, mut other) = two();
+    let Ok(QueueDeclared::Propose(queue)) = declare(&own, "mine", 7, true) else { panic!("every node is to know it") };
+    let exchange = |name: &[u8], durable| {
+        let (kind, arguments) = (&b"fanout"[..], &Table::new());
+        let declare =
+            ExchangeDeclare { vhost: SLASH, name, kind, durable, auto_delete: false, internal: false, arguments };
+        let Ok(Checked::Propose(command)) = other.check_exchange_declare(guest(8), &declare) else {
+            panic!("every node is to know it")
+        };
+        command
+    };
+    let (transient, durable) = (exchange(b"news", false), exchange(b"kept", true));
+    let bind = |destination_kind, destination: &str| {
+        let (source, destination, key) = (Name::from("amq.direct"), Name::from(destination), Name::from("k"));
+        Command::Bind(Binding { vhost: SLASH, source, destination_kind, destination, key, arguments: Table::new() })
+    };
+    let kept = Command::DeclareQueue(DeclareQueue {
+        vhost: SLASH,
+        name: Name::from("orders"),
+        durable: true,
+        exclusive: None,
+        auto_delete: false,
+        arguments: Table::new(),
+        partition: PartitionId(1),
+        home: None,
+    });
+    for command in [&queue, &transient, &durable, &kept] {
+        apply_to_both(command, (&mut own, &mut other));
+    }
+    for (command, is_growth) in [
+        (queue, false),
+        (transient, false),
+        (durable, true),
+        (kept, true),
+        (bind(Kind::Queue, "mine"), false),
+        (bind(Kind::Exchange, "news"), false),
+        (bind(Kind::Queue, "orders"), true),
+        (bind(Kind::Exchange, "kept"), true),
+    ] {
+        assert_eq!(command.is_growth(&own), is_growth, "{command:?}");
+    }
+}
+
+#[test]
 fn what_carries_replies_counts_towards_no_limit_once_all_nodes_know_that() {
     let (mut own, mut other) = two();
     let limits = VhostLimits { connections_max: None, queues_max: Some(2) };

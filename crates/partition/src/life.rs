@@ -176,6 +176,12 @@ impl<S: Sink> Queue<S> {
             || rules.length_bytes_max.is_some_and(|max| bytes > max)
     }
 
+    /// The time of an unused queue begins when it is looked at next.
+    pub(crate) fn begin_anew(&mut self) -> Option<u64> {
+        self.life.as_mut()?.used_ms = 0;
+        None
+    }
+
     /// Tells that nobody uses the queue, when its time has come. Returns when that will be.
     pub(crate) fn lapse(&mut self, id: QueueId, now_ms: u64, effects: &mut Vec<Effect>) -> Option<u64> {
         let expires_ms = self.rules.as_ref()?.expires_ms?;

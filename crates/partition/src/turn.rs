@@ -78,6 +78,9 @@ pub(crate) trait Store {
 
     /// Messages that are in no consumer's way, and go with the queue all the same.
     fn set_aside(&self) -> u64;
+
+    /// Whether a queue without consumers is unused: those of an earlier leader may still be on their way.
+    fn is_all_told(&self) -> bool;
 }
 
 /// What consumers may still be sent in this step, whichever of their queues gives it to them.
@@ -231,7 +234,10 @@ where
         }
         let expires_at = self.expire();
         let own = self.send_on();
-        let lapses_at = self.lq.lapse(self.id, self.now_ms, self.at.effects());
+        let lapses_at = match self.is_all_told() {
+            true => self.lq.lapse(self.id, self.now_ms, self.at.effects()),
+            false => self.lq.begin_anew(),
+        };
         let next = [expires_at, lapses_at, own].into_iter().flatten().min();
         if let Some(life) = &mut self.lq.life {
             life.set_timer(self.timers, self.id, next);

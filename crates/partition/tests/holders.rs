@@ -4,7 +4,7 @@
 
 mod trio;
 
-use broker::queue::Consumer;
+use broker::queue::{Consumer, Rules};
 use broker::{ChannelKey, ConsumerKey};
 use consensus::NodeId;
 use partition::command::{Command, Disposition, Effect, Reply, RequestId};
@@ -76,6 +76,33 @@ fn behind_one_that_answers_in_the_new_term_nobody_waits_long() {
     trio.cut = None;
     ticks(&mut trio, 5);
     assert_eq!(trio.delivered(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_queue_is_unused_once_consumers_of_the_leader_before_could_have_come() {
+    for comes in [true, false] {
+        let mut trio = Trio::filled(4);
+        let rules = Rules { expires_ms: Some(300), ..Rules::default() };
+        for member in &mut trio.members {
+            member.with(1_000, |p, cx| p.command(Command::Configure { queue: QUEUE, rules: rules.clone().into() }, cx));
+        }
+        consume(&mut trio, READER, true, 3);
+        let before = trio.leader();
+        trio.cut = Some(before);
+        while trio.members[before].partition.is_leading() || !trio.members.iter().any(|m| m.partition.is_leading()) {
+            trio.tick();
+        }
+        let leader = trio.leader();
+        let has_lapsed = |trio: &Trio| trio.members[leader].effects.iter().any(|e| matches!(e, Effect::Lapsed { .. }));
+        ticks(&mut trio, 8);
+        assert!(!has_lapsed(&trio), "its consumer has not heard of this leader");
+        trio.members.iter_mut().for_each(|member| member.partition.link_lost(NodeId(before as u64 + 1)));
+        if comes {
+            consume(&mut trio, READER, true, 3);
+        }
+        ticks(&mut trio, 8);
+        assert_eq!(has_lapsed(&trio), !comes, "comes: {comes}");
+    }
 }
 
 /// A message in two hands: its leader gave it to a consumer whose link broke, and then to another one. Behind the next

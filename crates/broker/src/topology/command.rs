@@ -11,6 +11,7 @@
 use amqp::Table;
 use bytes::Bytes;
 
+use super::Topology;
 use super::binding::{read_binding, write_binding};
 use super::cluster::{self, ClusterNode, PartitionPool, PoolPartition};
 use super::copies::CopyChange;
@@ -318,16 +319,22 @@ pub struct Unbind {
 impl Command {
     /// Whether it brings something that stays, and that others than administrators may ask for as
     /// often as they like: what is refused while the disk is low. Rights and limits are not of
-    /// those, which an administrator needs most then.
-    pub fn is_growth(&self) -> bool {
+    /// those, which an administrator needs most then; nor is what goes with a connection or a node, though it is in the
+    /// log of a cluster.
+    pub fn is_growth(&self, topology: &Topology) -> bool {
         match self {
             Command::CreateVhost { .. }
             | Command::FoundVhost { .. }
             | Command::PutPolicy(_)
-            | Command::PutGlobalParameter { .. }
-            | Command::DeclareExchange(_)
-            | Command::DeclareQueue(_)
-            | Command::Bind(_) => true,
+            | Command::PutGlobalParameter { .. } => true,
+            Command::DeclareExchange(declare) => declare.durable,
+            Command::DeclareQueue(declare) => declare.home.is_none(),
+            Command::Bind(Binding { vhost, destination, destination_kind: Kind::Queue, .. }) => {
+                topology.find_queue(*vhost, destination).is_none_or(|queue| queue.home.is_none())
+            }
+            Command::Bind(Binding { vhost, destination, .. }) => {
+                topology.find_exchange(*vhost, destination).is_none_or(|exchange| exchange.durable)
+            }
             Command::DeleteVhost { .. }
             | Command::DescribeVhost { .. }
             | Command::ClearGlobalParameter { .. }

@@ -195,6 +195,10 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
     fn set_aside(&self) -> u64 {
         self.at.scheduled + self.lq.life.as_ref().map_or(0, |life| life.sink.retrying() + life.sink.kept())
     }
+
+    fn is_all_told(&self) -> bool {
+        !self.at.awaits_holders
+    }
 }
 
 impl Turn<'_, LogAccess<'_, '_>> {

@@ -209,4 +209,8 @@ impl Store for Turn<'_, MemoryAccess<'_>> {
     fn set_aside(&self) -> u64 {
         self.lq.sink.delayed
     }
+
+    fn is_all_told(&self) -> bool {
+        true
+    }
 }

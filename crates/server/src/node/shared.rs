@@ -266,7 +266,7 @@ impl Shared {
     /// is left, and make more.
     pub(crate) fn propose(&self, change: Change, answer: Answer) {
         // The log grows on all nodes.
-        if change.is_growth() && self.alarms.read_all().disk {
+        if self.alarms.read_all().disk && change.is_growth(&self.topology()) {
             return answer.send(Applied { outcome: Err(Refusal::low_on_disk()), effects: Vec::new() });
         }
         self.log().propose(change, answer);
