@@ -30,11 +30,10 @@ use crate::place::Place;
 use crate::publishers::Publisher;
 use broker::queue::dedup::Seen;
 use broker::queue::levels::Stretch;
-use broker::queue::{Aside, Counts, DedupKey, Extras, Levels, QueueState, Run};
+use broker::queue::{Aside, CountMap, Counts, DedupKey, Extras, Levels, QueueState, Run};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, Membership, NodeId, Position, Segments, Term};
-use std::collections::BTreeMap;
 
 const VERSION: u8 = 2;
 /// Of a member whose node had left the group before.
@@ -170,15 +169,19 @@ pub(crate) fn put_publishers(publishers: &[(ChannelKey, u64)], out: &mut Vec<u8>
     }
 }
 
-fn encode_queue(state: &QueueState<Place>, out: &mut Vec<u8>) {
-    put64(out, state.next_seq());
-    put64(out, state.dispatched_below());
-    put32(out, state.counts().len() as u32);
-    for (seq, counts) in state.counts() {
-        put64(out, *seq);
+pub(crate) fn put_counts(counts: &CountMap, out: &mut Vec<u8>) {
+    put32(out, counts.len() as u32);
+    for (seq, counts) in counts.iter() {
+        put64(out, seq);
         put32(out, counts.acquired);
         put32(out, counts.delivery);
     }
+}
+
+fn encode_queue(state: &QueueState<Place>, out: &mut Vec<u8>) {
+    put64(out, state.next_seq());
+    put64(out, state.dispatched_below());
+    put_counts(state.counts(), out);
     put_levels(state.levels(), out);
     encode_extras(state.extras(), out);
     put32(out, state.runs().len() as u32);
@@ -245,11 +248,7 @@ pub(crate) fn decode_queues_by(bytes: &Bytes, versions: Versions) -> Result<Queu
 
 fn decode_queue(cursor: &mut Cursor<'_>) -> Result<QueueState<Place>, CheckpointDamaged> {
     let (next_seq, dispatched_below) = (cursor.u64()?, cursor.u64()?);
-    let mut counts = BTreeMap::new();
-    for _ in 0..cursor.u32()? {
-        let seq = cursor.u64()?;
-        counts.insert(seq, Counts { acquired: cursor.u32()?, delivery: cursor.u32()? });
-    }
+    let counts = cursor.counts()?;
     let (default, levels) = cursor.levels()?;
     let extras = decode_extras(cursor)?;
     let mut runs = Vec::new();
@@ -416,6 +415,17 @@ impl<'a> Cursor<'a> {
             version if version > known.newest => Err(self.damaged(TOO_NEW)),
             version => Ok(version),
         }
+    }
+
+    /// What [`put_counts`] wrote.
+    pub(crate) fn counts(&mut self) -> Result<CountMap, CheckpointDamaged> {
+        let mut map = CountMap::default();
+        for _ in 0..self.u32()? {
+            let (seq, counts) = (self.u64()?, Counts { acquired: self.u32()?, delivery: self.u32()? });
+            let past = seq.checked_add(1).ok_or_else(|| self.damaged("a count of a number that no message has"))?;
+            map.put(seq, past, counts);
+        }
+        Ok(map)
     }
 
     /// What [`put_levels`] wrote: the default level, and stretches of others.

@@ -99,7 +99,7 @@ impl LeaderQueue {
             if is_in_turn { self.dispatch.drop_ready(seq, levels) } else { self.dispatch.drop_returned(seq, levels) };
         let waited = was_ready || self.life.as_mut().is_some_and(|life| life.sink.drop_waiting(seq));
         if waited {
-            self.sink.counts.remove(&seq);
+            self.sink.counts.remove(seq, seq + 1);
         }
         waited
     }

@@ -19,12 +19,12 @@ use crate::queue::{Answer, Queue, Sink, UsedQueues, Waiting};
 use crate::reader::Reader;
 use crate::tail::ReadShare;
 use crate::turn::Rooms;
-use broker::queue::{Aside, Counts, Dispatch, LevelRule, QueueState, Rules, SeqRanges};
+use broker::queue::{Aside, CountMap, Dispatch, LevelRule, QueueState, Rules, SeqRanges};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, Term};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::place::Place;
@@ -175,7 +175,7 @@ pub(crate) struct LogSink {
     /// Entries with settles of this queue that are not applied yet.
     pub(crate) settles_in_flight: u32,
     /// Counts as this leader knows them, ahead of the log.
-    pub(crate) counts: BTreeMap<u64, Counts>,
+    pub(crate) counts: CountMap,
     pub(crate) selective: Option<Selective>,
     pub(crate) at_risk: u64,
     /// Absent while everything can be read.
@@ -216,7 +216,7 @@ impl LeaderQueue {
             settling: false,
             published: false,
             settles_in_flight: 0,
-            counts: BTreeMap::new(),
+            counts: CountMap::default(),
             selective: None,
             at_risk: 0,
             spoilt: None,

@@ -194,7 +194,7 @@ impl Queues {
             LogCommand::Requeue { queue, counts_against, ranges } => {
                 if let Some(state) = self.queues.get_mut(&queue) {
                     for (first, count) in within(ranges, below) {
-                        (first..first + count).for_each(|seq| state.requeue(seq, counts_against));
+                        state.requeue(first, count, counts_against);
                     }
                 }
             }
@@ -207,9 +207,9 @@ impl Queues {
             }
             LogCommand::Retry { queue, counts_against, until_ms, ranges } => {
                 if let Some(state) = self.queues.get_mut(&queue) {
-                    for seq in within(ranges, below).flat_map(|(first, count)| first..first + count) {
-                        state.requeue(seq, counts_against);
-                        state.set_aside(seq, Aside::Until(until_ms));
+                    for (first, count) in within(ranges, below) {
+                        state.requeue(first, count, counts_against);
+                        (first..first + count).for_each(|seq| state.set_aside(seq, Aside::Until(until_ms)));
                     }
                 }
             }
@@ -365,7 +365,7 @@ impl Queues {
                 seq.hash(&mut hasher);
                 from = seq + 1;
             }
-            for (seq, counts) in state.counts() {
+            for (seq, counts) in state.counts().iter() {
                 (seq, counts.acquired, counts.delivery).hash(&mut hasher);
             }
             for (seq, count, level) in state.levels().into_iter().flat_map(|levels| levels.stretches()) {

@@ -455,9 +455,7 @@ impl TransientQueues {
                     queue.settle(first, count);
                 }
                 Disposition::Nack | Disposition::Reject => {
-                    for seq in first..first + count {
-                        queue.sink.state.requeue(seq, outcome == Disposition::Reject);
-                    }
+                    queue.sink.state.requeue(first, count, outcome == Disposition::Reject);
                     queue.dispatch.put_back(first, count, queue.sink.state.levels());
                 }
             }
@@ -470,7 +468,7 @@ impl TransientQueues {
             let Some(queue) = self.queues.get_mut(&id) else { continue };
             let detach = |dispatch: &mut Dispatch, sink: &MemorySink| dispatch.detach(channel, sink.state.levels());
             for (first, count) in queue.detach(id, channel, detach, effects).iter() {
-                (first..first + count).for_each(|seq| queue.sink.state.requeue(seq, true));
+                queue.sink.state.requeue(first, count, true);
                 queue.note_released(first, count, true);
             }
             queue.touch(id, &mut self.dirty);

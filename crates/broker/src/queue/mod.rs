@@ -13,6 +13,7 @@
 
 pub mod active;
 mod attached;
+pub mod counts;
 pub mod dedup;
 pub mod dispatch;
 mod foreign;
@@ -25,10 +26,11 @@ pub mod runs;
 pub mod state;
 
 pub use active::SingleActive;
+pub use counts::{CountMap, Counts};
 pub use dedup::{DedupKey, DedupRule, KeyMeter, Keys};
 pub use dispatch::{Consumer, Dispatch};
 pub use levels::{LevelRule, Levels};
 pub use ranges::SeqRanges;
 pub use rules::{DeadLetterRule, Overflow, Retried, RetryRule, Rules};
 pub use runs::{Run, Runs};
-pub use state::{Aside, Counts, Extras, QueueState};
+pub use state::{Aside, Extras, QueueState};

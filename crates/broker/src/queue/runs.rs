@@ -63,7 +63,12 @@ impl<P> Run<P> {
 
     /// What is not settled, as ranges `(first, count)`, ascending.
     pub fn live_ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let mut from = self.first;
+        self.live_ranges_from(self.first)
+    }
+
+    /// The same of what is at `from` or behind it.
+    pub fn live_ranges_from(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut from = from.max(self.first);
         std::iter::from_fn(move || {
             let first = if from < self.past() { self.next_live(from)? } else { return None };
             let mut past = first + 1;

@@ -6,21 +6,11 @@
 //! purpose: who holds what. Deliveries are not logged; the leader's [`super::Dispatch`] knows them,
 //! and the watermark here bounds what it may have sent.
 
+use super::counts::{CountMap, Counts};
 use super::dedup::{DedupKey, DedupRule, KeyMeter, Keys, Seen};
 use super::levels::{LevelRule, Levels, Stretch};
 use super::runs::{Run, Runs};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// How often a message came back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// How often it was handed to a consumer and came back, for whatever reason
-    /// (`x-acquired-count`).
-    pub acquired: u32,
-    /// How often it came back in a way that counts against it: reject, a lost channel, not nack
-    /// (`x-delivery-count`).
-    pub delivery: u32,
-}
 
 /// Why a live message is out of its queue's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +42,7 @@ pub struct Extras {
 pub struct QueueState<P> {
     next_seq: u64,
     runs: Runs<P>,
-    counts: BTreeMap<u64, Counts>,
+    counts: CountMap,
     dispatched_below: u64,
     /// Absent while all live messages have the default level.
     levels: Option<Box<Levels>>,
@@ -64,7 +54,7 @@ impl<P> Default for QueueState<P> {
         QueueState {
             next_seq: 1,
             runs: Runs::default(),
-            counts: BTreeMap::new(),
+            counts: CountMap::default(),
             dispatched_below: 1,
             levels: None,
             extras: None,
@@ -74,7 +64,7 @@ impl<P> Default for QueueState<P> {
 
 impl<P> QueueState<P> {
     /// A queue as a checkpoint or a snapshot has it.
-    pub fn restore(next_seq: u64, dispatched_below: u64, runs: Vec<Run<P>>, counts: BTreeMap<u64, Counts>) -> Self {
+    pub fn restore(next_seq: u64, dispatched_below: u64, runs: Vec<Run<P>>, counts: CountMap) -> Self {
         let mut state =
             QueueState { next_seq, runs: Runs::default(), counts, dispatched_below, levels: None, extras: None };
         for run in runs {
@@ -140,13 +130,13 @@ impl<P> QueueState<P> {
     }
 
     /// Counts of the messages that came back.
-    pub fn counts(&self) -> &BTreeMap<u64, Counts> {
+    pub fn counts(&self) -> &CountMap {
         &self.counts
     }
 
     /// How often `seq` came back.
     pub fn counts_of(&self, seq: u64) -> Counts {
-        if self.counts.is_empty() { Counts::default() } else { self.counts.get(&seq).copied().unwrap_or_default() }
+        self.counts.get(seq).unwrap_or_default()
     }
 
     /// Takes in a batch whose bytes lie at `place`; returns the number of its first message.
@@ -219,12 +209,7 @@ impl<P> QueueState<P> {
     /// Ends `count` messages from `first` for good: acked, dropped, purged. What is settled already
     /// is passed over, so the same outcome may be logged twice. Returns how many were live.
     pub fn settle(&mut self, first: u64, count: u64, gone: &mut impl FnMut(&Run<P>)) -> u64 {
-        if !self.counts.is_empty() {
-            let settled: Vec<u64> = self.counts.range(first..first + count).map(|(s, _)| *s).collect();
-            for seq in settled {
-                self.counts.remove(&seq);
-            }
-        }
+        self.counts.remove(first, first + count);
         if let Some(levels) = &mut self.levels {
             levels.settle(first, count, |seq| self.runs.is_live(seq));
             if levels.is_empty() {
@@ -257,15 +242,17 @@ impl<P> QueueState<P> {
         }
     }
 
-    /// Notes that a message came back; a settled one is passed over.
-    pub fn requeue(&mut self, seq: u64, counts_against_it: bool) {
-        if self.runs.is_live(seq) {
-            let counts = self.counts.entry(seq).or_default();
-            counts.acquired += 1;
-            counts.delivery += u32::from(counts_against_it);
-            if let Some(extras) = &mut self.extras {
-                extras.aside.remove(&seq);
+    /// Notes that `count` messages from `first` came back; settled ones are passed over.
+    pub fn requeue(&mut self, first: u64, count: u64, counts_against_them: bool) {
+        let past = first + count;
+        for run in self.runs.iter_from(first).take_while(|run| run.first < past) {
+            for (live, count) in run.live_ranges_from(first).take_while(|(live, _)| *live < past) {
+                self.counts.raise(live, past.min(live + count), counts_against_them, None);
             }
+        }
+        if let Some(extras) = self.extras.as_mut().filter(|extras| !extras.aside.is_empty()) {
+            let back: Vec<u64> = extras.aside.range(first..past).map(|(seq, _)| *seq).collect();
+            back.iter().for_each(|seq| _ = extras.aside.remove(seq));
         }
     }
 

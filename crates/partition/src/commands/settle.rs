@@ -56,7 +56,7 @@ impl QueuePartition {
             Disposition::Discard if lq.rules.as_ref().is_some_and(|r| r.dead_letter.is_some()) => {
                 for (first, count) in &taken {
                     lq.note_released(*first, *count, false);
-                    forget_counts(lq, *first, *count);
+                    lq.sink.counts.remove(*first, first + count);
                     for seq in *first..*first + *count {
                         lq.give_up(&mut leader.builder, id, seq, Reason::Discarded, None);
                     }
@@ -67,7 +67,7 @@ impl QueuePartition {
                     lq.note_released(*first, *count, false);
                     let ranges = if outcome == Disposition::Ack { &mut lq.sink.acked } else { &mut lq.sink.discarded };
                     ranges.insert_range(*first, *count);
-                    forget_counts(lq, *first, *count);
+                    lq.sink.counts.remove(*first, first + count);
                 }
                 Leader::settle_later(&mut leader.settling, id, lq);
             }
@@ -147,20 +147,7 @@ impl QueuePartition {
 }
 
 fn raise_counts(lq: &mut LeaderQueue, state: Option<&QueueState<Place>>, first: u64, count: u64, counts_against: bool) {
-    for seq in first..first + count {
-        let counts = lq.sink.counts.entry(seq).or_insert_with(|| state.map(|s| s.counts_of(seq)).unwrap_or_default());
-        counts.acquired += 1;
-        counts.delivery += u32::from(counts_against);
-    }
-}
-
-fn forget_counts(lq: &mut LeaderQueue, first: u64, count: u64) {
-    if !lq.sink.counts.is_empty() {
-        let settled: Vec<u64> = lq.sink.counts.range(first..first + count).map(|(seq, _)| *seq).collect();
-        for seq in settled {
-            lq.sink.counts.remove(&seq);
-        }
-    }
+    lq.sink.counts.raise(first, first + count, counts_against, state.map(QueueState::counts));
 }
 
 /// Of the messages in `back`, which were just put back: those that came back too often are given
@@ -179,22 +166,28 @@ fn back_by_rules(
         return back.iter().for_each(|(first, count)| lq.note_released(*first, *count, true));
     }
     let mut kept = SeqRanges::new();
-    for seq in back.drain(..).flat_map(|(first, count)| first..first + count) {
-        let counts = lq.sink.counts.get(&seq).copied().unwrap_or_default();
-        if counts_against && rules.delivery_limit.is_some_and(|limit| counts.delivery > limit) {
-            lq.dispatch.drop_returned(seq, levels);
-            lq.note_released(seq, 1, false);
-            lq.sink.counts.remove(&seq);
-            lq.give_up(builder, id, seq, Reason::DeliveryLimit, None);
-            continue;
-        }
-        lq.note_released(seq, 1, true);
-        if let Some(until_ms) = lq.retry_until(counts_against, counts.acquired, now_ms) {
-            lq.dispatch.drop_returned(seq, levels);
-            lq.wait_until(until_ms, seq);
-            builder.retry(id, counts_against, until_ms, &[(seq, 1)]);
-        } else {
-            kept.insert(seq);
+    for (first, count) in back.drain(..) {
+        for (first, past, counts) in lq.sink.counts.within(first, first + count) {
+            let counts = counts.unwrap_or_default();
+            if counts_against && rules.delivery_limit.is_some_and(|limit| counts.delivery > limit) {
+                for seq in first..past {
+                    lq.dispatch.drop_returned(seq, levels);
+                    lq.note_released(seq, 1, false);
+                    lq.give_up(builder, id, seq, Reason::DeliveryLimit, None);
+                }
+                lq.sink.counts.remove(first, past);
+                continue;
+            }
+            lq.note_released(first, past - first, true);
+            let Some(until_ms) = lq.retry_until(counts_against, counts.acquired, now_ms) else {
+                kept.insert_range(first, past - first);
+                continue;
+            };
+            for seq in first..past {
+                lq.dispatch.drop_returned(seq, levels);
+                lq.wait_until(until_ms, seq);
+            }
+            builder.retry(id, counts_against, until_ms, &[(first, past - first)]);
         }
     }
     back.extend(kept.iter());

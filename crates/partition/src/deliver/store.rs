@@ -144,7 +144,7 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
     }
 
     fn give_up(&mut self, seq: u64, reason: Reason, message: Option<Bytes>) {
-        self.lq.sink.counts.remove(&seq);
+        self.lq.sink.counts.remove(seq, seq + 1);
         self.lq.give_up(self.at.builder, self.id, seq, reason, message);
     }
 
@@ -161,8 +161,10 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
             return self.at.cx.out.effects.push(answer.into());
         }
         // By what is remembered, which is little, and not by number: a backlog has millions.
-        self.lq.sink.counts.retain(|seq, _| !ranges.contains(*seq));
         let ranges: Vec<(u64, u64)> = ranges.iter().collect();
+        if !self.lq.sink.counts.is_empty() {
+            ranges.iter().for_each(|(first, count)| self.lq.sink.counts.remove(*first, first + count));
+        }
         // As durable as a delete: what was purged does not come back once its client knows.
         self.at.builder.settle_apart(self.id, Reason::Purged, &ranges);
         self.at.builder.want_sync();
@@ -218,10 +220,7 @@ impl Turn<'_, LogAccess<'_, '_>> {
     }
 
     pub(super) fn counts(&self, seq: u64) -> Counts {
-        match self.lq.sink.counts.get(&seq) {
-            Some(counts) => *counts,
-            None => self.at.state.map(|s| s.counts_of(seq)).unwrap_or_default(),
-        }
+        self.lq.sink.counts.get(seq).or_else(|| self.at.state.map(|s| s.counts_of(seq))).unwrap_or_default()
     }
 
     pub(super) fn put_reader(&mut self, reader: Option<Reader>) {

@@ -11,14 +11,14 @@
 //! member; what is restored from it hashes as what it was made of.
 
 use crate::checkpoint::{
-    CheckpointDamaged, Cursor, decode_extras, encode_extras, put_levels, put_publishers, put32, put64,
+    CheckpointDamaged, Cursor, decode_extras, encode_extras, put_counts, put_levels, put_publishers, put32, put64,
     sorted_publishers,
 };
 use crate::machine::{FIRST_MACHINE_VERSION, Queues, Versions};
 use crate::outputs::ExtentReady;
 use crate::place::Place;
 use broker::queue::levels::Stretch;
-use broker::queue::{Counts, Extras, QueueState, Run};
+use broker::queue::{CountMap, Extras, QueueState, Run};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub(super) struct QueueImage {
     pub(super) id: QueueId,
     pub(super) next_seq: u64,
     pub(super) dispatched_below: u64,
-    pub(super) counts: BTreeMap<u64, Counts>,
+    pub(super) counts: CountMap,
     pub(super) levels: (u8, Vec<Stretch>),
     pub(super) extras: Extras,
     pub(super) live: Vec<(u64, u64)>,
@@ -66,12 +66,7 @@ pub(super) fn encode(queues: &Queues) -> Vec<u8> {
         put64(&mut out, id.0);
         put64(&mut out, state.next_seq());
         put64(&mut out, state.dispatched_below());
-        put32(&mut out, state.counts().len() as u32);
-        for (seq, counts) in state.counts() {
-            put64(&mut out, *seq);
-            put32(&mut out, counts.acquired);
-            put32(&mut out, counts.delivery);
-        }
+        put_counts(state.counts(), &mut out);
         put_levels(state.levels(), &mut out);
         encode_extras(state.extras(), &mut out);
         let live = live_ranges(state);
@@ -127,10 +122,7 @@ impl Image {
         let mut queues = Vec::new();
         for _ in 0..cursor.u32()? {
             let (id, next_seq, dispatched_below) = (QueueId(cursor.u64()?), cursor.u64()?, cursor.u64()?);
-            let mut counts = BTreeMap::new();
-            for _ in 0..cursor.u32()? {
-                counts.insert(cursor.u64()?, Counts { acquired: cursor.u32()?, delivery: cursor.u32()? });
-            }
+            let counts = cursor.counts()?;
             let levels = cursor.levels()?;
             let extras = decode_extras(&mut cursor)?;
             let (mut live, mut past) = (Vec::new(), 1);
