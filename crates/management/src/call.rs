@@ -1,5 +1,6 @@
 //! One request: its path in parts, its query.
 
+use crate::answer::Refused;
 use crate::encryption::Served;
 use crate::fields::cut;
 use crate::metrics::Pages;
