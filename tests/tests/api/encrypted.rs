@@ -2,7 +2,10 @@
 
 use clients::api::{reason, until};
 use clients::broker::{free_port, is_foreign};
-use clients::methods::{CONNECTION_OPEN, CONNECTION_START_OK, CONNECTION_TUNE_OK, Method};
+use clients::methods::{
+    CONNECTION_OPEN, CONNECTION_OPEN_OK, CONNECTION_START, CONNECTION_START_OK, CONNECTION_TUNE, CONNECTION_TUNE_OK,
+    Method,
+};
 use clients::wire::Args;
 use clients::{Broker, Http, Nodes, Tools};
 use rcgen::{BasicConstraints, CertificateParams, DnType, DnValue, IsCa, Issuer, KeyPair};
@@ -80,12 +83,15 @@ fn send(stream: &mut Sealed, method: Method, args: &Args) {
     stream.write_all(&[&[1, 0, 0][..], &length, &payload, &[0xCE]].concat()).unwrap();
 }
 
-/// Takes the next frame.
-fn take(stream: &mut Sealed) {
+/// Takes the next frame, which is of this method.
+fn take(stream: &mut Sealed, method: Method) {
     let mut head = [0; 7];
     stream.read_exact(&mut head).unwrap();
     let [_, _, _, length @ ..] = head;
-    stream.read_exact(&mut vec![0; u32::from_be_bytes(length) as usize + 1]).unwrap();
+    let mut payload = vec![0; u32::from_be_bytes(length) as usize + 1];
+    stream.read_exact(&mut payload).unwrap();
+    let found = [&method.0.to_be_bytes()[..], &method.1.to_be_bytes()].concat();
+    assert!(payload.starts_with(&found), "{method:?}: {}", String::from_utf8_lossy(&payload));
 }
 
 /// A connection of this version and suite, of a client who shows this certificate, past its login.
@@ -113,13 +119,13 @@ fn connect(
     let session = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
     let mut stream = StreamOwned::new(session, TcpStream::connect(address).unwrap());
     stream.write_all(b"AMQP\x00\x00\x09\x01").unwrap();
-    take(&mut stream);
+    take(&mut stream, CONNECTION_START);
     let args = Args::new().table(&[]).shortstr("PLAIN").longstr(b"\0guest\0guest").shortstr("en_US");
     send(&mut stream, CONNECTION_START_OK, &args);
-    take(&mut stream);
-    send(&mut stream, CONNECTION_TUNE_OK, &Args::new().short(0).long(131_072).short(0));
+    take(&mut stream, CONNECTION_TUNE);
+    send(&mut stream, CONNECTION_TUNE_OK, &Args::new().short(2047).long(131_072).short(0));
     send(&mut stream, CONNECTION_OPEN, &Args::new().shortstr("/").shortstr("").octet(0));
-    take(&mut stream);
+    take(&mut stream, CONNECTION_OPEN_OK);
     stream
 }
 
