@@ -90,7 +90,7 @@ fn folder_of_something_else_is_refused_and_left_alone() {
 }
 
 #[test]
-fn definitions_that_are_wrong_end_the_start_for_good_and_those_that_are_not_there_yet_do_not() {
+fn definitions_that_are_wrong_or_not_there_end_the_start_for_good() {
     if clients::broker::is_foreign() {
         return;
     }
@@ -101,7 +101,7 @@ fn definitions_that_are_wrong_end_the_start_for_good_and_those_that_are_not_ther
         serve(&[&arguments[..], &["--definitions", file.to_str().unwrap()]].concat())
     };
     let absent = start();
-    assert_eq!(absent.status.code(), Some(1), "a later start may find it: {absent:?}");
+    assert_eq!(absent.status.code(), Some(2), "a service manager would start it for ever: {absent:?}");
     assert!(last_line(&absent).contains("cannot read it"), "{absent:?}");
 
     std::fs::write(&file, "{\n \"users\": [\n  {\"name\": \"app\", \"pasword_hash\": \"\"}]}\n").unwrap();
@@ -109,6 +109,36 @@ fn definitions_that_are_wrong_end_the_start_for_good_and_those_that_are_not_ther
     assert_eq!(wrong.status.code(), Some(2), "a service manager would start it for ever: {wrong:?}");
     let line = last_line(&wrong);
     assert!(line.contains("line 3: users[0].pasword_hash"), "{line}");
+}
+
+#[test]
+fn files_for_tls_that_are_wrong_or_not_there_end_the_start_for_good_whether_they_are_used_or_not() {
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(path("own.pem"), certified.cert.pem()).unwrap();
+    std::fs::write(path("own.key"), certified.signing_key.serialize_pem()).unwrap();
+    let (data, certificate, key, gone) = (path("data"), path("own.pem"), path("own.key"), path("gone.pem"));
+    let used = ["--amqps", "127.0.0.1:0"];
+    let of_a_cluster = ["--cluster-tls-ca", &certificate, "--cluster-tls-key", &key];
+    for (flags, words) in [
+        (&[&used[..], &["--tls-certificate", &gone, "--tls-key", &key]].concat()[..], "tls_certificate"),
+        (&[&used[..], &["--tls-certificate", &certificate, "--tls-key", &gone]].concat(), "tls_key"),
+        (&["--tls-certificate", &gone], "tls_certificate"),
+        (&["--tls-ca", &gone], "tls_ca"),
+        (&["--management-tls-key", &gone], "management_tls_key"),
+        (&[&of_a_cluster[..], &["--cluster-tls-certificate", &gone]].concat(), "cluster_tls_certificate"),
+    ] {
+        let arguments = ["--data-dir", &data, "--amqp", "127.0.0.1:0", "--management", "none"];
+        let ended = serve(&[&arguments[..], flags].concat());
+        assert_eq!(ended.status.code(), Some(2), "a service manager would start it for ever: {ended:?}");
+        let told = format!("TLS: {words} {gone}: it cannot be read: ");
+        assert!(last_line(&ended).contains(&told), "{told:?}: {ended:?}");
+        assert!(!folder.path().join("data").exists(), "nothing was begun");
+    }
 }
 
 #[test]

@@ -435,7 +435,7 @@ Examples:
 Exit codes:
   0  done; a server was told to stop and has closed everything in order
   1  the server could not start or had to stop, and another start may go better; inspect or repair --dry-run found damage; cluster recover did nothing; bench missed what was required
-  2  the command line, the configuration or a file of definitions is wrong; or the server's data folder is damaged, is not this \
+  2  the command line, the configuration or a file that it names (definitions, certificates, keys) is wrong or missing; or the server's data folder is damaged, is not this \
 node's, or the cluster has forgotten it: no start goes better before somebody has changed something
   3  inspect, repair or cluster recover could not read the folder, or it is not one of a node; bench could not make its run
   4  bench: more was sent than received, and nothing else is wrong

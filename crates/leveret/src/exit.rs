@@ -13,7 +13,7 @@ pub(crate) enum Exit {
     Done,
     /// 1: the server could not start or had to stop, and the next start may go better; `inspect` found damage.
     Failed,
-    /// 2: the command line or the configuration is wrong, or the data folder is not one to start with: no
+    /// 2: the command line, the configuration or a file that it names is wrong, or the data folder is not one to start with: no
     /// start goes better before somebody has changed something. Service managers do not try again.
     Usage,
     /// 3: `inspect` could not read the folder at all.

@@ -9,7 +9,8 @@
 use crate::listener::{self, Door};
 use crate::node::Shared;
 use crate::shard::{Arrival, Parcel};
-use crate::stream::Impatient;
+use crate::stream::{Encrypted, Impatient};
+use crate::tls::Shown;
 use crate::{proxy_protocol, tls};
 use listener::{Place, Room};
 use rustls::{ServerConfig, ServerConnection};
@@ -80,17 +81,30 @@ async fn pass(mut socket: TcpStream, peer: SocketAddr, door: Door, shared: &Shar
     }
     // A proxy elsewhere could claim anything, so both have to be from here.
     let is_loopback = [peer, claimed].iter().all(|address| address.ip().to_canonical().is_loopback());
-    let mut session = None;
+    let mut encrypted = None;
     let mut user = None;
     if door.tls {
         let config = shared.certificates.get().ok_or_else(|| io::Error::other("no certificate"))?;
         let done = handshake(&socket, config).await?;
         let certificate = done.peer_certificates().and_then(|chain| chain.first());
-        user = certificate.and_then(|certificate| tls::user_of(certificate, shared.config.login_from));
-        session = Some(Box::new(done));
+        let shown = certificate.and_then(|certificate| tls::read_shown(certificate, shared.config.login_from));
+        let mut certificate = None;
+        if let Some(Shown { user: named, described }) = shown {
+            user = named;
+            certificate = Some(shared.peer_certificates.shared(described));
+        }
+        encrypted = Some(Encrypted { session: Box::new(done), certificate });
     }
     let socket = socket.into_std()?;
-    Ok(Arrival { socket, peer: claimed, is_loopback, tls: session, certificate_user: user, is_own: false, token: None })
+    Ok(Arrival {
+        socket,
+        peer: claimed,
+        is_loopback,
+        tls: encrypted,
+        certificate_user: user,
+        is_own: false,
+        token: None,
+    })
 }
 
 async fn handshake(socket: &TcpStream, config: Arc<ServerConfig>) -> io::Result<ServerConnection> {

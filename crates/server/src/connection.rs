@@ -273,7 +273,7 @@ impl Client {
         let inner = &mut *self.inner.borrow_mut();
         let seen = Seen {
             local_address: inner.stream.socket().local_addr().ok(),
-            is_tls: matches!(inner.stream, Stream::Tls(_)),
+            tls: inner.stream.tls_seen(),
             received_bytes: inner.received_bytes,
             sent_bytes: inner.amqp.output().written_bytes(),
             connected_ms: inner.connected_ms,

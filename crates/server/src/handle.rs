@@ -130,8 +130,8 @@ impl Handle {
         let of = |to, file: Option<PathBuf>, ends: Option<SystemTime>| {
             Some(ShownCertificate { to, file: file?, ends: ends? })
         };
-        let to_clients = config.tls_files().map(|files| files.certificate);
-        let to_managers = config.management_tls_files().map(|files| files.certificate);
+        let to_clients = config.tls_files().map(|files| files.certificate.path);
+        let to_managers = config.management_tls_files().map(|files| files.certificate.path);
         let all = [
             of(ShownTo::Clients, to_clients, shared.certificates.end()),
             of(ShownTo::Management, to_managers, shared.management_certificates.end()),

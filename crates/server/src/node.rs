@@ -22,7 +22,7 @@ use crate::listener::{self, Door};
 use crate::shard::thread::{self, Parts};
 use crate::shard::{Mailbox, Parcel};
 use crate::spans::Spans;
-use crate::tls::{self, TlsError, TlsFiles};
+use crate::tls::{self, Loaded, TlsError, TlsFiles};
 use crate::tokens::{Tokens, WrongKeyFile};
 use crate::topology_log::{Answer, Changes, MemoryLog, TopologyLog};
 use amqp::{Millis, Table};
@@ -237,16 +237,19 @@ impl Node {
     }
 
     /// Uses these certificates for connections to come; those that are open keep theirs. Errors:
-    /// the file that is wrong, and what was used before stays in use.
+    /// the file that is wrong, and what was used before stays in use. One that does not count is used all the same, with a
+    /// warning.
     pub fn use_tls(&self, files: &TlsFiles) -> Result<(), TlsError> {
-        let (config, ends) = (tls::load(files)?, tls::ends(files)?);
+        let Loaded { config, ends, chain } = tls::load(files)?;
+        tls::warn_of_dates(&files.certificate, &chain, tls::CLIENTS);
         self.shared.certificates.put(config, ends);
         Ok(())
     }
 
     /// The same for the management API over HTTPS.
     pub fn use_management_tls(&self, files: &TlsFiles) -> Result<(), TlsError> {
-        let (config, ends) = (tls::load_for_http(files)?, tls::ends(files)?);
+        let Loaded { config, ends, chain } = tls::load_for_http(files)?;
+        tls::warn_of_dates(&files.certificate, &chain, tls::BROWSERS);
         self.shared.management_certificates.put(config, ends);
         Ok(())
     }

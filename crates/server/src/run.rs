@@ -5,12 +5,12 @@
 
 use crate::cluster::{Cluster, Founded, Member, Stopped};
 use crate::config::{Config, open_data_folder};
-use crate::definitions::{ImportError, Imported};
+use crate::definitions::{FromFiles, ImportError, Imported};
 use crate::engine::{self, Engine, EngineConfig, EngineGauges, OpenError};
 use crate::handle::{Handle, NodeFacts};
 use crate::node::{Alarm, Node, NodeConfig, ShardParts, StartError};
 use crate::startup::{Attendant, Startup};
-use crate::tls::TlsError;
+use crate::tls::{self, TlsError};
 use amqp::{ConnectionConfig, Table, Value};
 use session::LoginLimits;
 use session::Stamps;
@@ -83,14 +83,14 @@ pub enum RunError {
 
 impl RunError {
     /// Whether every later start ends as this one did, unless somebody changes something first. What
-    /// may be mended from elsewhere (a port that is taken, certificates that are renewed) is not among them.
+    /// may pass by itself (a port that is taken) is not among them.
     pub fn is_lasting(&self) -> bool {
         match self {
-            RunError::Member(_) | RunError::Forgotten | RunError::Cluster(_) => true,
+            RunError::Member(_) | RunError::Forgotten | RunError::Cluster(_) | RunError::Tls(_) => true,
             RunError::Open(error) => error.is_lasting(),
             RunError::Start(error) => matches!(error, StartError::Config { .. }),
             RunError::Definitions { source, .. } => source.is_lasting(),
-            RunError::Tls(_) | RunError::Nodes(_) | RunError::Thread(_) => false,
+            RunError::Nodes(_) | RunError::Thread(_) => false,
         }
     }
 }
@@ -129,6 +129,8 @@ pub fn run(
     mut attendant: impl Attendant,
 ) -> Result<(), RunError> {
     let begin = Instant::now();
+    // Before the folder is touched, and others are waited for.
+    tls::check(config)?;
     let cluster = Cluster::of(config)?;
     let mut folder = open_data_folder(config, cluster.as_ref().and_then(Cluster::id)).map_err(OpenError::Storage)?;
     let node_name = folder.identity().node_name.clone();
@@ -321,13 +323,22 @@ fn let_in(config: &Config, node: &Node, ready: impl FnOnce()) -> Result<(), RunE
 /// Takes in definitions; those that were taken in before not again, if `skips_known`.
 fn import(path: &Path, skips_known: bool, node: &Node) -> Result<(), ImportError> {
     let begin = Instant::now();
-    let Some(Imported { changes, different, left_out }) = node.import_definitions_at(path, skips_known)? else {
-        tracing::info!(path = %path.display(), "definitions are those that were taken in before: passed over");
-        return Ok(());
-    };
-    let ms = begin.elapsed().as_millis() as u64;
-    let (different, left_out) = (different.len(), left_out.len());
-    tracing::info!(path = %path.display(), changes, different, left_out, ms, "definitions taken in");
+    match node.import_definitions_at(path, skips_known)? {
+        FromFiles::Taken(Imported { changes, different, left_out }) => {
+            let ms = begin.elapsed().as_millis() as u64;
+            let (different, left_out) = (different.len(), left_out.len());
+            tracing::info!(path = %path.display(), changes, different, left_out, ms, "definitions taken in");
+        }
+        FromFiles::Known => tracing::info!(
+            path = %path.display(),
+            "definitions are those that were taken in before: passed over, as definitions_skip_if_unchanged says. `leveret ctl \
+             import_definitions` takes a file in all the same"
+        ),
+        FromFiles::None => tracing::warn!(
+            path = %path.display(),
+            "the folder of definitions has no file that ends in .json: nothing is taken in. What should be mounted there may be missing"
+        ),
+    }
     Ok(())
 }
 
@@ -511,6 +522,8 @@ mod tests {
         assert!(RunError::Forgotten.is_lasting() && RunError::Cluster(NOT_ALONE.to_owned()).is_lasting());
         assert!(RunError::Member("gone".to_owned()).is_lasting() && RunError::Open(OpenError::LogGone).is_lasting());
         assert!(RunError::Open(OpenError::Joining).is_lasting());
+        let file = tls::PemFile::new("tls_key", "server.key");
+        assert!(RunError::Tls(TlsError { file, what: "it is gone".to_owned() }).is_lasting());
         assert!(of(StorageError::OtherCluster { folder: folder(), found: 1, wanted: 2 }));
         assert!(of(StorageError::NotADataFolder { folder: folder(), found: "mail".to_owned() }));
         assert!(of(StorageError::NodeFileGone { folder: folder() }));

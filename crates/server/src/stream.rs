@@ -4,12 +4,15 @@
 //! message). With TLS what was taken from the output and not yet by the socket is at most
 //! [`UNSENT_BYTES_MAX`], and counts as unsent until it is.
 
+use crate::tls;
 use bytes::BytesMut;
 use rustix::net::sockopt;
 use rustls::ServerConnection;
+use session::report::{PeerCertificate, TlsSeen};
 use std::future::Future;
 use std::io::{self, BufRead as _, IoSlice, Read, Write};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -40,10 +43,18 @@ pub(crate) enum Stream {
     Tls(Box<Tls>),
 }
 
+/// A session past its handshake.
+pub(crate) struct Encrypted {
+    pub(crate) session: Box<ServerConnection>,
+    /// What is told of the certificate that the client showed.
+    pub(crate) certificate: Option<Arc<PeerCertificate>>,
+}
+
 /// A socket and its TLS, past the handshake.
 pub(crate) struct Tls {
     socket: TcpStream,
     session: ServerConnection,
+    certificate: Option<Arc<PeerCertificate>>,
 }
 
 /// The socket as TLS wants it: what would wait is an error.
@@ -71,13 +82,21 @@ impl Write for Impatient<'_> {
 
 impl Stream {
     /// The stream of a connection that was accepted, its handshake done if it has TLS.
-    pub(crate) fn new(socket: TcpStream, session: Option<Box<ServerConnection>>) -> Stream {
-        match session {
+    pub(crate) fn new(socket: TcpStream, encrypted: Option<Encrypted>) -> Stream {
+        match encrypted {
             None => Stream::Plain(socket),
-            Some(mut session) => {
+            Some(Encrypted { mut session, certificate }) => {
                 session.set_buffer_limit(Some(UNSENT_BYTES_MAX));
-                Stream::Tls(Box::new(Tls { socket, session: *session }))
+                Stream::Tls(Box::new(Tls { socket, session: *session, certificate }))
             }
+        }
+    }
+
+    /// What there is to tell of its TLS.
+    pub(crate) fn tls_seen(&self) -> Option<TlsSeen> {
+        match self {
+            Stream::Plain(_) => None,
+            Stream::Tls(tls) => Some(tls::seen(&tls.session, tls.certificate.as_ref())),
         }
     }
 

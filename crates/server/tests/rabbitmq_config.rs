@@ -119,6 +119,19 @@ fn keys_that_mean_something_here_become_settings() {
     );
 }
 
+/// A durable classic queue has one copy, and nobody is to believe otherwise.
+#[test]
+fn who_has_mirrors_is_pointed_to_quorum_queues() {
+    let told = said("mirroring_sync_batch_size = 4096\nmirroring_sync_max_throughput = 10MB\n").left_out();
+    assert_eq!(told.len(), 2);
+    for sentence in told {
+        assert!(
+            sentence.contains("a classic queue of a cluster has one copy, on one node; declare quorum queues"),
+            "{sentence}"
+        );
+    }
+}
+
 #[test]
 fn what_has_no_meaning_here_is_told_with_its_line() {
     let said = said(

@@ -12,6 +12,7 @@ use broker::topology::Name;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use core::net::SocketAddr;
+use std::sync::Arc;
 
 /// A connection of this node, as long as the process lives; a number is not given out twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,13 +29,39 @@ pub enum ConnectionState {
     Closing,
 }
 
+/// What a client's certificate says, in RabbitMQ's form.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PeerCertificate {
+    /// Whose it is, as `CN=client,O=Example`.
+    pub subject: Box<str>,
+    /// Whose authority made it.
+    pub issuer: Box<str>,
+    /// From when to when it counts.
+    pub validity: Box<str>,
+}
+
+/// What a connection is encrypted with, in RabbitMQ's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSeen {
+    /// As `tlsv1.3`.
+    pub protocol: &'static str,
+    /// As `ecdhe_rsa`; `any` in TLS 1.3, whose suites do not say it.
+    pub key_exchange: &'static str,
+    /// As `aes_256_gcm`.
+    pub cipher: &'static str,
+    /// `aead`: the cipher authenticates too.
+    pub hash: &'static str,
+    /// The certificate that the client showed; one for all connections that show the same.
+    pub certificate: Option<Arc<PeerCertificate>>,
+}
+
 /// What the socket's side of a connection knows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     /// Our end of the socket; `None` if it broke.
     pub local_address: Option<SocketAddr>,
-    /// Whether it speaks TLS.
-    pub is_tls: bool,
+    /// Its TLS; `None`: it speaks without.
+    pub tls: Option<TlsSeen>,
     /// Bytes that came.
     pub received_bytes: u64,
     /// Bytes that went.

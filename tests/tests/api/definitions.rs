@@ -78,6 +78,22 @@ fn definitions_that_were_taken_in_before_are_passed_over_until_they_change() {
 }
 
 #[test]
+fn a_folder_of_definitions_without_any_is_told() {
+    if is_foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("readme.txt"), "definitions come here").unwrap();
+    let definitions = format!("--definitions={}", folder.path().display());
+    let (broker, _http) = Broker::managed(&[&definitions]).unwrap();
+    let log = broker.log();
+    let told = log.lines().find(|line| line.contains("has no file that ends in .json"));
+    let folder = folder.path().display().to_string();
+    assert!(told.is_some_and(|line| line.contains("WARN") && line.contains(&folder)), "{log}");
+    assert!(!log.contains("definitions taken in"), "{log}");
+}
+
+#[test]
 fn an_export_of_rabbitmq_3_13_is_taken_in_whole_but_for_what_is_for_others() {
     if is_foreign() {
         return;

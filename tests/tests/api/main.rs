@@ -13,6 +13,7 @@ mod channel;
 mod cluster;
 mod connection;
 mod definitions;
+mod encrypted;
 mod events;
 mod exchange;
 mod guarantee;

@@ -6,24 +6,13 @@ use crate::others::Row;
 use crate::statistics::{Kind, Ranges, column, rates_of};
 use crate::{json, listing};
 use serde_json::{Value, json};
-use server::report::{ConnectionReport, ConnectionState};
+use server::report::{ConnectionReport, ConnectionState, PeerCertificate, TlsSeen};
 use std::net::SocketAddr;
 
 /// What a client is told whose connection is closed without a reason.
 const REASON_DEFAULT: &str = "Closed via management plugin";
 /// The longest reason: AMQP's reply text with its code in front of it.
 const REASON_BYTES_MAX: usize = 220;
-
-/// What RabbitMQ tells of a connection's TLS.
-const TLS: [&str; 7] = [
-    "ssl_protocol",
-    "ssl_key_exchange",
-    "ssl_cipher",
-    "ssl_hash",
-    "peer_cert_subject",
-    "peer_cert_issuer",
-    "peer_cert_validity",
-];
 
 /// A connection as RabbitMQ names it: both ends.
 pub(crate) fn name(report: &ConnectionReport) -> String {
@@ -151,12 +140,10 @@ fn describe(cx: Cx<'_>, report: &ConnectionReport, rates: Option<&Ranges>) -> Va
         "peer_port": report.peer.port(),
         "recv_oct": seen.received_bytes,
         "send_oct": seen.sent_bytes,
-        "ssl": seen.is_tls,
+        "ssl": seen.tls.is_some(),
     });
-    if let Some(fields) = described.as_object_mut().filter(|_| !seen.is_tls) {
-        // As RabbitMQ says that there is none.
-        let none = |name: &&str| ((*name).to_owned(), Value::from(""));
-        fields.extend(TLS.iter().map(none));
+    if let Some(fields) = described.as_object_mut() {
+        fields.extend(encryption(seen.tls.as_ref()).map(|(name, value)| (name.to_owned(), value)));
     }
     let store = cx.call.statistics.store();
     if let (Some(ranges), Some(history), Some(fields)) =
@@ -166,4 +153,22 @@ fn describe(cx: Cx<'_>, report: &ConnectionReport, rates: Option<&Ranges>) -> Va
         rates_of(&[&history.bytes], &octets, Kind::Counter, (&store, ranges.data), fields);
     }
     described
+}
+
+/// What RabbitMQ tells of a connection's TLS: an empty text of one without, and null where the client showed no certificate.
+fn encryption(tls: Option<&TlsSeen>) -> [(&'static str, Value); 7] {
+    let of = |word: fn(&TlsSeen) -> &'static str| Value::from(tls.map_or("", word));
+    let said = |text: fn(&PeerCertificate) -> &str| match tls.map(|tls| tls.certificate.as_deref()) {
+        None => Value::from(""),
+        Some(certificate) => certificate.map(text).into(),
+    };
+    [
+        ("ssl_protocol", of(|tls| tls.protocol)),
+        ("ssl_key_exchange", of(|tls| tls.key_exchange)),
+        ("ssl_cipher", of(|tls| tls.cipher)),
+        ("ssl_hash", of(|tls| tls.hash)),
+        ("peer_cert_subject", said(|certificate| &certificate.subject)),
+        ("peer_cert_issuer", said(|certificate| &certificate.issuer)),
+        ("peer_cert_validity", said(|certificate| &certificate.validity)),
+    ]
 }

@@ -5,14 +5,12 @@
 //! which the other knows them. It comes before the proof of the secret and replaces nothing of it.
 //! What is wrong with a certificate is told with what to do about it.
 
-use crate::tls::{TlsError, certificates, end_of, wrong};
+use crate::tls::{self, PemFile, TlsError, end_of};
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use rustls::{CertificateError, ClientConfig, Connection, RootCertStore, ServerConfig};
+use rustls::{CertificateError, ClientConfig, Connection, ServerConfig};
 use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
@@ -32,11 +30,11 @@ const HANDSHAKE_FAILURE: [u8; 7] = [21, 3, 3, 0, 2, 2, 40];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFiles {
     /// Certificates in PEM of the authorities whose nodes are believed.
-    pub authorities: PathBuf,
+    pub authorities: PemFile,
     /// This node's certificate in PEM, those between it and its authority behind it.
-    pub certificate: PathBuf,
+    pub certificate: PemFile,
     /// Its key in PEM.
-    pub key: PathBuf,
+    pub key: PemFile,
 }
 
 /// The certificates of a node, as they were last read.
@@ -85,29 +83,25 @@ impl LinkTls {
 
 fn read(files: &LinkFiles) -> Result<Used, TlsError> {
     let LinkFiles { authorities, certificate, key } = files;
-    let chain = certificates(certificate)?;
+    let (chain, own_key) = tls::pair(certificate, key)?;
     let end = end_of(certificate, &chain)?;
-    let own_key = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, error))?;
-    let mut roots = RootCertStore::empty();
-    for root in certificates(authorities)? {
-        roots.add(root).map_err(|error| wrong(authorities, error))?;
-    }
-    let (roots, provider) = (Arc::new(roots), Arc::new(rustls::crypto::ring::default_provider()));
+    let (roots, provider) = (tls::authorities(authorities)?, Arc::new(rustls::crypto::ring::default_provider()));
     let known = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
-    let known = known.build().map_err(|error| wrong(authorities, error))?;
+    let known = known.build().map_err(|error| authorities.wrong(error))?;
     let believed = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
-    let believed = believed.build().map_err(|error| wrong(authorities, error))?;
+    let believed = believed.build().map_err(|error| authorities.wrong(error))?;
     let versions = &[&rustls::version::TLS13];
     let accepts = ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(versions);
     let accepts = accepts.expect("the provider has suites for it").with_client_cert_verifier(known);
-    let mut accepts =
-        accepts.with_single_cert(chain.clone(), own_key.clone_key()).map_err(|e| wrong(certificate, e))?;
+    let misfit = |error| tls::misfit(&error, certificate, key);
+    let mut accepts = accepts.with_single_cert(chain.clone(), own_key.clone_key()).map_err(misfit)?;
     let connects = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
     let connects = connects.expect("the provider has suites for it").with_webpki_verifier(believed);
-    let mut connects = connects.with_client_auth_cert(chain, own_key).map_err(|e| wrong(certificate, e))?;
+    let mut connects = connects.with_client_auth_cert(chain.clone(), own_key).map_err(misfit)?;
     // Each link looks at both certificates anew.
     accepts.send_tls13_tickets = 0;
     connects.resumption = Resumption::disabled();
+    tls::warn_of_dates(certificate, &chain, tls::NODES);
     Ok(Used { accepts: Arc::new(accepts), connects: Arc::new(connects), end })
 }
 

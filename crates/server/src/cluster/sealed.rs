@@ -113,6 +113,7 @@ impl Sealed {
 mod tests {
     use super::*;
     use crate::cluster::encryption::{LinkFiles, LinkTls, Wire};
+    use crate::tls::PemFile;
     use std::path::Path;
 
     fn certificates(folder: &Path) -> LinkTls {
@@ -122,7 +123,12 @@ mod tests {
         let path = |name: &str| folder.join(name);
         std::fs::write(path("node.pem"), own.pem()).expect("written");
         std::fs::write(path("node.key"), key.serialize_pem()).expect("written");
-        let files = LinkFiles { authorities: path("node.pem"), certificate: path("node.pem"), key: path("node.key") };
+        let file = |setting, name| PemFile::new(setting, path(name));
+        let files = LinkFiles {
+            authorities: file("cluster_tls_ca", "node.pem"),
+            certificate: file("cluster_tls_certificate", "node.pem"),
+            key: file("cluster_tls_key", "node.key"),
+        };
         LinkTls::load(files).expect("they fit")
     }
 

@@ -7,13 +7,16 @@
 pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ("cluster_name", "`leveret ctl set_cluster_name` or a definitions file names the cluster"),
     ("cluster_formation", "nodes of a cluster are named in cluster_peers"),
-    ("cluster_partition_handling", "a minority never confirms and comes back by itself"),
+    (
+        "cluster_partition_handling",
+        "a minority confirms nothing for quorum queues and comes back by itself; a classic queue goes on with the one node that it lives on",
+    ),
     ("cluster_keepalive_interval", "nodes notice a silent one within 2.5 seconds"),
     ("net_ticktime", "nodes notice a silent one within 2.5 seconds"),
     ("distribution", "nodes listen for each other where cluster_peers says"),
-    ("mirroring_sync_batch_size", "every durable queue is replicated by Raft"),
-    ("mirroring_sync_max_throughput", "every durable queue is replicated by Raft"),
-    ("queue_master_locator", "queue_leader_locator says where leaders are"),
+    ("mirroring_sync_batch_size", NO_MIRRORS),
+    ("mirroring_sync_max_throughput", NO_MIRRORS),
+    ("queue_master_locator", "queue_leader_locator says where durable queues live and are led"),
     ("quorum_queue", "storage and groups are the broker's own"),
     ("classic_queue", "storage is the broker's own"),
     ("raft", "storage is the broker's own; wal_file_bytes and others are its settings"),
@@ -113,6 +116,9 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ("management.oauth_initiated_logon_type", TOKEN_LOGIN),
     ("management.oauth_disable_basic_auth", "passwords are taken where auth_backends has internal"),
 ];
+
+const NO_MIRRORS: &str = "queues have no mirrors: a classic queue of a cluster has one copy, on one node; declare quorum queues for what should \
+                          have several (docs/clustering.md)";
 
 const TOKEN_LOGIN: &str = "the page takes a token where auth_backends has oauth2, and asks no issuer for one";
 

@@ -227,8 +227,8 @@ settings! {
     }
     definitions_skip_if_unchanged: bool {
         Connections, Kind::Choice(&["false", "true"]), Fixed("false"),
-        "Whether definitions that were taken in before are passed over at a start until their contents change. What was deleted or changed \
-         meanwhile then stays so.",
+        "Whether definitions that were taken in before are passed over, at a start and on SIGHUP, until their contents change. What was deleted \
+         or changed meanwhile then stays so. `leveret ctl import_definitions FILE` takes a file in all the same.",
         elsewhere ["definitions.skip_if_unchanged"]
     }
     loopback_users: Vec<String> {

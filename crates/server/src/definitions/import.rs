@@ -30,7 +30,7 @@ const UNDER_WAY_MAX: usize = 1000;
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// It cannot be read.
-    #[error("cannot read it: {0}")]
+    #[error("cannot read it: {0}; the setting definitions names a file, or a folder with files that end in .json")]
     Read(std::io::Error),
     /// It is too large.
     #[error("it has more than {DEFINITIONS_BYTES_MAX} bytes")]
@@ -68,15 +68,25 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// Whether the same files are refused every time, so that somebody has to change them. A file that is
-    /// not there may still come: what puts it there may be late.
+    /// Whether the same files are refused every time, so that somebody has to change them.
     pub fn is_lasting(&self) -> bool {
         match self {
-            ImportError::Wrong(_) | ImportError::TooLarge | ImportError::NoPlace => true,
+            ImportError::Read(_) | ImportError::Wrong(_) | ImportError::TooLarge | ImportError::NoPlace => true,
             ImportError::Within { source, .. } => source.is_lasting(),
-            ImportError::Read(_) | ImportError::Refused { .. } | ImportError::Undecided { .. } => false,
+            ImportError::Refused { .. } | ImportError::Undecided { .. } => false,
         }
     }
+}
+
+/// What became of a file of definitions, or of a folder of them.
+#[derive(Debug)]
+pub enum FromFiles {
+    /// It was taken in.
+    Taken(Imported),
+    /// It is what was taken in last.
+    Known,
+    /// There is no file in the folder.
+    None,
 }
 
 /// How often a file is planned again because somebody deletes its virtual hosts while they are
@@ -88,16 +98,19 @@ const HASH_PARAMETER: &str = "imported_definition_hash_value";
 
 impl Node {
     /// Takes in the definitions file at `path`, or all `*.json` of that folder by the order of their
-    /// names; see the module. `None`: it is what was taken in last, and `skips_known`. Blocks until
+    /// names; see the module. What was taken in last is passed over if `skips_known`. Blocks until
     /// every change is decided.
-    pub fn import_definitions_at(&self, path: &Path, skips_known: bool) -> Result<Option<Imported>, ImportError> {
+    pub fn import_definitions_at(&self, path: &Path, skips_known: bool) -> Result<FromFiles, ImportError> {
         let files = files(path)?;
+        if files.is_empty() {
+            return Ok(FromFiles::None);
+        }
         let texts: Vec<String> = files.iter().map(|file| read(file)).collect::<Result<_, _>>()?;
         let value = hash_of(&texts);
         let shared = self.shared();
         let is_known = shared.topology().global_parameter(HASH_PARAMETER.as_bytes()) == Some(value.as_str());
         if skips_known && is_known {
-            return Ok(None);
+            return Ok(FromFiles::Known);
         }
         let (mut all, mut fresh) = (Imported::default(), Fresh::IfUntouched);
         for (file, text) in files.iter().zip(&texts) {
@@ -122,7 +135,7 @@ impl Node {
             let outcome = decided.recv_timeout(DECIDED_WITHIN).map_err(|_| undecided(shared, done))?;
             outcome.map_err(|refusal| ImportError::Refused { done, refusal })?;
         }
-        Ok(Some(all))
+        Ok(FromFiles::Taken(all))
     }
 
     /// Takes in definitions. Blocks until every change is decided.

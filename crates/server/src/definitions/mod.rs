@@ -20,7 +20,7 @@ mod plan;
 
 pub use document::WrongDefinitions;
 pub use hashes::{named_by, read_hash, text_of};
-pub use import::ImportError;
+pub use import::{FromFiles, ImportError};
 pub(crate) use plan::Fresh;
 pub use plan::meaningless_global;
 

@@ -14,6 +14,7 @@ use crate::passwords::Passwords;
 use crate::patterns::PatternTurn;
 use crate::shard::{Mailbox, Outsider, Parcel};
 use crate::spans::Spans;
+use crate::tls::PeerCertificates;
 use crate::tokens::Tokens;
 use crate::topology_log::{Answer, TopologyLog};
 use amqp::Millis;
@@ -61,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) offers: Offers,
     pub(crate) certificates: Certificates,
     pub(crate) management_certificates: Certificates,
+    /// What is told of those that clients showed.
+    pub(crate) peer_certificates: PeerCertificates,
     pub(crate) traced: Traced,
     /// Which shard each partition runs on.
     pub(crate) directory: Directory,
@@ -143,6 +146,7 @@ impl Shared {
             offers: Offers::new(&config.amqp),
             certificates: Certificates::default(),
             management_certificates: Certificates::default(),
+            peer_certificates: PeerCertificates::default(),
             traced: Traced::new(spans.is_some()),
             mailboxes: (0..config.shards).map(|_| Mailbox::default()).collect(),
             gauges: (0..config.shards).map(|_| Gauge::default()).collect(),

@@ -9,6 +9,7 @@
 use super::{InQueues, Seat};
 use crate::cluster::LinkArrival;
 use crate::drain::DrainStep;
+use crate::stream::Encrypted;
 use ::node::MemberStanding;
 use ::node::{Durations, Stage};
 use broker::{QueueId, VhostId};
@@ -125,7 +126,7 @@ pub(crate) struct Arrival {
     /// Whether it comes from this machine.
     pub(crate) is_loopback: bool,
     /// Its TLS, if it has any.
-    pub(crate) tls: Option<Box<rustls::ServerConnection>>,
+    pub(crate) tls: Option<Encrypted>,
     /// The user that its certificate names, if it showed one.
     pub(crate) certificate_user: Option<String>,
     /// The node's own, for a user who logged in elsewhere: `certificate_user`.

@@ -9,7 +9,7 @@ use crate::config::error::Origin;
 use crate::config::machine::Machine;
 use crate::config::setting::{DefaultValue, Setting};
 use crate::config::value::{Given, Value};
-use crate::tls::TlsFiles;
+use crate::tls::{PemFile, TlsFiles};
 
 impl Config {
     /// All defaults on this machine.
@@ -58,28 +58,56 @@ impl Config {
 
     /// The files that TLS needs; `None` without `amqps`.
     pub fn tls_files(&self) -> Option<TlsFiles> {
-        let (certificate, key) = (self.tls_certificate.clone()?, self.tls_key.clone()?);
-        let files = TlsFiles { certificate, key, authorities: self.tls_ca.clone(), verify: self.tls_verify };
+        let (certificate, key) = (self.pem(Key::tls_certificate)?, self.pem(Key::tls_key)?);
+        let files = TlsFiles { certificate, key, authorities: self.pem(Key::tls_ca), verify: self.tls_verify };
         (!self.amqps.is_empty()).then_some(files)
     }
 
     /// The files that the management API needs for HTTPS; `None` without `management_tls`.
     pub fn management_tls_files(&self) -> Option<TlsFiles> {
         let (certificate, key) = match (&self.management_tls_certificate, &self.management_tls_key) {
-            (None, None) => (self.tls_certificate.clone()?, self.tls_key.clone()?),
-            (certificate, key) => (certificate.clone()?, key.clone()?),
+            (None, None) => (self.pem(Key::tls_certificate)?, self.pem(Key::tls_key)?),
+            _ => (self.pem(Key::management_tls_certificate)?, self.pem(Key::management_tls_key)?),
         };
-        let (authorities, verify) = (self.management_tls_ca.clone(), self.management_tls_verify);
+        let (authorities, verify) = (self.pem(Key::management_tls_ca), self.management_tls_verify);
         (!self.management_tls.is_empty()).then_some(TlsFiles { certificate, key, authorities, verify })
     }
 
     /// The files that links between nodes need; `None` where nothing is encrypted between them.
     pub fn cluster_tls_files(&self) -> Option<LinkFiles> {
         Some(LinkFiles {
-            authorities: self.cluster_tls_ca.clone()?,
-            certificate: self.cluster_tls_certificate.clone()?,
-            key: self.cluster_tls_key.clone()?,
+            authorities: self.pem(Key::cluster_tls_ca)?,
+            certificate: self.pem(Key::cluster_tls_certificate)?,
+            key: self.pem(Key::cluster_tls_key)?,
         })
+    }
+
+    /// The files of certificates that somebody has set, whether something uses them or not.
+    pub(crate) fn certificate_files(&self) -> impl Iterator<Item = PemFile> {
+        let all = [
+            Key::tls_certificate,
+            Key::tls_ca,
+            Key::management_tls_certificate,
+            Key::management_tls_ca,
+            Key::cluster_tls_certificate,
+            Key::cluster_tls_ca,
+            Key::oauth2_ca,
+            Key::otel_ca,
+        ];
+        all.into_iter().filter_map(|key| self.pem(key))
+    }
+
+    /// The same of keys.
+    pub(crate) fn key_files(&self) -> impl Iterator<Item = PemFile> {
+        [Key::tls_key, Key::management_tls_key, Key::cluster_tls_key].into_iter().filter_map(|key| self.pem(key))
+    }
+
+    /// The file that a setting names.
+    fn pem(&self, key: Key) -> Option<PemFile> {
+        match self.value(key) {
+            Value::File(path) => Some(PemFile::new(key.setting().name, path?)),
+            _ => None,
+        }
     }
 }
 
