@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match bench(&words, &Context::default()) {
         Ok(Ended::Met) => ExitCode::SUCCESS,
-        Ok(Ended::Grew | Ended::Interrupted | Ended::Missed) => ExitCode::from(1),
+        Ok(Ended::NotHeld | Ended::Interrupted | Ended::Missed) => ExitCode::from(1),
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "{error}");
             ExitCode::from(2)

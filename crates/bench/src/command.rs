@@ -2,6 +2,8 @@
 //!
 //! Invariant: 0 says that what was required was met, and nothing else does.
 
+use std::path::Path;
+
 use crate::Error;
 use crate::broker::Broker;
 use crate::campaign::campaign;
@@ -24,8 +26,8 @@ pub enum Ended {
     Met,
     /// The run was made and something is not as required.
     Missed,
-    /// Nothing else is wrong than that consumers fell behind.
-    Grew,
+    /// Nothing else is wrong than that somebody fell behind, or the broker did not take everything in.
+    NotHeld,
     /// Nothing else is wrong than that it was interrupted.
     Interrupted,
 }
@@ -35,14 +37,14 @@ impl Ended {
     pub fn of(verdicts: impl Iterator<Item = Verdict>) -> Ended {
         let rank = |ended: &Ended| match ended {
             Ended::Met => 0,
-            Ended::Grew => 1,
+            Ended::NotHeld => 1,
             Ended::Interrupted => 2,
             Ended::Missed => 3,
         };
         let each = verdicts.map(|verdict| match verdict {
             Verdict::Passed => Ended::Met,
             Verdict::Failed => Ended::Missed,
-            Verdict::BacklogGrew => Ended::Grew,
+            Verdict::BacklogGrew | Verdict::Refused => Ended::NotHeld,
             Verdict::Interrupted | Verdict::UnderWay => Ended::Interrupted,
         });
         each.max_by_key(rank).unwrap_or(Ended::Met)
@@ -133,13 +135,13 @@ fn compare(words: &[String]) -> Result<Ended, Error> {
         return Ok(Ended::Met);
     }
     let words = TOOL.read(words)?;
-    let mut book = Book::default();
+    let mut files = Vec::new();
     for name in &words.rest {
-        let text = std::fs::read_to_string(name).map_err(|why| Error::usage(format!("{name}: {why}")))?;
-        let read = read_lines(name, &text)?;
-        book.runs.extend(read.runs);
-        book.figures.extend(read.figures);
+        let bytes = std::fs::read(name).map_err(|why| Error::usage(format!("{name}: {why}")))?;
+        let stem = Path::new(name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        files.push((stem, read_lines(name, &String::from_utf8_lossy(&bytes))?));
     }
+    let book = Book::of_files(files);
     if book.runs.is_empty() {
         return Err(Error::usage("name at least one JSON file of a run"));
     }
@@ -173,6 +175,6 @@ Examples:
 
 Exit codes: 0 everything required was met, 1 it was not (messages lost, duplicated, reordered or corrupt; rate or latency missed),
 2 the command line is wrong, 3 the run could not be made (no broker, refused, a file that cannot be written),
-4 nothing is wrong but that the backlog grew: more was sent than received, or was due than sent, 130 it was interrupted before its end (a run that has none, without
---time or numbers of messages, is judged instead).
+4 nothing is wrong but that the rate is none that is held: more was sent than received, or was due than sent, or the broker refused messages,
+130 it was interrupted before its end (a run that has none, without --time or numbers of messages, is judged instead).
 Rates may have k or M behind them (10k), sizes kB, MB (thousands), KiB, MiB, or k and M for those, as RabbitMQ's configuration has them.";

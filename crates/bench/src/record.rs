@@ -86,6 +86,14 @@ impl Correctness {
         self.published > 0 && self.returned == self.published
     }
 
+    /// What the broker did not take in, in words; `None` where it took everything.
+    pub fn not_taken(&self) -> Option<String> {
+        let told = |number: u64, word: &str| (number > 0).then(|| format!("{} {word}", count(number)));
+        let told: Vec<String> =
+            [told(self.nacked, "refused"), told(self.returned, "came back")].into_iter().flatten().collect();
+        (!told.is_empty()).then(|| told.join(", "))
+    }
+
     /// What is wrong, in words; empty when nothing is.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -152,7 +160,7 @@ pub struct Cost {
 pub struct AtRate {
     /// What was asked for, of all publishers.
     pub asked: f64,
-    /// What was sent.
+    /// What was sent, and not refused.
     pub sent: f64,
     /// What was received; absent where nobody does.
     pub received: Option<f64>,
@@ -289,6 +297,10 @@ pub struct Run {
     /// It was ended before its end; one of the sentences in `missed` says when.
     #[serde(default)]
     pub was_interrupted: bool,
+    /// Messages were refused or came back; one of the sentences in `missed` says how many. Older files
+    /// do not have it: theirs is entered when they are read.
+    #[serde(default)]
+    pub was_refused: bool,
     /// Requirements that could have been given and were not: a run that passed says nothing of
     /// them.
     #[serde(default)]
@@ -316,6 +328,9 @@ pub enum Verdict {
     /// Nothing is wrong but that more was sent than could be received: no rate of it is one that is
     /// held.
     BacklogGrew,
+    /// Nothing is wrong but that the broker did not take everything in: no rate of it is one that is
+    /// held either.
+    Refused,
     /// Nothing was wrong up to where it was interrupted, and nothing is known of the rest.
     Interrupted,
 }
@@ -328,6 +343,7 @@ impl Verdict {
             Verdict::Passed => "PASSED",
             Verdict::Failed => "FAILED",
             Verdict::BacklogGrew => "BACKLOG GREW",
+            Verdict::Refused => "REFUSED",
             Verdict::Interrupted => "INTERRUPTED",
         }
     }
@@ -336,11 +352,13 @@ impl Verdict {
 impl Run {
     /// How it ended: the worst of what is to be said of it.
     pub fn verdict(&self) -> Verdict {
+        let excused = [self.backlog_grew, self.was_interrupted, self.was_refused];
         match self.missed.len() {
             _ if matches!(self.unended, Some(Unended::UnderWay(_))) => Verdict::UnderWay,
             0 => Verdict::Passed,
-            said if said > usize::from(self.backlog_grew) + usize::from(self.was_interrupted) => Verdict::Failed,
+            said if said > excused.into_iter().filter(|is_so| *is_so).count() => Verdict::Failed,
             _ if self.was_interrupted => Verdict::Interrupted,
+            _ if self.was_refused => Verdict::Refused,
             _ => Verdict::BacklogGrew,
         }
     }
@@ -360,6 +378,13 @@ impl Run {
             consumers: cost.consumers_busy,
             backlog: waited,
         }
+    }
+
+    /// Whose it is, and what its label has behind that: the step of its workload.
+    pub fn name_and_step(&self) -> (&str, &str) {
+        let step = self.scenario.split_once(": ").map_or(self.scenario.as_str(), |(_, step)| step);
+        let name = self.label.strip_suffix(step).unwrap_or(&self.label);
+        (name.trim(), &self.label[name.len()..])
     }
 
     /// What became of its messages; `None` where that was not written down.

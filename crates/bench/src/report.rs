@@ -195,10 +195,8 @@ fn by_rate(runs: &mut [Recorded]) {
 /// A run whose workload is named with numbers as everywhere on a page.
 fn readable(mut recorded: Recorded) -> Recorded {
     let run = &mut recorded.run;
-    let step = run.scenario.split_once(": ").map_or(run.scenario.as_str(), |(_, step)| step);
-    if let Some(name) = run.label.strip_suffix(step) {
-        run.label = format!("{name}{}", numbers_apart(step));
-    }
+    let (name, step) = run.name_and_step();
+    run.label = format!("{name} {}", numbers_apart(step)).trim().to_owned();
     run.scenario = numbers_apart(&run.scenario);
     recorded
 }

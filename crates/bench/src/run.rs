@@ -129,6 +129,7 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     run.why_p99 = why_p99(&run, &merge.intervals);
     run.was_interrupted = going.interrupted.is_some();
     run.missed.extend(going.interrupted.take());
+    verdict::judge(&mut run);
     if going.ran_until_told {
         run.notes.push("it had no end of its own (--time) and ran until it was interrupted".to_owned());
     }

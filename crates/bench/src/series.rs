@@ -160,7 +160,7 @@ impl<'a> Series<'a> {
             say("  interrupted: what was to be run after this was not");
         }
         Ok(match Ended::of(runs.iter().map(|recorded| recorded.run.verdict())) {
-            Ended::Met | Ended::Grew if self.context.go_on().is_err() => Ended::Interrupted,
+            Ended::Met | Ended::NotHeld if self.context.go_on().is_err() => Ended::Interrupted,
             ended => ended,
         })
     }

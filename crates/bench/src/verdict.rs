@@ -14,6 +14,9 @@ use crate::pace::Steps;
 use crate::plan::{Plan, QueueId};
 use crate::record::{Correctness, Run};
 
+/// Why a message came back.
+const NOT_BOUND: &str = "no queue is bound to where they were published with their routing key";
+
 /// Lost messages that are named.
 const EXAMPLES_MAX: usize = 10;
 
@@ -129,15 +132,61 @@ pub fn required(options: &Options, run: &Run) -> Vec<(String, bool)> {
     told
 }
 
+/// The last of what is judged of a run, by what is written down of it, so that one of an older file is
+/// judged alike: whether the broker took everything, and whether anything came of it at all.
+///
+/// One message that was refused is enough. A publisher has to send it again, which this load does not:
+/// the rate that was asked for is none that went in.
+pub fn judge(run: &mut Run) {
+    let c = &run.correctness;
+    let sent = count(c.published);
+    let nacked =
+        (c.nacked > 0).then(|| format!("the broker refused {} of {sent} messages (basic.nack)", count(c.nacked)));
+    let returned = (c.returned > 0 && !c.all_returned())
+        .then(|| format!("{} of {sent} messages came back: {NOT_BOUND}", count(c.returned)));
+    let refused: Vec<String> = nacked.into_iter().chain(returned).collect();
+    if !run.was_refused && !refused.is_empty() {
+        run.missed.push(refused.join(", and "));
+        run.was_refused = true;
+    }
+    // Where something else was missed, or all was refused, it is said already why nothing came.
+    let is_said = run.was_refused && run.correctness.nacked + run.correctness.returned >= run.correctness.published;
+    if !is_said && run.missed.len() == usize::from(run.was_refused) {
+        run.missed.extend(nothing(run));
+    }
+}
+
+/// That those who were there sent, received or were confirmed nothing at all, in words.
+fn nothing(run: &Run) -> Option<String> {
+    let c = &run.correctness;
+    let sent = count(c.published);
+    let publishes = run.confirmed_per_s.is_some() || run.target_per_s.is_some() || run.received_per_s.is_none();
+    if c.published == 0 && publishes {
+        let why = run.held_back.as_ref().map_or(String::new(), |held| format!(": {}", held.text()));
+        return Some(format!("nothing was sent{why}"));
+    }
+    if run.received_per_s.is_some() && c.received == 0 {
+        let left = match c.left_in_queues {
+            Some(0) => " and none lies in a queue: --flag mandatory tells whether one is bound there".to_owned(),
+            Some(left) => format!(", {} lie in the queues", count(left)),
+            None => String::new(),
+        };
+        return Some(match c.published {
+            0 => "nothing was received".to_owned(),
+            _ => format!("none of {sent} messages that were sent was received{left}"),
+        });
+    }
+    (run.confirmed_per_s.is_some() && c.confirmed == 0 && c.published > 0)
+        .then(|| format!("none of {sent} messages that were sent was confirmed"))
+}
+
 /// What is wrong with the messages, and what of the requirements was missed, in words.
 pub fn missed(run: &Run, failure: Option<String>) -> Vec<String> {
     let missed = run.required.iter().filter(|(_, is_met)| !is_met).map(|(told, _)| told.clone());
-    let nowhere = run.correctness.all_returned().then(|| {
-        format!(
-            "all {} messages came back: no queue is bound to where they were published with their routing key",
-            count(run.correctness.published)
-        )
-    });
+    let nowhere = run
+        .correctness
+        .all_returned()
+        .then(|| format!("all {} messages came back: {NOT_BOUND}", count(run.correctness.published)));
     let failure = failure.or(nowhere);
     failure.into_iter().chain(run.correctness.faults()).chain(missed).collect()
 }
@@ -241,6 +290,7 @@ mod tests {
     use crate::load::Books;
     use crate::message::Stamp;
     use crate::options::run_of;
+    use crate::record::{HeldBack, Verdict};
     use crate::words::words_of;
 
     fn options(line: &str) -> Options {
@@ -371,6 +421,85 @@ mod tests {
         let missed = missed(&run, None);
         assert_eq!(missed.len(), 3, "{missed:?}");
         assert!(missed[0].starts_with("2 lost") && missed[1].starts_with("900") && missed[2].contains("p99 was not"));
+    }
+
+    fn judged(run: &Run) -> (Verdict, String) {
+        let mut run = run.clone();
+        judge(&mut run);
+        let once = run.clone();
+        judge(&mut run);
+        assert_eq!(run, once, "a file that is read again says the same");
+        (run.verdict(), run.missed.join("; "))
+    }
+
+    #[test]
+    fn what_was_refused_is_a_verdict_of_its_own_from_the_first_message_on() {
+        let of = |nacked, returned| {
+            let correctness = Correctness {
+                published: 1500,
+                confirmed: 70,
+                nacked,
+                returned,
+                received: 60,
+                ..Correctness::default()
+            };
+            Run { confirmed_per_s: Some(23.0), received_per_s: Some(20.0), correctness, ..Run::default() }
+        };
+        let told = |nacked, returned| judged(&of(nacked, returned));
+        assert_eq!(told(0, 0), (Verdict::Passed, String::new()));
+        assert_eq!(
+            told(1430, 0),
+            (Verdict::Refused, "the broker refused 1,430 of 1,500 messages (basic.nack)".to_owned())
+        );
+        assert_eq!(told(1, 0).0, Verdict::Refused);
+        let both = "the broker refused 1 of 1,500 messages (basic.nack), and 9 of 1,500 messages came back: ";
+        let (verdict, said) = told(1, 9);
+        assert!(verdict == Verdict::Refused && said.starts_with(both), "{said}");
+        let beside = |change: fn(&mut Run)| {
+            let mut run = of(5, 0);
+            change(&mut run);
+            run.missed.push("this too".to_owned());
+            judged(&run).0
+        };
+        assert_eq!(beside(|run| run.backlog_grew = true), Verdict::Refused);
+        assert_eq!(beside(|run| run.was_interrupted = true), Verdict::Interrupted);
+        assert_eq!(beside(|_| {}), Verdict::Failed, "a requirement was missed");
+        let mut run = of(1430, 5);
+        judge(&mut run);
+        let summary = crate::screen::summary(&run);
+        assert!(summary.contains("\n  REFUSED: the broker refused 1,430 of "), "{summary}");
+    }
+
+    #[test]
+    fn a_run_of_which_nothing_came_is_never_passed() {
+        let of = |published, confirmed, received, left_in_queues| {
+            let correctness = Correctness { published, confirmed, received, left_in_queues, ..Correctness::default() };
+            Run { confirmed_per_s: Some(0.0), received_per_s: Some(0.0), correctness, ..Run::default() }
+        };
+        let failed = |told: &str| (Verdict::Failed, told.to_owned());
+        let none = "none of 400 messages that were sent was received";
+        assert_eq!(judged(&of(400, 400, 0, None)), failed(none));
+        assert_eq!(
+            judged(&of(400, 400, 0, Some(0))),
+            failed(&format!("{none} and none lies in a queue: --flag mandatory tells whether one is bound there"))
+        );
+        assert_eq!(judged(&of(400, 400, 0, Some(9))), failed(&format!("{none}, 9 lie in the queues")));
+        assert_eq!(judged(&of(400, 0, 5, None)), failed("none of 400 messages that were sent was confirmed"));
+        let mut idle = of(0, 0, 7, None);
+        idle.held_back = Some(HeldBack { seconds: 3.0, times: 1, reasons: vec!["low on disk".to_owned()] });
+        assert_eq!(judged(&idle), failed("nothing was sent: held back by the broker for 3.0 s: low on disk"));
+        idle.confirmed_per_s = None;
+        assert_eq!(judged(&idle).0, Verdict::Passed, "nobody was there to send");
+        idle.correctness.received = 0;
+        assert_eq!(judged(&idle), failed("nothing was received"));
+        let mut refused = of(400, 0, 0, Some(0));
+        refused.correctness.nacked = 400;
+        assert_eq!(judged(&refused).0, Verdict::Refused, "all of it");
+        refused.correctness.nacked = 399;
+        assert_eq!(judged(&refused).0, Verdict::Failed, "the other one did not come");
+        let mut grew = of(400, 400, 0, Some(400));
+        (grew.backlog_grew, grew.missed) = (true, vec!["it is left".to_owned()]);
+        assert_eq!(judged(&grew), (Verdict::BacklogGrew, "it is left".to_owned()));
     }
 
     #[test]

@@ -438,7 +438,7 @@ Exit codes:
   2  the command line, the configuration or a file that it names (definitions, certificates, keys) is wrong or missing; or the server's data folder is damaged, is not this \
 node's, or the cluster has forgotten it: no start goes better before somebody has changed something
   3  inspect, repair or cluster recover could not read the folder, or it is not one of a node; bench could not make its run
-  4  bench: more was sent than received, and nothing else is wrong
+  4  bench: more was sent than received, or messages were refused, and nothing else is wrong
   64 to 78  ctl: those of RabbitMQ's tools: 64 wrong words, 65 wrong names, 67 no such user, 69 refused or no node, 70 failed, 75 too late
   130, 143  a second SIGINT or SIGTERM ended the server at once
   130  bench was interrupted before the end of its run";

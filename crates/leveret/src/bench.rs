@@ -21,7 +21,7 @@ pub(crate) fn run(words: &[String]) -> Exit {
     match bench(words, &context) {
         Ok(Ended::Met) => Exit::Done,
         Ok(Ended::Missed) => Exit::Failed,
-        Ok(Ended::Grew) => Exit::BacklogGrew,
+        Ok(Ended::NotHeld) => Exit::NotHeld,
         Ok(Ended::Interrupted) => Exit::Interrupted,
         Err(Error::Usage(text)) => usage(&text),
         Err(error @ Error::Interrupted) => {

@@ -18,8 +18,8 @@ pub(crate) enum Exit {
     Usage,
     /// 3: `inspect` could not read the folder at all.
     Unreadable,
-    /// 4: `bench` made its run, and nothing is wrong but that consumers fell behind.
-    BacklogGrew,
+    /// 4: `bench` made its run, and nothing is wrong but that somebody fell behind, or messages were refused.
+    NotHeld,
     /// 130: `bench` was interrupted before the end of its run, as shells tell of SIGINT.
     Interrupted = 130,
 }

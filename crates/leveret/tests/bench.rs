@@ -31,13 +31,41 @@ fn a_run_against_our_own_server_passes_and_leaves_its_files() {
     assert!(text.ends_with("PASSED: nothing lost, duplicated, reordered or corrupt\n"), "{text}");
     let page = std::fs::read_to_string(html).unwrap();
     assert!(page.contains("class=\"answer good\"") && page.contains("class=\"chart\""));
-    assert!(std::fs::read_to_string(log).unwrap().contains("Tag=end-to-end,"));
+    assert!(std::fs::read_to_string(&log).unwrap().contains("Tag=end-to-end,"));
     let one = file("one.html");
     assert_eq!(bench(&format!("report {json} --html {one}")).status.code(), Some(0));
     assert!(std::fs::read_to_string(one).unwrap().contains("<h1>Leveret under load</h1>"), "nothing is compared");
     let compared = bench(&format!("report {json} {json}"));
     assert_eq!(compared.status.code(), Some(0));
-    assert!(String::from_utf8(compared.stdout).unwrap().contains("| lost | 0 | 0 |"));
+    let table = String::from_utf8(compared.stdout).unwrap();
+    assert!(table.contains("| lost | 0 | 0 |") && table.contains("| Leveret (1) | Leveret (2) |"), "{table}");
+    let other = bench(&format!("report {log}"));
+    assert_eq!(other.status.code(), Some(2));
+    let told = String::from_utf8(other.stderr).unwrap();
+    assert!(told.contains("run.hdr is no result file of `leveret bench`: --json FILE makes one of a run"), "{told}");
+}
+
+#[test]
+fn what_is_refused_or_arrives_nowhere_is_not_passed() {
+    let full = "-qq -u full -qa x-max-length=10,x-overflow=reject-publish";
+    for (line, code, told) in [
+        (
+            format!("--time 2 --rate 500 -c 10 -R 20 -q 1 --drain-timeout 3 {full}"),
+            4,
+            "\n  REFUSED: the broker refused ",
+        ),
+        (format!("--time 2 --rate 500 -c 10 -y 0 {full}"), 4, "\n  REFUSED: the broker refused 990 of 1,000 messages"),
+        (
+            "--time 2 --rate 200 -c 10 -sb -k nowhere".to_owned(),
+            1,
+            "\n  FAILED: none of 400 messages that were sent was received",
+        ),
+        ("--time 2 -x 0 -y 1".to_owned(), 1, "\n  FAILED: nothing was received"),
+    ] {
+        let output = with_own_server(&line);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(told) && output.status.code() == Some(code), "{line}: {text}");
+    }
 }
 
 #[test]
@@ -92,10 +120,13 @@ fn the_value_at_risk_stays_within_its_cap_when_the_broker_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (json, html, again) = (file("risk.json"), file("risk.html"), file("again.html"));
-    let output = with_own_server(&format!("durability --figures risk --seconds 3 --json {json} --html {html}"));
+    let output =
+        with_own_server(&format!("durability --figures risk --seconds 1 --rate 8000 --json {json} --html {html}"));
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
-    assert!(text.contains("the cap held"), "{text}");
+    for told in ["the cap held", "8,000 msg/s of 8,000 asked for", "killed with SIGKILL after 0.5 s"] {
+        assert!(text.contains(told), "{told} is not in {text}");
+    }
     // The page can be made again from the file, with the figure and the command that makes both.
     let mut report = Command::new(env!("CARGO_BIN_EXE_leveret"));
     report.args(["bench", "report", &json, "--html", &again, "--title", "Durability against latency"]);

@@ -460,6 +460,12 @@ fn the_generators_lines_become_a_measurement() {
     let percentiles = [found.p50_ms, found.p75_ms, found.p95_ms, found.p99_ms, found.p999_ms];
     assert_eq!(percentiles, [1.0, 2.0, 3.0, 4.0, 5.0].map(Some));
     assert_eq!((found.backlog_max, found.backlog_end, found.lost), (Some(60), Some(10), Some(0)));
+    // What was refused, or came back, neither waits nor was got rid of.
+    let refused = LINES
+        .replacen("\"at_s\":1.0", "\"at_s\":1.0,\"nacked\":40,\"returned\":10", 1)
+        .replace("\"correctness\":{", "\"correctness\":{\"published\":200,\"nacked\":40,\"returned\":10,");
+    let found = measured(&refused).unwrap();
+    assert_eq!((found.published, found.backlog_max), (75.0, Some(10)));
     let cut = LINES.lines().take(2).map(|line| format!("{line}\n")).collect::<String>();
     assert_eq!(measured(&cut).unwrap_err(), "wrote no summary of the run");
     assert!(measured("{\"type\":\"run\"").unwrap_err().contains("line 1 that is not JSON"));

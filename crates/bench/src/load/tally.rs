@@ -57,6 +57,22 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
+impl Counts {
+    /// What of an interval was counted by `until`, when `before` was counted before it, and the rest. Only
+    /// messages are told apart.
+    pub fn parted(self, until: &Counts, before: &Counts) -> (Counts, Counts) {
+        let first = |of: fn(&Counts) -> u64| of(until).saturating_sub(of(before)).min(of(&self));
+        let (published, confirmed, received) = (first(|c| c.published), first(|c| c.confirmed), first(|c| c.received));
+        let rest = Counts {
+            published: self.published - published,
+            confirmed: self.confirmed - confirmed,
+            received: self.received - received,
+            ..Counts::default()
+        };
+        (Counts { published, confirmed, received, ..self }, rest)
+    }
+}
+
 /// What happened in one interval on one thread.
 #[derive(Debug)]
 pub struct Sample {

@@ -2,6 +2,8 @@
 //!
 //! Invariant: of a run that was cut off, what is whole is read, and nothing is claimed of the rest.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
 use super::{Begun, HeldBack, Interval, Latency, Run, Unended, add_reason, mean};
@@ -117,16 +119,25 @@ impl Book {
     }
 }
 
-/// Reads a file of lines; an error names the line. Of a run that was cut off its whole lines are read.
+/// Reads a file of lines; an error names the line, or says that it is no such file. Of a run that was cut off
+/// its whole lines are read.
 pub fn read_lines(name: &str, text: &str) -> Result<Book, crate::Error> {
-    let (mut book, mut begun, mut intervals) = (Book::default(), None, Vec::new());
+    let (mut book, mut begun, mut intervals, mut is_known) = (Book::default(), None, Vec::new(), false);
+    let no_result = || {
+        crate::Error::usage(format!(
+            "{name} is no result file of `leveret bench`: --json FILE makes one of a run, of `scenario` and of `durability`"
+        ))
+    };
     for (at, line) in text.split_inclusive('\n').enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        match serde_json::from_str(line) {
+        let read = serde_json::from_str(line);
+        is_known |= read.is_ok();
+        match read {
             Ok(Line::Begun(next)) => {
                 book.cut(name, begun.replace(next), std::mem::take(&mut intervals));
             }
             Ok(Line::Interval(interval)) => intervals.push(*interval),
-            Ok(Line::Run(run)) => {
+            Ok(Line::Run(mut run)) => {
+                crate::verdict::judge(&mut run);
                 let intervals = std::mem::take(&mut intervals);
                 begun = None;
                 book.runs.push(Recorded { run: *run, intervals, ..Recorded::default() });
@@ -135,17 +146,53 @@ pub fn read_lines(name: &str, text: &str) -> Result<Book, crate::Error> {
             Ok(Line::Made(_)) => {}
             // Each line is written in one go: without its end the writer was stopped in it.
             Err(_) if !line.ends_with('\n') => {}
+            Err(_) if !is_known => return Err(no_result()),
             Err(why) => return Err(crate::Error::usage(format!("{name}, line {}: {why}", at + 1))),
         }
     }
     book.cut(name, begun, intervals);
-    if book.runs.is_empty() {
-        return Err(crate::Error::usage(format!("{name}: there is no run in it")));
+    match book.runs.is_empty() {
+        true if is_known => Err(crate::Error::usage(format!("{name}: there is no run in it"))),
+        true => Err(no_result()),
+        false => Ok(book),
     }
-    Ok(book)
 }
 
 impl Book {
+    /// Several files as one. Who has runs or figures of the same name in two of them is told apart by the
+    /// names of the files, or by a number where those are called alike too.
+    pub fn of_files(files: Vec<(String, Book)>) -> Book {
+        let mut seen: BTreeMap<[String; 3], Vec<usize>> = BTreeMap::new();
+        let of_run =
+            |run: &Run| [run.name_and_step().0.to_owned(), run.scenario.clone(), format!("{:?}", run.target_per_s)];
+        let of_figure = |figure: &Figure| [figure.who.clone(), figure.title.clone(), "figure".to_owned()];
+        for (at, (_, book)) in files.iter().enumerate() {
+            let keys = book.runs.iter().map(|recorded| of_run(&recorded.run)).chain(book.figures.iter().map(of_figure));
+            keys.for_each(|key| seen.entry(key).or_default().push(at));
+        }
+        let alike: BTreeSet<String> =
+            seen.into_iter().filter(|(_, at)| at.first() != at.last()).map(|([name, ..], _)| name).collect();
+        let names: BTreeSet<String> = files.iter().map(|(file, _)| file.clone()).collect();
+        let is_by_file = names.len() == files.len();
+        let mut all = Book::default();
+        for (at, (file, mut book)) in files.into_iter().enumerate() {
+            let apart = |name: &str| match is_by_file {
+                _ if !alike.contains(name) => name.to_owned(),
+                true if name.is_empty() => file.clone(),
+                true => format!("{name} ({file})"),
+                false => format!("{name} ({})", at + 1).trim().to_owned(),
+            };
+            for run in book.runs.iter_mut().map(|recorded| &mut recorded.run) {
+                let (name, step) = run.name_and_step();
+                run.label = format!("{} {step}", apart(name)).trim().to_owned();
+            }
+            book.figures.iter_mut().for_each(|figure| figure.who = apart(&figure.who));
+            all.runs.append(&mut book.runs);
+            all.figures.append(&mut book.figures);
+        }
+        all
+    }
+
     /// Adds a run that has no end, if one was begun and anything was measured of it.
     fn cut(&mut self, name: &str, begun: Option<Box<Begun>>, intervals: Vec<Interval>) {
         if !intervals.is_empty() {
@@ -170,9 +217,48 @@ mod tests {
         let told = |r: &Recorded| (r.intervals.len(), r.is_of_figure);
         assert_eq!(book.runs.iter().map(told).collect::<Vec<_>>(), [(1, true), (2, false)]);
         assert_eq!(book.figures.iter().map(|figure| figure.title.as_str()).collect::<Vec<_>>(), ["1"]);
-        let broken = read_lines("f", "{}\n").unwrap_err().to_string();
-        assert!(broken.starts_with("f, line 1"), "{broken}");
-        assert!(read_lines("f", "").is_err());
+        let broken = |text: &str| read_lines("f", text).unwrap_err().to_string();
+        assert!(broken(&(text(&[&run]) + "{}\n")).starts_with("f, line 2: "));
+        for other in ["", "title = 1\n", "{}", "{}\n"] {
+            assert!(broken(other).starts_with("f is no result file of `leveret bench`: --json FILE "), "{other}");
+        }
+    }
+
+    #[test]
+    fn runs_that_two_files_call_alike_are_told_apart_by_their_files_or_by_numbers() {
+        let book = |names: &[(&str, &str, f64)]| {
+            let run = |&(label, scenario, target): &(&str, &str, f64)| Recorded {
+                run: Run {
+                    label: label.into(),
+                    scenario: scenario.into(),
+                    target_per_s: Some(target),
+                    ..Run::default()
+                },
+                ..Recorded::default()
+            };
+            let figure = Figure { who: names[0].0.into(), title: "1".into(), ..Figure::default() };
+            Book { runs: names.iter().map(run).collect(), figures: vec![figure] }
+        };
+        let names = |files: &[(&str, &Book)]| {
+            let files = files.iter().map(|&(file, book)| (file.to_owned(), book.clone())).collect();
+            let all = Book::of_files(files);
+            let runs = all.runs.into_iter().map(|recorded| recorded.run.label);
+            (runs.collect::<Vec<_>>(), all.figures.into_iter().map(|figure| figure.who).collect::<Vec<_>>())
+        };
+        let one = book(&[("Leveret", "", 10.0)]);
+        assert_eq!(names(&[("a", &one), ("b", &one)]).0, ["Leveret (a)", "Leveret (b)"]);
+        assert_eq!(names(&[("a", &one), ("a", &one)]).1, ["Leveret (1)", "Leveret (2)"]);
+        assert_eq!(names(&[("a", &one)]).0, ["Leveret"]);
+        let others = [book(&[("Leveret", "", 20.0)]), book(&[("RabbitMQ", "", 10.0)])];
+        assert_eq!(names(&[("a", &one), ("b", &others[1])]).0, ["Leveret", "RabbitMQ"]);
+        // Two rates are two workloads; the figures are of one title.
+        assert_eq!(names(&[("a", &one), ("b", &others[0])]).1, ["Leveret (a)", "Leveret (b)"]);
+        let steps = book(&[("Leveret size 10", "s1: size 10", 1.0), ("Leveret size 20", "s1: size 20", 1.0)]);
+        let mut unnamed = book(&[("size 10", "s1: size 10", 1.0)]);
+        let (told, _) = names(&[("a", &steps), ("b", &steps)]);
+        assert_eq!(told[..2], ["Leveret (a) size 10", "Leveret (a) size 20"], "as they are grouped");
+        unnamed.figures.clear();
+        assert_eq!(names(&[("a", &unnamed), ("b", &unnamed)]).0, ["a size 10", "b size 10"]);
     }
 
     #[test]

@@ -80,6 +80,18 @@ impl HeldBack {
 }
 
 impl Interval {
+    /// What was used in it, without what became of messages: of a part of it no more is known.
+    pub fn only_used(&self) -> Interval {
+        Interval {
+            body_bytes: self.body_bytes,
+            broker: self.broker,
+            generator_cores: self.generator_cores,
+            to_broker_bytes_s: self.to_broker_bytes_s,
+            from_broker_bytes_s: self.from_broker_bytes_s,
+            ..Interval::default()
+        }
+    }
+
     /// The same of an interval; `None` when nobody was held back in it.
     pub fn held_back_text(&self) -> Option<String> {
         let held = HeldBack { seconds: self.held_back_s, times: 1, reasons: self.held_back_why.clone() };

@@ -9,7 +9,7 @@ use page::table::{Better, best};
 use page::tile::{Line, Tile, Tone};
 
 use super::charts::hues;
-use crate::record::{Latency, Recorded, Run, Unended, Verdict};
+use crate::record::{Correctness, Latency, Recorded, Run, Unended, Verdict};
 
 /// The tile of what became of the messages.
 pub(super) const FAULTS: &str = "lost / reordered / corrupt";
@@ -87,7 +87,8 @@ pub(super) fn passed_of(runs: &[Recorded]) -> String {
         return format!("All {all} passed");
     }
     // By what was wrong; of many the first are named, and the others in their own sections.
-    let worst_first = [Verdict::Failed, Verdict::BacklogGrew, Verdict::Interrupted, Verdict::UnderWay];
+    let worst_first =
+        [Verdict::Failed, Verdict::Refused, Verdict::BacklogGrew, Verdict::Interrupted, Verdict::UnderWay];
     let of_it = |verdict: &Verdict| {
         let names: Vec<&str> =
             failed.iter().filter(|run| run.verdict() == *verdict).map(|run| run.label.as_str()).collect();
@@ -108,7 +109,8 @@ pub(super) fn passed_of(runs: &[Recorded]) -> String {
 fn of_one(run: &Run) -> String {
     let who = if run.broker.is_empty() { run.label.clone() } else { broker(&run.broker).to_owned() };
     let missed = run.missed.join("; ");
-    if let (Some(held), true) = (run.held(), matches!(run.verdict(), Verdict::Passed | Verdict::BacklogGrew)) {
+    let is_judged = matches!(run.verdict(), Verdict::Passed | Verdict::BacklogGrew | Verdict::Refused);
+    if let Some(held) = run.held().filter(|_| is_judged) {
         return format!("{who} held {held}; {}.", if missed.is_empty() { run.checked() } else { missed });
     }
     match run.verdict() {
@@ -123,6 +125,7 @@ fn of_one(run: &Run) -> String {
             return format!("{who}: {missed}; what became of its messages is not known.");
         }
         Verdict::BacklogGrew => return format!("{who} fell behind: {missed}."),
+        Verdict::Refused => return format!("{who} did not take everything: {missed}."),
         Verdict::Failed => return format!("{who} failed: {missed}."),
         Verdict::Interrupted => return format!("{who}: {missed}, up to where nothing was wrong."),
         Verdict::Passed => {}
@@ -305,7 +308,7 @@ fn each(runs: &[Recorded]) -> Vec<Tile> {
         let confirmed = run.confirmed_per_s.map(|rate| format!("{} confirmed", three(rate)));
         let received = run.received_per_s.map(|rate| format!("{} received", three(rate)));
         let more: Vec<String> = [asked, sent, confirmed, received].into_iter().flatten().collect();
-        let tone = if run.backlog_grew { Tone::Bad } else { Tone::Plain };
+        let tone = if run.backlog_grew || run.was_refused { Tone::Bad } else { Tone::Plain };
         // A mean of several rates is none that was asked for.
         let (rate, more) = match run.held_rate() {
             Some(held) => (held, format!("the highest of its rates that was held; on average {}", more.join(", "))),
@@ -351,7 +354,8 @@ fn each(runs: &[Recorded]) -> Vec<Tile> {
             (None, None) => Some("what was lost cannot be told".to_owned()),
         };
         let all = format!("{} sent, {} received", count(c.published), count(c.received));
-        let more: Vec<String> = [Some(all), again, flagged, left, unknown].into_iter().flatten().collect();
+        let more: Vec<String> =
+            [Some(all), c.not_taken(), again, flagged, left, unknown].into_iter().flatten().collect();
         let value = format!("{lost} / {} / {}", count(c.reordered), count(c.corrupt));
         (value, more.join(", "), if is_bad { Tone::Bad } else { Tone::Plain })
     });
@@ -413,6 +417,12 @@ pub(super) fn faults(runs: &[Recorded]) -> Line {
     if unknown > 0 {
         more.push_str(&format!("; what was lost cannot be told in {unknown} of them"));
     }
+    let all = Correctness {
+        nacked: sum(|run| run.correctness.nacked),
+        returned: sum(|run| run.correctness.returned),
+        ..Correctness::default()
+    };
+    more.extend(all.not_taken().map(|told| format!("; {told}")));
     let value = format!("{} / {} / {}", count(lost), count(reordered), count(corrupt));
     Line { tone: if is_bad { Tone::Bad } else { Tone::Plain }, ..Line::of(value, more) }
 }

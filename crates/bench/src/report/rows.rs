@@ -101,6 +101,14 @@ pub(super) fn compared_rows(runs: &[Recorded], are_comparable: bool) -> (Vec<Str
     }
     rows.group("every message checked");
     rows.counts("sent", |c| Some(c.published));
+    type Count = fn(&Correctness) -> u64;
+    let not_taken: [(&str, Count); 2] =
+        [("refused (basic.nack)", |c| c.nacked), ("came back (basic.return)", |c| c.returned)];
+    for (name, of) in not_taken {
+        if runs.iter().any(|recorded| of(&recorded.run.correctness) > 0) {
+            rows.counts(name, |c| Some(of(c)));
+        }
+    }
     rows.counts("received", |c| Some(c.received));
     rows.counts("lost", |c| c.lost);
     if runs.iter().any(|recorded| recorded.run.correctness.unpromised_missing.is_some()) {
@@ -155,8 +163,8 @@ pub(super) fn compared(runs: &[Recorded]) -> Option<Vec<(String, Vec<Recorded>)>
     for recorded in runs {
         let scenario = &recorded.run.scenario;
         let mut own = recorded.clone();
-        let step = scenario.split_once(": ").map_or(scenario.as_str(), |(_, step)| step);
-        if let Some(name) = own.run.label.strip_suffix(step).map(str::trim).filter(|name| !name.is_empty()) {
+        let (name, _) = recorded.run.name_and_step();
+        if !name.is_empty() {
             own.run.label = name.to_owned();
         }
         match groups.iter_mut().find(|(name, _)| name == scenario) {

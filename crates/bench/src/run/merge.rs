@@ -44,8 +44,8 @@ pub(super) struct Merge {
     /// The same for each rate in all, where they are told apart.
     by_rate: Vec<(f64, Histogram<u64>)>,
     pub(super) intervals: Vec<Interval>,
-    /// Counts at the end of the warm-up and of the load.
-    before_warm: Counts,
+    /// Counts of the intervals so far, and at the end of the load.
+    told: Counts,
     at_end: Counts,
     /// All that was counted, also before and behind the load.
     pub(super) all: Counts,
@@ -115,7 +115,7 @@ impl Merge {
             by_size: sizes_told_apart(options).into_iter().map(|size| (size as u64, histogram())).collect(),
             by_rate: rates_told_apart(options).into_iter().map(|rate| (rate * publishers, histogram())).collect(),
             intervals: Vec::new(),
-            before_warm: Counts::default(),
+            told: Counts::default(),
             at_end: Counts::default(),
             all: Counts::default(),
             held_back: BTreeMap::new(),
@@ -202,9 +202,16 @@ impl Merge {
         let interval_ns = self.interval_secs * SECOND;
         let (begin, end) = (index * interval_ns, (index + 1) * interval_ns);
         let running_end = self.running_end_ns.saturating_sub(self.start_ns);
+        let is_load = begin < running_end;
         // The last interval is as long as it was.
-        let length = (end.min(going.clock.now().saturating_sub(self.start_ns)) - begin.min(end)).max(1_000_000);
-        let per_second = |count: u64| count as f64 * SECOND as f64 / length as f64;
+        let whole = (end.min(going.clock.now().saturating_sub(self.start_ns)) - begin.min(end)).max(1_000_000);
+        // One in which the load ends is two: what came behind is no rate of the load.
+        let is_parted = is_load && running_end < begin + whole;
+        let length = if is_parted { running_end - begin } else { whole };
+        let (here, behind) =
+            if is_parted { counts.parted(&self.at_end, &self.told) } else { (counts, Counts::default()) };
+        self.told += counts;
+        let over = |count: u64, length: u64| count as f64 * SECOND as f64 / length as f64;
         let broker = self.look_at_broker();
         let body_bytes = (self.size.at(begin + interval_ns / 2).0 as u64).max(crate::message::BODY_BYTES_MIN as u64);
         let (confirm, end_to_end) = (part.confirm.unwrap_or_else(histogram), part.end_to_end.unwrap_or_else(histogram));
@@ -212,23 +219,24 @@ impl Merge {
         if is_warm {
             add(&mut self.confirm, &confirm);
             add(&mut self.end_to_end, &end_to_end);
-        } else {
-            self.before_warm += counts;
         }
-        if let Some(copies) = self.copies {
+        let mut waiting = |counts: &Counts| {
+            let copies = self.copies?;
             let taken = counts.published.saturating_sub(counts.nacked + counts.returned) * copies;
             self.waiting += taken as i64 - counts.received as i64;
-        }
+            Some(self.waiting.max(0) as u64)
+        };
+        let (backlog, backlog_behind) = (waiting(&here), waiting(&behind));
         self.sent = self.sent.map(|sent| sent + counts.published);
-        let unsent = self.sent.zip(self.rate.as_ref()).filter(|_| begin < running_end).map(|(sent, rate)| {
-            let until = (begin + length).min(running_end);
+        let unsent = self.sent.zip(self.rate.as_ref()).filter(|_| is_load).map(|(sent, rate)| {
+            let until = begin + length;
             let due = rate.mean(until) * self.publishers * until as f64 / SECOND as f64;
             (due - sent as f64).max(0.0) as u64
         });
         let figures = |h: &Histogram<u64>| (!h.is_empty()).then(|| Figures::of(h));
         let interval = Interval {
             at_s: (begin + length) as f64 / SECOND as f64,
-            phase: match (is_warm, begin < running_end) {
+            phase: match (is_warm, is_load) {
                 (false, _) => "warm-up".to_owned(),
                 (true, true) => "load".to_owned(),
                 (true, false) => "drain".to_owned(),
@@ -237,33 +245,48 @@ impl Merge {
             target_per_s: self
                 .rate
                 .as_ref()
-                .filter(|_| begin < running_end)
+                .filter(|_| is_load)
                 .map(|rate| rate.at(begin + interval_ns / 2).0 * self.publishers),
-            published_per_s: per_second(counts.published),
-            confirmed_per_s: per_second(counts.confirmed),
-            received_per_s: per_second(counts.received),
+            published_per_s: over(here.published, length),
+            confirmed_per_s: over(here.confirmed, length),
+            received_per_s: over(here.received, length),
             nacked: counts.nacked,
             returned: counts.returned,
             connections_lost: counts.connections_lost,
             blocked_s: counts.blocked_ns as f64 / SECOND as f64,
             held_back_s: part.held_back_ns as f64 / SECOND as f64,
             held_back_why: part.held_back_why,
-            backlog: self.copies.map(|_| self.waiting.max(0) as u64),
+            backlog,
             unsent,
             confirm: figures(&confirm),
             end_to_end: figures(&end_to_end),
             broker,
-            generator_cores: part.cpu_ns as f64 / length as f64,
-            to_broker_bytes_s: per_second(counts.bytes_out),
-            from_broker_bytes_s: per_second(counts.bytes_in),
+            generator_cores: part.cpu_ns as f64 / whole as f64,
+            to_broker_bytes_s: over(counts.bytes_out, whole),
+            from_broker_bytes_s: over(counts.bytes_in, whole),
         };
         // The moment in which the threads end is no interval: a few messages in a millisecond are
         // no rate.
-        if begin >= running_end && length < interval_ns / 10 {
+        let is_moment = |length: u64| length < interval_ns / 10;
+        if !is_load && is_moment(whole) {
             return;
         }
         observers.iter_mut().for_each(|observer| observer.interval(&interval, &confirm, &end_to_end));
+        let rest = whole - length;
+        let drain = (is_parted && !is_moment(rest)).then(|| Interval {
+            at_s: (begin + whole) as f64 / SECOND as f64,
+            phase: "drain".to_owned(),
+            published_per_s: over(behind.published, rest),
+            confirmed_per_s: over(behind.confirmed, rest),
+            received_per_s: over(behind.received, rest),
+            backlog: backlog_behind,
+            ..interval.only_used()
+        });
         self.intervals.push(interval);
+        if let Some(drain) = drain {
+            observers.iter_mut().for_each(|observer| observer.interval(&drain, &histogram(), &histogram()));
+            self.intervals.push(drain);
+        }
     }
 
     fn look_at_broker(&mut self) -> Option<Load> {
@@ -310,8 +333,8 @@ impl Merge {
             let is_it = |i: &Interval| i.phase == "load" && i.target_per_s == Some(asked);
             mean(&self.intervals, |i| is_it(i).then(|| rate(i)))
         };
-        let received = of(|i| i.received_per_s).filter(|_| consumes);
-        Some(AtRate { asked, sent: of(|i| i.published_per_s)?, received })
+        let sent = of(|i| if i.nacked > 0 { i.published_per_s.min(i.confirmed_per_s) } else { i.published_per_s })?;
+        Some(AtRate { asked, sent, received: of(|i| i.received_per_s).filter(|_| consumes) })
     }
 
     /// Latency end to end by rate, from the slowest on.
@@ -330,23 +353,23 @@ impl Merge {
 
     pub(super) fn summary(&self, options: &Options, going: &Going, found: &Found, begun: &Begun) -> Run {
         let run_ns = going.running_end_ns.saturating_sub(going.start_ns);
-        let warm_ns = run_ns.saturating_sub(self.warmup_secs * SECOND).max(1);
-        let seconds = warm_ns as f64 / SECOND as f64;
-        let per_second = |count: u64| count as f64 / seconds;
+        // The rates of a run are the means of its intervals, which the warm-up has whole ones of.
+        let warm_secs = self.warmup_secs.next_multiple_of(self.interval_secs);
+        let seconds = run_ns.saturating_sub(warm_secs * SECOND) as f64 / SECOND as f64;
+        let in_load =
+            |rate: fn(&Interval) -> f64| mean(&self.intervals, |i| (i.phase == "load").then(|| rate(i))).unwrap_or(0.0);
         let latency =
             |h: &Histogram<u64>| (!h.is_empty()).then(|| Latency { figures: Figures::of(h), curve: curve(h) });
         let (produces, consumes) = (options.producing.count > 0, begun.receives);
         let cpu = |side| self.cpu_ns.values().filter(|(s, _)| *s == side).map(|(_, cpu)| *cpu).sum::<u64>() as f64;
         let each = |cpu_ns: f64, count: u64| (count > 0).then(|| cpu_ns / 1000.0 / count as f64);
-        let received = self.at_end.received.saturating_sub(self.before_warm.received);
+        let received_per_s = in_load(|i| i.received_per_s);
         let mut run = Run {
             seconds,
             target_per_s: self.rate.as_ref().map(|rate| rate.mean(run_ns) * self.publishers),
-            published_per_s: per_second(self.at_end.published.saturating_sub(self.before_warm.published)),
-            confirmed_per_s: begun
-                .confirms
-                .then(|| per_second(self.at_end.confirmed.saturating_sub(self.before_warm.confirmed))),
-            received_per_s: consumes.then(|| per_second(received)),
+            published_per_s: in_load(|i| i.published_per_s),
+            confirmed_per_s: begun.confirms.then(|| in_load(|i| i.confirmed_per_s)),
+            received_per_s: consumes.then_some(received_per_s),
             confirm: latency(&self.confirm),
             end_to_end: latency(&self.end_to_end),
             handed: self.handed.as_ref().and_then(latency),
@@ -360,7 +383,7 @@ impl Merge {
             cost: Cost {
                 publishing_us_per_message: each(cpu(Side::Producing), self.all.published),
                 consuming_us_per_message: each(cpu(Side::Consuming), self.all.received),
-                consumers_busy: consumers_busy(options, per_second(received)),
+                consumers_busy: consumers_busy(options, received_per_s),
                 ..Cost::default()
             },
             ..begun.run()

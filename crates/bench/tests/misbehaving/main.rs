@@ -93,6 +93,53 @@ fn refused_messages_are_not_lost() {
     let run = run_against(Mischief::Nack(10), "-C 500 -s 100");
     let c = &run.correctness;
     assert_eq!((c.nacked, c.confirmed, c.received, c.lost), (50, 450, 450, Some(0)));
+    assert_eq!((run.verdict(), run.was_refused), (Verdict::Refused, true));
+    assert_eq!(run.missed, ["the broker refused 50 of 500 messages (basic.nack)"]);
+    let json = serde_json::to_string(&run).unwrap();
+    assert!(json.contains(r#""nacked":50"#) && json.contains(r#""was_refused":true"#), "{json}");
+    // Nothing else was asked of it: neither a rate that is met nor publishers alone change that.
+    assert_eq!(run_against(Mischief::Nack(10), "-C 500 -s 100 --require-rate 1").verdict(), Verdict::Refused);
+    assert_eq!(run_against(Mischief::Nack(10), "-C 500 -s 100 -y 0").verdict(), Verdict::Refused);
+    let missed = run_against(Mischief::Nack(2), "--rate 500 -z 2 -s 100 --require-rate 400");
+    assert_eq!((missed.verdict(), missed.missed.len()), (Verdict::Failed, 2), "{:?}", missed.missed);
+    // Of several rates, none of which half was refused is held.
+    let steps = run_against(Mischief::Nack(2), "-vr 100:1 -vr 200:1 -z 2 -s 100 -y 0");
+    assert_eq!(steps.held_rate(), None, "{:?}", steps.at_rates);
+    // A page says so in its first line, on its tiles and in its table; one of an older file too.
+    let text = format!("{json}\n").replacen('{', r#"{"type":"run","#, 1);
+    let older = text
+        .replace(r#""was_refused":true,"#, "")
+        .replace(r#"["the broker refused 50 of 500 messages (basic.nack)"]"#, "[]");
+    assert!(!older.contains("was_refused") && older.contains(r#""missed":[]"#), "{older}");
+    for text in [text, older] {
+        let page = bench::report::html("x", &bench::record::read_lines("f", &text).unwrap(), "");
+        for told in [
+            " did not take everything: the broker refused 50 of 500 messages (basic.nack).",
+            "450 received, 50 refused",
+            "<td>refused</td>",
+            "<td>refused (basic.nack)</td>",
+        ] {
+            assert!(page.contains(told), "{told} is not in {page}");
+        }
+    }
+}
+
+#[test]
+fn a_load_that_is_over_within_an_interval_has_the_rate_of_its_time() {
+    let recorded = recorded(Mischief::None, "-C 500 -s 100");
+    let [load, drain, ..] = &recorded.intervals[..] else { panic!("{:?}", recorded.intervals) };
+    assert_eq!((load.phase.as_str(), drain.phase.as_str(), drain.at_s), ("load", "drain", 1.0));
+    assert!((load.at_s - recorded.run.seconds).abs() < 1e-9 && load.at_s < 0.9, "{load:?}");
+    assert!((load.published_per_s - recorded.run.published_per_s).abs() < 1e-6, "{load:?}");
+    let received = load.received_per_s * load.at_s + drain.received_per_s * (1.0 - load.at_s);
+    assert!((received - 500.0).abs() < 1e-6, "{received}");
+    // What is warmed up with is whole intervals.
+    let warm = recorded_by(&format!(
+        "--uri amqp://127.0.0.1:{} -u q -c 100 --rate 1000 --interval 2 --warmup 1 -z 4",
+        start(Mischief::None)
+    ))
+    .run;
+    assert!((warm.seconds - 2.0).abs() < 1e-9 && (warm.published_per_s - 1000.0).abs() < 30.0, "{warm:?}");
 }
 
 #[test]
@@ -167,7 +214,11 @@ fn a_run_that_was_interrupted_before_its_end_says_so_and_one_without_an_end_is_j
         let text = format!("--uri amqp://127.0.0.1:{} -u q --confirm 100 --rate 100 {line}", start(Mischief::None));
         let options = run_of(&words_of(&text)).unwrap();
         let context = Context::default();
-        context.interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
+        let interrupted = std::sync::Arc::clone(&context.interrupted);
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
         run(&options, &context, &mut []).unwrap().run.missed
     };
     let missed = interrupted("-z 600");

@@ -129,7 +129,7 @@ pub fn measured(text: &str) -> Result<Step, String> {
                 let now = value["at_s"].as_f64().unwrap_or(last_at);
                 let length = (now - last_at).max(0.0);
                 last_at = now;
-                sent += value["published_per_s"].as_f64().unwrap_or(0.0) * length;
+                sent += value["published_per_s"].as_f64().unwrap_or(0.0) * length - not_taken(&value);
                 received += value["received_per_s"].as_f64().unwrap_or(0.0) * length;
                 // Refused messages never reach a queue; what is left is what waits, to the accuracy
                 // of an interval.
@@ -148,9 +148,12 @@ pub fn measured(text: &str) -> Result<Step, String> {
         figures[field].as_f64().map(tidy).filter(|_| figures["count"].as_u64() != Some(0))
     };
     let correctness = &run["correctness"];
+    // Who is refused has not got rid of a message.
+    let all = correctness["published"].as_f64().unwrap_or(0.0).max(1.0);
+    let taken = 1.0 - (not_taken(correctness) / all).min(1.0);
     Ok(Step {
         seconds: tidy(number("seconds")?),
-        published: tidy(number("published_per_s")?),
+        published: tidy(number("published_per_s")? * taken),
         consumed: tidy(run["received_per_s"].as_f64().unwrap_or(0.0)),
         p50_ms: percentile("end_to_end", "p50_ms"),
         p75_ms: percentile("end_to_end", "p75_ms"),
@@ -164,6 +167,11 @@ pub fn measured(text: &str) -> Result<Step, String> {
         duplicated: correctness["duplicated_unflagged"].as_u64(),
         ..Step::default()
     })
+}
+
+/// Messages that the broker refused, or gave back, of an interval or a run.
+fn not_taken(of: &Value) -> f64 {
+    ["nacked", "returned"].iter().filter_map(|field| of[field].as_f64()).sum()
 }
 
 /// Three decimals are finer than any clock here, and keep the file readable.
