@@ -45,6 +45,7 @@ pub use node::{
     ASIDE_FOLDER, AloneReport, BOUNDS_US, Durations, OpenError, Others, RepairReport, RoomShort, Stage, SyncTimes,
     Uncounted, needs_of, next_aside,
 };
+pub use partition::machine::WrittenByNewer;
 pub(crate) use shard_disk::{ShardDisk, wall_ms, wall_us};
 use wal_thread::WalHandle;
 
