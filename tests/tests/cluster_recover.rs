@@ -176,7 +176,7 @@ fn what_is_told_of_a_folder_is_so_though_its_small_files_are_damaged_or_nothing_
         whole
     };
     // Nothing makes these anew, and no command names another one that would.
-    for (name, is_gone) in [("identity", false), ("identity", true), ("cluster", false), ("cluster", true)] {
+    for (name, is_gone) in [("identity", false), ("identity", true)] {
         let whole = rot(name, &[40, 41, 42]);
         if is_gone {
             std::fs::remove_file(file(name)).unwrap();
@@ -187,9 +187,34 @@ fn what_is_told_of_a_folder_is_so_though_its_small_files_are_damaged_or_nothing_
             assert!(!told.contains("leveret repair"), "{name}: {told}");
         }
         let told = repair(&["--node-name", "leveret@n3"]).bad(1);
-        let is_told = told.contains("no command makes that file anew") || name == "cluster" && is_gone;
+        let is_told = told.contains("no command makes that file anew");
         assert!(is_told && told.contains("leveret cluster recover"), "{name}: {told}");
         std::fs::write(file(name), whole).unwrap();
+    }
+    // A sound folder is one of which nothing is damaged, though others have what is in it.
+    assert!(repair(&[]).good().contains("nothing is damaged"));
+    // This one by the folder of another node, and no start makes one over what is there.
+    for is_gone in [false, true] {
+        let whole = rot("cluster", &[40, 41, 42]);
+        if is_gone {
+            std::fs::remove_file(file("cluster")).unwrap();
+        }
+        nodes.nodes[2].broker.launch();
+        let status = nodes.nodes[2].broker.wait_for_end();
+        let log = nodes.nodes[2].broker.log();
+        let last = log.lines().last().unwrap_or_default();
+        assert!(
+            status.code() == Some(2) && last.contains("is that of node 3 of a cluster with other nodes"),
+            "{status}: {log}"
+        );
+        assert_eq!(file("cluster").exists(), !is_gone);
+        assert!(repair(&[]).bad(1).contains("--cluster-of DIR"));
+        let told = recover(&nodes, 2, &[]).bad(1);
+        assert!(told.contains("the file `cluster` is ") && told.contains("given up for ever: node 1"), "{told}");
+        let other = nodes.nodes[1].broker.data_folder();
+        let told = repair(&["--cluster-of", other.to_str().unwrap()]).good();
+        assert!(told.contains("by that of node 2") && told.contains("the broker may start"), "{told}");
+        assert_eq!(std::fs::read(file("cluster")).unwrap(), whole);
     }
     // These are: by a checksum, by the list of nodes, and by taking all steps again.
     for (name, bytes) in [("identity", &[40][..]), ("node", &[40, 41, 42])] {
@@ -199,6 +224,8 @@ fn what_is_told_of_a_folder_is_so_though_its_small_files_are_damaged_or_nothing_
         let told = repair(&[]).good();
         assert!(told.contains("repaired; the broker may start"), "{told}");
     }
+    // And where the others are lost it is not needed.
+    std::fs::remove_file(file("cluster")).unwrap();
     std::fs::write(file("alone"), "rubbish").unwrap();
     assert!(repair(&[]).good().contains("run `leveret cluster recover` with --yes again"));
 

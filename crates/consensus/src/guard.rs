@@ -156,16 +156,14 @@ fn look_at_append<S: raft::Storage>(raft: &raft::Raft<S>, m: &eraftpb::Message) 
         }
     }
     let log = &raft.raft_log;
-    if m.index < log.committed {
-        // The library answers how far this member is, and looks no further.
-        return Ok(());
-    }
-    let here = |index: u64| log.term(index).unwrap_or(0);
-    let base = std::iter::once((m.index, m.log_term)).filter(|(index, _)| *index == log.committed);
+    // Below what is committed the library looks at nothing: it answers how far this member is, and the leader would take
+    // that for a copy of its own log. What is compacted has no term here.
+    let here = |index: u64| log.term(index).ok().filter(|term| *term != 0);
+    let base = std::iter::once((m.index, m.log_term));
     let entries = m.entries.iter().map(|entry| (entry.index, entry.term));
-    let differs = base.chain(entries).take_while(|(index, _)| *index <= log.committed);
-    match differs.into_iter().find(|(index, theirs)| here(*index) != *theirs) {
-        Some((index, theirs)) => Err(committed_differs(m, index, here(index), theirs)),
+    let mut committed = base.chain(entries).take_while(|(index, _)| *index <= log.committed);
+    match committed.find_map(|(index, theirs)| Some((index, here(index).filter(|ours| *ours != theirs)?, theirs))) {
+        Some((index, ours, theirs)) => Err(committed_differs(m, index, ours, theirs)),
         None => Ok(()),
     }
 }

@@ -48,24 +48,19 @@ fn a_follower_put_back_from_a_copy_is_halted_and_says_why() {
 
 #[test]
 fn a_leader_that_lost_what_is_committed_halts_who_has_it() {
-    let [_, mut second, _] = led();
-    let (commit, last, term) = (second.status().commit, second.status().last, second.status().term.0 + 1);
-    // It leads a later term, and has other entries where the second has committed ones.
-    let append = |index: u64| crafted(1, 1, 2, [term, term, index, 0, 0, 0, 0, 0], &[0]).expect("it can be read");
-    assert_eq!(second.step(append(commit.0)), Err(StepError::Halted));
-    let why = second.halted().expect("it cannot go on");
-    let ours = Term(term - 1);
-    assert_eq!(
-        why,
-        Contradiction::CommittedDiffers {
-            leader: NodeId(1),
-            term: Term(term),
-            index: commit,
-            ours,
-            theirs: Term(term)
-        }
-    );
-    assert_eq!(second.status().last, last, "nothing is cut");
+    // With the end of its log there, or further down: the library would answer that all is here.
+    for below in [0, 1, 3] {
+        let [_, mut second, _] = led();
+        let (commit, last, term) = (second.status().commit, second.status().last, second.status().term.0 + 1);
+        // It leads a later term, and has other entries where the second has committed ones.
+        let append = |index: u64| crafted(1, 1, 2, [term, term, index, 0, 0, 0, 0, 0], &[0]).expect("it can be read");
+        assert_eq!(second.step(append(commit.0 - below)), Err(StepError::Halted), "{below}");
+        let why = second.halted().expect("it cannot go on");
+        let (ours, leader, index) = (Term(term - 1), NodeId(1), LogIndex(commit.0 - below));
+        let theirs = Term(term);
+        assert_eq!(why, Contradiction::CommittedDiffers { leader, term: Term(term), index, ours, theirs });
+        assert_eq!(second.status().last, last, "nothing is cut");
+    }
 }
 
 #[test]

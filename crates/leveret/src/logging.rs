@@ -16,11 +16,13 @@ use std::io::{self, IsTerminal as _};
 use std::sync::OnceLock;
 
 use server::config::{Level, LogFormat, LogLevels};
+use server::engine::WrittenByNewer;
 use tracing::Dispatch;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 
+use crate::exit::Exit;
 use line::TextLine;
 use moment::UtcTime;
 use repeats::Repeats;
@@ -81,12 +83,17 @@ fn level_filter(level: Level) -> LevelFilter {
     }
 }
 
-/// A bug of ours ends the process; the last line must be in the log's own form, or a collector
+/// A bug of ours ends the process, and so does what a newer build wrote; the last line must be in the log's own form, or a collector
 /// would drop it.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
         let payload = panic.payload();
+        if let Some(newer) = payload.downcast_ref::<WrittenByNewer>() {
+            // No bug, and no start goes better: what was decided is for the version that decided it.
+            tracing::error!("{newer}");
+            std::process::exit(Exit::Usage as i32);
+        }
         let owned = payload.downcast_ref::<String>().map(String::as_str);
         let reason = owned.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no reason was given");
         let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();

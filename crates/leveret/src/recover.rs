@@ -131,7 +131,10 @@ fn told(report: &AloneReport, folder: &str, is_meant: bool) -> String {
     let mut text = String::new();
     let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a string takes all text");
     let AloneReport { own: (number, name), clusters: (before, after), .. } = report;
-    line(format_args!("node {number} ({name}) of cluster {before:032x}"));
+    match *before {
+        0 => line(format_args!("node {number} ({name}) of a cluster whose number nothing says any more")),
+        before => line(format_args!("node {number} ({name}) of cluster {before:032x}")),
+    }
     if !report.damage.is_empty() {
         report.damage.iter().for_each(|damage| line(format_args!("damaged: {damage}")));
         match is_meant {
@@ -151,6 +154,11 @@ fn told(report: &AloneReport, folder: &str, is_meant: bool) -> String {
             "it is the only node of its cluster already: nothing is to be done, and nothing was changed"
         ));
         return text;
+    }
+    if let Some(what) = &report.lost_file {
+        line(format_args!(
+            "the file `cluster` {what}: what is declared says that the node is one of several, and the file is made anew"
+        ));
     }
     if report.was_begun {
         line(format_args!("an earlier try had not come to its end: this takes its steps again"));

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use server::engine::{Others, RepairReport, Uncounted, next_aside, repair};
+use server::engine::{ClusterFile, OpenError, Others, RepairReport, Uncounted, make_cluster_file, next_aside, repair};
 use storage::data_folder::{ALONE_FILE, IDENTITY_NAME, repair_identity};
 use storage::wal::WAL_FOLDER;
 use storage::{DataFolder, Disk, DryDisk, FolderIdentity, RealDisk, StorageError};
@@ -23,6 +23,8 @@ pub(crate) struct Repair {
     folder: PathBuf,
     is_trial: bool,
     node_name: Option<String>,
+    /// The data folder of another node of its cluster.
+    cluster_of: Option<PathBuf>,
 }
 
 pub(crate) fn command() -> Command {
@@ -39,6 +41,11 @@ pub(crate) fn command() -> Command {
         .long("node-name")
         .value_name("NAME")
         .help("What the node is called, if nothing in the folder says so any more");
+    let cluster_of = Arg::new("cluster-of")
+        .long("cluster-of")
+        .value_name("DIR")
+        .value_parser(ValueParser::path_buf())
+        .help("The data folder of another node of the cluster, which does not run: a lost file `cluster` is made anew by it");
     Command::new("repair")
         .about("Go on with a damaged data folder, without what is damaged in it")
         .long_about(ABOUT)
@@ -46,12 +53,18 @@ pub(crate) fn command() -> Command {
         .arg(folder)
         .arg(dry_run)
         .arg(node_name)
+        .arg(cluster_of)
 }
 
 /// What was asked for.
 pub(crate) fn asked(mut matches: ArgMatches) -> Repair {
     let folder = matches.remove_one("folder").expect("clap requires it");
-    Repair { folder, is_trial: matches.get_flag("dry-run"), node_name: matches.remove_one("node-name") }
+    Repair {
+        folder,
+        is_trial: matches.get_flag("dry-run"),
+        node_name: matches.remove_one("node-name"),
+        cluster_of: matches.remove_one("cluster-of"),
+    }
 }
 
 /// Repairs, or says what a repair would do.
@@ -68,11 +81,19 @@ pub(crate) fn run(asked: &Repair) -> Exit {
             return Exit::Unreadable;
         }
     };
+    let other = match asked.cluster_of.as_ref().map(|other| (other, RealDisk::existing(other))) {
+        Some((other, Err(error))) => {
+            exit::say(&format!("cannot open {}: {error}", other.display()));
+            return Exit::Unreadable;
+        }
+        Some((_, Ok(disk))) => Some(Arc::new(disk)),
+        None => None,
+    };
     // Tried first in any case: opening a sound folder for writing would tidy it up, and it is to
     // stay as it is.
     let name = asked.node_name.as_deref();
-    let report = match on(Arc::new(DryDisk::new(disk.clone())), name) {
-        Ok((tried, _)) if !asked.is_trial && !tried.found.is_empty() => on(disk, name),
+    let report = match on(Arc::new(DryDisk::new(disk.clone())), name, other.as_ref()) {
+        Ok((tried, _)) if !asked.is_trial && !tried.found.is_empty() => on(disk, name, other.as_ref()),
         tried => tried,
     };
     match report {
@@ -108,7 +129,11 @@ enum Next {
     Recover,
 }
 
-fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<(RepairReport, Next), (String, Exit)> {
+fn on<D: Disk>(
+    disk: Arc<D>,
+    node_name: Option<&str>,
+    other: Option<&Arc<RealDisk>>,
+) -> Result<(RepairReport, Next), (String, Exit)> {
     // The folder stays locked as long as this value.
     // Nobody starts a node more often than once a second.
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -150,10 +175,18 @@ fn on<D: Disk>(disk: Arc<D>, node_name: Option<&str>) -> Result<(RepairReport, N
         opened => (opened, Others::None, Next::Start),
     };
     let folder = folder.map_err(stopped)?;
-    // What it says is not made anew.
-    folder.cluster_number().map_err(stopped)?;
+    let failed = |error: OpenError| (error.to_string(), Exit::Failed);
+    if next == Next::Start {
+        if let ClusterFile::MadeAnew { found, changed, aside } = make_cluster_file(&folder, other).map_err(failed)? {
+            let aside = aside.map(|name| ("cluster".to_owned(), name)).into_iter().collect();
+            let report = RepairReport { found: vec![found], changed: vec![changed], aside, ..RepairReport::default() };
+            return Ok((report, Next::StartAmongOthers));
+        }
+    }
+    let is_of_cluster = next == Next::Start && folder.cluster_record().map_err(stopped)?.is_some();
+    let others = if is_of_cluster { Others::Serve } else { others };
     let repaired = repair(folder.disk(), folder.identity().folder_id, folder.node(), others);
-    Ok((repaired.map_err(|error| (error.to_string(), Exit::Failed))?, next))
+    Ok((repaired.map_err(failed)?, next))
 }
 
 fn told(report: &RepairReport, is_trial: bool, next: Next) -> String {
@@ -221,8 +254,8 @@ kept in the folder `damaged` inside the data folder, files of the log where they
 called recovered.PARTITION.NUMBER. One thing needs a hand: where both saved states of a partition are lost, its messages in extents are kept \
 aside as files, since nothing says which of them were settled; `leveret inspect DIR --export` prints them. The file `identity` is made anew from what is left of it and from the log, and so is the file `node`.
 
-Of a folder of a cluster the other nodes have what this one lost, so it is left as it is: only `identity` and `node` are repaired there, where \
-a checksum or the file `cluster` proves what they were. Where the others are lost for good, `leveret cluster recover` comes first.";
+Of a folder of a cluster the other nodes have what this one lost, so a damaged one is left as it is: only `identity` and `node` are repaired \
+there, where a checksum or the file `cluster` proves what they were, and a lost `cluster` by the folder of another node. Where the others are lost for good, `leveret cluster recover` comes first.";
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -230,6 +263,9 @@ Examples:
       What is damaged and what a repair would give up. Changes nothing.
   leveret repair data
       Does it. The broker must not run; copy the folder first if there is room.
+  leveret repair data --cluster-of other
+      The file `cluster` of data is gone or damaged: makes it anew by the folder of another node of the cluster, of which nothing is
+      changed. Both are stopped.
 
 Exit codes: 0 repaired, or nothing is damaged, also where standard output cannot be written (its last line is on standard error then); \
 1 --dry-run found damage, or the repair failed; 2 wrong command line; 3 not a data folder, or one that a running node uses.";

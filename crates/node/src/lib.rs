@@ -66,8 +66,8 @@ pub use quarantined_member::QuarantinedMember;
 pub use queue_member::QueueMember;
 pub use reader::Reader;
 pub use repair::{
-    ASIDE_FOLDER, AloneReport, Copy, GivenUp, Others, RepairReport, RoomShort, Uncounted, go_on_alone, next_aside,
-    repair,
+    ASIDE_FOLDER, AloneReport, ClusterFile, Copy, GivenUp, Others, RepairReport, RoomShort, Uncounted, go_on_alone,
+    is_one_of_several, make_cluster_file, next_aside, repair,
 };
 pub use shard::{Edge, Member, Now, Partition, Progress, Shard};
 pub use share::{Share, ShareLimits};

@@ -107,14 +107,28 @@ pub enum OpenError {
     Joining,
     /// A repair is for a folder that is the only copy.
     #[error(
-        "partitions of this folder have members on other nodes, which have what this one lost, and what it had promised them is not to be \
+        "{damage}: other nodes have members of these partitions, which have what this one lost, and what it had promised them is not to be \
          made up: nothing was changed. If the node starts, start it: what is damaged of a partition is set aside, and the others serve its \
          queues. If not, leave it stopped: the cluster serves without it as long as a majority of its nodes runs. The damaged bytes back from \
          this node's own disk make it whole; an older copy of the folder does not, and must not be used. Where they are gone, have another node \
          forget this one (`leveret ctl forget_cluster_node`) and start one with an empty folder and cluster_join in its stead. Where most of the \
          others are lost for good, `leveret cluster recover DIR` says what this node could go on with alone"
     )]
-    OthersHaveIt,
+    OthersHaveIt {
+        /// What is damaged, the first of it.
+        damage: String,
+    },
+    /// The folder by which the file `cluster` of this one was to be made anew.
+    #[error(
+        "{other} is not proven to be the data folder of another node of the same cluster ({why}), so the file `cluster` is not made by it: \
+         nothing was changed. Name that of a node that was in the cluster with this one until last, and does not run meanwhile"
+    )]
+    NotOfOneCluster {
+        /// The folder.
+        other: String,
+        /// What is missing.
+        why: String,
+    },
     /// The other nodes of a cluster are to be given up, and there is none.
     #[error(
         "the data folder is that of a node that runs alone: there are no other nodes that it could go on without, and nothing was changed. \

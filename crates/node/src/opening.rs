@@ -263,17 +263,22 @@ fn lost(partition: PartitionId) -> OpenError {
 /// others that are known came after it. `has_beginning`: the log was read from its first file on,
 /// and one of which it says nothing is new.
 pub(crate) fn lost_whole(groups: &BTreeMap<u32, Recovery>, has_beginning: bool) -> Result<BTreeSet<u32>, OpenError> {
-    let metadata = &groups[&TOPOLOGY.0];
-    let mut topology = topology_of(metadata.state())?;
-    for command in metadata.commands() {
-        let change = Change::decode(&command).map_err(|why| OpenError::Topology(why.to_string()))?;
-        topology.apply(&change);
-    }
+    let topology = topology_in(&groups[&TOPOLOGY.0])?;
     let placed = topology.queues().filter(|queue| !queue.id.is_local()).map(|queue| queue.partition);
     let serving = topology.partitions().filter(|(_, put)| put.stage == PartitionStage::Serving).map(|(id, _)| id);
     let placed = placed.chain(serving).map(|partition| partition.0);
     let blank = groups.values().filter(|recovery| recovery.is_blank() && !has_beginning);
     Ok(placed.filter(|id| !groups.contains_key(id)).chain(blank.map(|recovery| recovery.id().0)).collect())
+}
+
+/// What is declared by all that there is of the topology's group.
+pub(crate) fn topology_in(metadata: &Recovery) -> Result<Topology, OpenError> {
+    let mut topology = topology_of(metadata.state())?;
+    for command in metadata.commands() {
+        let change = Change::decode(&command).map_err(|why| OpenError::Topology(why.to_string()))?;
+        topology.apply(&change);
+    }
+    Ok(topology)
 }
 
 /// A partition that leads before its shard runs, and what it has asked for since: reads, above all.

@@ -63,7 +63,7 @@ impl OpenError {
         match self {
             OpenError::Storage(error) => error.is_damage(),
             OpenError::Checkpoint(_) | OpenError::Topology(_) | OpenError::Joining | OpenError::Random(_) => false,
-            OpenError::OthersHaveIt => false,
+            OpenError::OthersHaveIt { .. } | OpenError::NotOfOneCluster { .. } => false,
             _ => true,
         }
     }

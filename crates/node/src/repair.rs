@@ -17,11 +17,12 @@
 
 mod alone;
 mod aside;
+mod cluster_file;
 mod uncounted;
 mod work;
 
 use crate::open_error::OpenError;
-use crate::opening::{lost_whole, missing_with_messages, recovery_of};
+use crate::opening::{lost_whole, missing_with_messages, recovery_of, topology_in};
 use crate::quarantine::Attributed;
 use crate::{TOPOLOGY, member_of};
 use broker::topology::{Command as Change, Topology};
@@ -45,12 +46,15 @@ use storage::{
 pub use alone::{AloneReport, Copy, GivenUp, RoomShort, go_on_alone};
 use aside::count_aside;
 pub use aside::{ASIDE_FOLDER, next_aside};
+pub use cluster_file::{ClusterFile, is_one_of_several, make_cluster_file};
 use uncounted::Density;
 pub use uncounted::Uncounted;
 use work::Work;
 
 /// Ranges of numbers that a line of the report names.
 const RANGES_TOLD_MAX: usize = 32;
+/// Damaged places that a refusal names.
+const DAMAGE_TOLD_MAX: usize = 3;
 
 /// What a repair found and did. Each line is for a person.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,16 +78,20 @@ pub struct RepairReport {
 /// The other members of a folder's groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Others {
-    /// There must be none: they have what is damaged here, and what this node had promised them is not made up.
+    /// There must be none: what says which node this is was made anew, and could not be if there were.
     None,
+    /// They serve: they have what is damaged here, and what this node had promised them is not made up. So only what
+    /// is not damaged is told of.
+    Serve,
     /// They are given up: the folder is on its way to being that of a node alone.
     GivenUp,
 }
 
-/// Goes on without what is damaged on `disk`, the folder of a group of one, or of one that is to be.
+/// Goes on without what is damaged on `disk`, the folder of a group of one, or of one that is to be. Where nothing is,
+/// it is told what is there, of a member of a cluster too.
 ///
 /// - Cost: reads the whole log and every extent once; copies what lives in the log.
-/// - Errors: as [`crate::bring_back`] has them, but for damage; a folder whose partitions have
+/// - Errors: as [`crate::bring_back`] has them, but for damage; a damaged folder whose partitions have
 ///   other members is refused, as those have what this one lost.
 /// - `nonce` is random: what is written tells itself by it from what lay there before.
 pub fn repair<D: Disk>(
@@ -96,6 +104,9 @@ pub fn repair<D: Disk>(
     let mut found = Found::look(disk, folder_id, node, nonce, others)?;
     let mut report = std::mem::take(&mut found.report);
     let damaged_extents = found.damaged_extents(folder_id, &mut report)?;
+    if others == Others::None || (others == Others::Serve && !report.found.is_empty()) {
+        found.must_be_alone(&report)?;
+    }
     if report.found.is_empty() {
         report.messages = found.partitions.iter().map(live).sum();
         return Ok(report);
@@ -231,11 +242,14 @@ struct Found<D: Disk> {
     report: RepairReport,
 }
 
-fn alone(membership: &Membership) -> Result<(), OpenError> {
-    match membership.voters.len() + membership.learners.len() {
-        0 | 1 => Ok(()),
-        _ => Err(OpenError::OthersHaveIt),
-    }
+fn is_alone(membership: &Membership) -> bool {
+    membership.voters.len() + membership.learners.len() < 2
+}
+
+/// Whether no other node is a member of the topology's group, or declared.
+fn knows_no_others(topology: &Recovery) -> bool {
+    let declared = || topology_in(topology).is_ok_and(|topology| topology.nodes().count() < 2);
+    topology.membership().is_none_or(is_alone) && declared()
 }
 
 /// What a node is in each group of which there is anything here.
@@ -377,7 +391,10 @@ impl<D: Disk> Found<D> {
         // that this one never had.
         let lost = match others {
             Others::None => lost_whole(&recoveries, wal_report.first_file <= FileNo(1)).unwrap_or_default(),
-            Others::GivenUp => BTreeSet::new(),
+            Others::Serve if knows_no_others(&recoveries[&TOPOLOGY.0]) => {
+                lost_whole(&recoveries, wal_report.first_file <= FileNo(1)).unwrap_or_default()
+            }
+            Others::Serve | Others::GivenUp => BTreeSet::new(),
         };
         for id in lost {
             concerns.add(id);
@@ -399,11 +416,6 @@ impl<D: Disk> Found<D> {
             .into_iter()
             .map(|(id, recovery)| recovery.salvage(member_of(node), damaged.remove(&id).unwrap_or_default()))
             .collect();
-        if others == Others::None {
-            alone(topology.membership())?;
-            let concerned = partitions.iter().filter(|partition| concerns.has(partition.id()));
-            concerned.map(Salvage::membership).try_for_each(alone)?;
-        }
         let disk = disk.clone();
         Ok(Found {
             disk,
@@ -422,6 +434,19 @@ impl<D: Disk> Found<D> {
             density,
             report,
         })
+    }
+
+    /// Errors: what is damaged, other nodes have.
+    fn must_be_alone(&self, report: &RepairReport) -> Result<(), OpenError> {
+        let concerned = self.partitions.iter().filter(|partition| self.concerns.has(partition.id()));
+        let mut memberships = concerned.map(Salvage::membership).chain([self.topology.membership()]);
+        if memberships.all(is_alone) {
+            return Ok(());
+        }
+        let told = report.found.iter().take(DAMAGE_TOLD_MAX).cloned();
+        let more = report.found.len().saturating_sub(DAMAGE_TOLD_MAX);
+        let more = (more > 0).then(|| format!("and {more} more"));
+        Err(OpenError::OthersHaveIt { damage: told.chain(more).collect::<Vec<_>>().join("; ") })
     }
 
     /// Extents that are referred to and of which something is not what was written.

@@ -408,6 +408,28 @@ impl<M: Proposer> Shard<M> {
         }));
     }
 
+    /// The node ends: each group that has members elsewhere writes up to where it has applied its log.
+    pub fn note_applied(&mut self) {
+        let out = &mut self.share.out;
+        for seated in &mut self.members {
+            let (replica, applied) = match &mut seated.member {
+                Member::Queues(member) => {
+                    let partition = member.partition_mut();
+                    let applied = partition.applied();
+                    (partition.replica_mut(), applied)
+                }
+                Member::Topology(member) => {
+                    let applied = member.log().applied();
+                    (member.log_mut().replica_mut(), applied)
+                }
+                _ => continue,
+            };
+            if !replica.is_alone() {
+                replica.note_applied(applied, out);
+            }
+        }
+    }
+
     /// Gives the memory of a burst back; for when nothing is going on.
     pub fn trim(&mut self) {
         self.waiting.trim();

@@ -9,7 +9,7 @@ mod runs;
 mod version;
 
 pub use runs::{ExtentUse, RUN_BYTES};
-pub use version::{FIRST_MACHINE_VERSION, MACHINE_VERSION};
+pub use version::{FIRST_MACHINE_VERSION, MACHINE_VERSION, WrittenByNewer};
 pub(crate) use version::{TOO_NEW, Versions};
 
 use crate::entry::{Batch, Commands, EntryDamaged, LogCommand, Ranges};

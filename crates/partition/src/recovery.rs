@@ -114,7 +114,7 @@ pub struct Recovery {
     pub(crate) vote: (Term, Option<NodeId>),
     pub(crate) applied: Position,
     pub(crate) entries: Vec<(Entry, Location)>,
-    /// The last change of members that was committed, as far as that was written.
+    /// The last entry of which it is written that it is committed: a change of members, or where the node ended.
     changed: Option<Position>,
     replay_file: u32,
     pub(crate) queues: Option<Queues>,

@@ -28,8 +28,8 @@ pub(crate) mod transfer;
 
 use crate::checkpoint::Head;
 use crate::entry::{Batch, Commands, LogCommand};
-use crate::machine::TOO_NEW;
 use crate::machine::{ExtentUse, Queues};
+use crate::machine::{TOO_NEW, WrittenByNewer};
 use crate::outputs::{ExtentReady, Job, Outputs, Read, ReadAt, ReadBytes, ReadFailed, ReadPurpose};
 use crate::partition::{Context, QueuePartition};
 use crate::peer::{PeerFrame, SnapshotKey};
@@ -412,7 +412,7 @@ impl QueuePartition {
             Taken::Part => return incoming.moved(),
             Taken::Whole(bytes) => match Image::decode(&bytes, versions) {
                 Err(why) if why.what == TOO_NEW => {
-                    panic!("partition {id}: {why} (a snapshot); nothing of it is taken over")
+                    WrittenByNewer::end(&format!("partition {id}"), &format_args!("a snapshot: {}", why.what))
                 }
                 image => image.ok(),
             },

@@ -138,6 +138,11 @@ impl Drain {
         self.clients.is_some()
     }
 
+    /// Whether the shard ends with this turn.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// When clients that are left are cut off.
     pub(crate) fn cut_off_at(&self) -> Option<Millis> {
         self.clients.as_ref().filter(|(_, answer)| answer.is_some()).map(|(until, _)| *until)

@@ -1,6 +1,7 @@
 //! Each checker bites: a shell with a deliberate bug is found out, by the checker that is meant for
 //! it.
 
+use partition::machine::WrittenByNewer;
 use sim::{Bug, Cluster, Faults, Options};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,7 +50,8 @@ fn look_in(seeds: Range<u64>, checker: &str, options: Options) {
     for seed in seeds.clone() {
         let mut cluster = Cluster::new(seed, options);
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| cluster.run())) else { continue };
-        let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        let newer = panic.downcast_ref::<WrittenByNewer>().map(ToString::to_string);
+        let text = panic.downcast_ref::<String>().cloned().or(newer).unwrap_or_default();
         if text.contains(checker) {
             return;
         }

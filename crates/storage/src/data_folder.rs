@@ -34,7 +34,7 @@ mod reserve;
 pub use alone::{ALONE_FILE, AloneRecord};
 pub use boot::{BOOT_NAME, Forgot, Life, doubt_log};
 pub(crate) use cluster::{CLUSTER_FILE, read_cluster_record};
-pub use cluster::{ClusterRecord, Founder, WENT_ON_MAX};
+pub use cluster::{ClusterRecord, Founder, ToldOfItself, WENT_ON_MAX};
 pub use node::{NODE_FILE, NodeRecord, NodeState};
 pub(crate) use node::{decode as decode_node, read as read_node};
 pub use repair::{RepairedIdentity, repair_identity};

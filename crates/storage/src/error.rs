@@ -125,7 +125,7 @@ pub enum StorageError {
         /// What is wrong with the file.
         why: String,
     },
-    /// The same of a folder of a cluster, or of its file `cluster`: other nodes count on what it says.
+    /// The same of a folder of a cluster: other nodes count on what it says.
     #[error(
         "the data folder {folder}: {why}, and in the folder of a node of a cluster no command makes that file anew; nothing was changed. \
          Bring it back from this node's own disk or from a copy of this folder. Where there is none: while other nodes of the cluster are left, leave \
@@ -138,6 +138,21 @@ pub enum StorageError {
         folder: String,
         /// What is wrong with the file.
         why: String,
+    },
+    /// The file `cluster` is gone or damaged, and the rest of the folder says that its node is one of several.
+    #[error(
+        "the data folder {folder} is that of node {number} of a cluster with other nodes, and its file `cluster`, which says of which cluster, \
+         {what}: nothing was changed, and no start makes a new one over it. Take the file from any copy of this folder, as it is written \
+         once; or have it made anew, by `leveret repair {folder} --cluster-of DIR` from the data folder DIR of another node of the cluster, \
+         which does not run meanwhile. Where most of the others are lost for good, `leveret cluster recover {folder}` goes on without it"
+    )]
+    ClusterFileLost {
+        /// The folder.
+        folder: String,
+        /// The node's number.
+        number: u32,
+        /// What became of the file.
+        what: String,
     },
     /// A folder with a log and nothing that says whose it is.
     #[error(
@@ -278,6 +293,7 @@ impl StorageError {
             | StorageError::OtherNode { .. }
             | StorageError::OtherCluster { .. }
             | StorageError::GoingAlone { .. }
+            | StorageError::ClusterFileLost { .. }
             | StorageError::IdentityGone { .. }
             | StorageError::NodeNameLost { .. }
             | StorageError::NotADataFolder { .. }

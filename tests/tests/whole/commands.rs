@@ -171,8 +171,27 @@ fn a_node_that_leads_nothing_and_is_left_alone_says_that_it_hands_nothing_over()
     nodes.brokers[1].kill();
     nodes.until("the others are gone", || (nodes.running(2) == nodes.names[2..]).then_some(()));
     let said = tools.run("rabbitmq-upgrade", "drain").good();
-    let told = "no other node runs that is not in maintenance mode, and node leveret@n3 leads nothing now";
+    let told = "no other node runs that is not in maintenance mode. Node leveret@n3 leads nothing now of what other nodes have copies of";
     assert!(said.contains(&format!("Skipping the transfer of leaders: {told}")), "{said}");
+    assert!(!said.contains("only copy"), "{said}");
+}
+
+#[test]
+fn a_node_that_is_left_alone_says_that_it_goes_on_leading_its_classic_queues() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 3]);
+    let (mut client, channel) = nodes.connect(2);
+    client.declare(channel, &QueueDeclare { name: "classic", durable: true, ..QueueDeclare::default() }).unwrap();
+    let tools = Tools::of(&nodes.brokers[2]);
+    tools.run("rabbitmq-upgrade", "drain").good();
+    nodes.brokers[0].kill();
+    nodes.brokers[1].kill();
+    nodes.until("the others are gone", || (nodes.running(2) == nodes.names[2..]).then_some(()));
+    let said = tools.run("rabbitmq-upgrade", "drain").good();
+    let told = "It goes on leading 1 partition of which it has the only copy, as of classic queues";
+    assert!(said.contains(told), "{said}");
 }
 
 /// One node is killed by a word and started again by another; at the end nothing runs.

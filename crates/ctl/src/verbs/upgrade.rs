@@ -51,19 +51,10 @@ fn drain(cx: &Cx<'_>) -> Result<Shown, Failure> {
     cx.api()?.put(&path(&["nodes", &node, "maintenance"]), &Value::Null)?.good()?;
     let cluster = cluster(cx)?;
     if !has_heirs(&cluster, &node) {
-        let count = leads(&cluster, &node).len();
-        let text = match (is_alone(&cluster), count) {
-            (true, _) => return Ok(Shown::Done),
-            (_, 0) => format!(
-                "Skipping the transfer of leaders: no other node runs that is not in maintenance mode, and node {node} leads nothing now. \
-                 What it has copies of stands still until a majority of their nodes is there"
-            ),
-            _ => format!(
-                "Skipping the transfer of leaders: no other node runs that is not in maintenance mode. Node {node} goes on leading {count} \
-                 partitions, which stand still once it stops, until a majority of their nodes is there"
-            ),
-        };
-        return Ok(Shown::Line(text));
+        return Ok(match is_alone(&cluster) {
+            true => Shown::Done,
+            false => Shown::Line(skipping(&cluster, &node)),
+        });
     }
     let left = hand_over(cx, &node)?;
     match left.is_empty() {
@@ -77,6 +68,30 @@ fn drain(cx: &Cx<'_>) -> Result<Shown, Failure> {
             ),
         )),
     }
+}
+
+/// What becomes of the partitions of a node in whose stead none can lead.
+fn skipping(cluster: &Value, node: &str) -> String {
+    let partitions = |count: usize| if count == 1 { "1 partition".to_owned() } else { format!("{count} partitions") };
+    let (led, own) = (leads(cluster, node).len(), leads_alone(cluster, node));
+    let shared = match led {
+        0 => format!(
+            "Node {node} leads nothing now of what other nodes have copies of, which stands still until a majority of their nodes is there"
+        ),
+        led => format!(
+            "Node {node} goes on leading {} of which other nodes have copies, which stand still once it stops, until a majority of their \
+             nodes is there",
+            partitions(led)
+        ),
+    };
+    let own = match own {
+        0 => String::new(),
+        own => format!(
+            ". It goes on leading {} of which it has the only copy, as of classic queues; what lives there waits for it once it stops",
+            partitions(own)
+        ),
+    };
+    format!("Skipping the transfer of leaders: no other node runs that is not in maintenance mode. {shared}{own}")
 }
 
 /// Waits until others lead what a node that is drained led. Gives the partitions that it still leads when time is
@@ -110,6 +125,12 @@ fn is_alone(cluster: &Value) -> bool {
 fn has_heirs(cluster: &Value, node: &str) -> bool {
     let is_heir = |other: &Value| other["name"] != node && other["running"] == true && other["being_drained"] != true;
     rows(cluster, "nodes").iter().any(is_heir)
+}
+
+/// How many partitions a node leads of which it has the only copy.
+fn leads_alone(cluster: &Value, node: &str) -> usize {
+    let partitions = rows(cluster, "partitions");
+    partitions.iter().filter(|partition| partition["leader"] == node && partition["of"] == 1).count()
 }
 
 /// The partitions that a node leads while another one could: others have copies of them.

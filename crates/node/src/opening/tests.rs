@@ -22,6 +22,7 @@ use storage::wal::{FILE_BYTES_MIN, reaches_back_from};
 use storage::{Extent, ExtentId, FaultyDisk, FolderIdentity, NodeRecord};
 
 mod alone;
+mod cluster_file;
 mod quarantine;
 
 const FOLDER: u128 = 77;

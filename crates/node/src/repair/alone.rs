@@ -14,7 +14,8 @@
 //! Invariant: on a [`storage::DryDisk`] the folder stays as it is, byte for byte, and the same code runs both ways.
 
 use super::aside::failed;
-use super::{Found, Others, alone, in_words, live, read_topology};
+use super::cluster_file::{is_one_of_several, partitions_of};
+use super::{Found, Others, in_words, live, read_topology};
 use crate::TOPOLOGY;
 use crate::open_error::OpenError;
 use broker::topology::{NodeStanding, PartitionStage, Topology};
@@ -28,7 +29,7 @@ use storage::{AloneRecord, CheckpointStore, DataFolder, Disk, GroupId, NodeState
 
 /// The term of the groups is so far above all that the node knows. The others cannot have come as far: in the worst
 /// case every member has begun an election of its own each second since.
-const TERMS_PASSED_OVER: u64 = 1 << 32;
+pub(super) const TERMS_PASSED_OVER: u64 = 1 << 32;
 /// A state takes so much of the disk beside what is in it, at most: what is in front of it, and the end of its last block.
 const ROOM_OF_HEADER: u64 = 16 << 10;
 /// The files `alone` and `cluster`, and names.
@@ -80,6 +81,8 @@ pub struct AloneReport {
     pub messages: u64,
     /// An earlier try had not come to its end.
     pub was_begun: bool,
+    /// What was wrong with the file that says of which cluster it is, which is made anew.
+    pub lost_file: Option<String>,
     /// The disk has too little room. Then nothing was done.
     pub room_short: Option<RoomShort>,
 }
@@ -96,22 +99,21 @@ pub struct RoomShort {
 impl AloneReport {
     /// Whether the node is the only one of its cluster already.
     pub fn is_alone(&self) -> bool {
-        self.given_up.is_empty() && self.damage.is_empty() && !self.was_begun
+        self.given_up.is_empty() && self.damage.is_empty() && !self.was_begun && self.lost_file.is_none()
     }
 }
 
 /// Makes a folder that of the only node of a cluster with this number, which no other has.
 ///
 /// - Cost: reads the whole log and every extent once; writes two states of each group.
-/// - Errors: as [`crate::bring_back`] has them; a node that runs alone, or that the cluster has not taken in yet; a file
-///   that says which cluster it is of is damaged or gone. Of a disk that fills, or fails, half way the error says that it
+/// - Errors: as [`crate::bring_back`] has them; a node that runs alone, or that the cluster has not taken in yet. Of a disk that fills, or fails, half way the error says that it
 ///   is to be run again.
 /// - `nonce` is random: what is written tells itself by it from what lay there before.
 pub fn go_on_alone<D: Disk>(folder: &DataFolder<D>, cluster: u128, nonce: u64) -> Result<AloneReport, OpenError> {
     if folder.node().state == NodeState::Joining {
         return Err(OpenError::NotTakenIn);
     }
-    let Some(before) = folder.cluster_number()? else { return Err(why_no_cluster(folder, nonce)?) };
+    let (before, lost_file) = cluster_of(folder, nonce)?;
     let was_begun = folder.is_going_alone()?;
     let begun = match folder.alone_record() {
         // Its steps are taken again, to another number.
@@ -122,7 +124,7 @@ pub fn go_on_alone<D: Disk>(folder: &DataFolder<D>, cluster: u128, nonce: u64) -
     let mut damage = std::mem::take(&mut found.report);
     found.damaged_extents(folder.identity().folder_id, &mut damage)?;
     let topology = read_topology(&found.topology);
-    let mut report = AloneReport { damage: damage.found, was_begun, ..AloneReport::default() };
+    let mut report = AloneReport { damage: damage.found, was_begun, lost_file, ..AloneReport::default() };
     report.own = (folder.node().id, folder.identity().node_name.clone());
     let plan = begun.unwrap_or(AloneRecord { cluster, before, empty: BTreeSet::new() });
     report.clusters = (plan.before, plan.cluster);
@@ -138,6 +140,7 @@ pub fn go_on_alone<D: Disk>(folder: &DataFolder<D>, cluster: u128, nonce: u64) -
     }
     work.choose();
     let address = work.topology.node(NodeNumber(work.own)).map(|node| node.address.to_string()).unwrap_or_default();
+    let partitions = partitions_of(&work.topology);
     let states = work.states();
     let needed = states.room() + work.found.wal.room_of_next_file() + ROOM_OF_SMALL_FILES;
     let free = folder.disk().free_bytes().map_err(|error| failed("measure", "", error))?;
@@ -148,7 +151,7 @@ pub fn go_on_alone<D: Disk>(folder: &DataFolder<D>, cluster: u128, nonce: u64) -
     let Work { plan, found, report, .. } = work;
     let done = folder.begin_going_alone(&plan).map_err(OpenError::from);
     let done = done.and_then(|()| states.write(found));
-    match done.and_then(|()| Ok(folder.end_going_alone(&plan, &address)?)) {
+    match done.and_then(|()| Ok(folder.end_going_alone(&plan, &address, partitions)?)) {
         Ok(()) => Ok(report),
         Err(error) => Err(half_way(folder, error)),
     }
@@ -160,15 +163,17 @@ fn half_way<D: Disk>(folder: &DataFolder<D>, error: OpenError) -> OpenError {
     OpenError::StoppedHalfWay { error: Box::new(error), is_begun }
 }
 
-/// Of a folder in which no file says which cluster its node is of: whether it is of none.
-fn why_no_cluster<D: Disk>(folder: &DataFolder<D>, nonce: u64) -> Result<OpenError, OpenError> {
-    let found = Found::look(folder.disk(), folder.identity().folder_id, folder.node(), nonce, Others::GivenUp)?;
-    let has_others = alone(found.topology.membership()).is_err() || read_topology(&found.topology)?.nodes().count() > 1;
-    let why = "it has no file `cluster`, though what is declared in it names other nodes of a cluster".to_owned();
-    Ok(match has_others {
-        true => StorageError::NotMadeAnew { folder: folder.disk().describe(), why }.into(),
-        false => OpenError::RunsAlone,
-    })
+/// The number of the cluster that a folder is of, and what is wrong with the file that says so. Without it the number is
+/// that of the cluster that was founded, or 0, of a node that joined: no other node is believed by it from here on, and it
+/// only tells those that were given up that they were. Errors: the node is of none.
+fn cluster_of<D: Disk>(folder: &DataFolder<D>, nonce: u64) -> Result<(u128, Option<String>), OpenError> {
+    match folder.cluster_number() {
+        Ok(Some(number)) => Ok((number, None)),
+        Ok(None) if !is_one_of_several(folder, nonce)? => Err(OpenError::RunsAlone),
+        Ok(None) => Ok((folder.identity().cluster_id, Some("is gone".to_owned()))),
+        Err(StorageError::ClusterFileLost { what, .. }) => Ok((folder.identity().cluster_id, Some(what))),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The states of all groups as they are to be, before anything of them is written.

@@ -4,6 +4,7 @@
 //! Invariant: it is part of the state and only rises; a machine that does not know a version stops there.
 
 use super::Queues;
+use std::fmt;
 
 /// The newest version of the machine that this build carries out. A rule that changes what `apply`
 /// makes of an entry gets the next one, and the old rule stays beside it.
@@ -21,6 +22,28 @@ pub(crate) struct Versions {
 impl Default for Versions {
     fn default() -> Self {
         Versions { current: FIRST_MACHINE_VERSION, newest: MACHINE_VERSION }
+    }
+}
+
+/// Why a process ends that is to apply what a newer build made of a log: whoever takes panics in says these words, and
+/// not that there is a bug.
+///
+/// An entry is decided by then, and passed over by nobody: members would part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenByNewer(String);
+
+impl WrittenByNewer {
+    /// Ends the process by a panic with this in it: `what` cannot be read, because of `why`.
+    pub fn end(what: &str, why: &dyn fmt::Display) -> ! {
+        std::panic::panic_any(WrittenByNewer(format!(
+            "{what} cannot be read ({why}); start the version that wrote it, or restore a copy"
+        )))
+    }
+}
+
+impl fmt::Display for WrittenByNewer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

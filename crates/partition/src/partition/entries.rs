@@ -9,7 +9,7 @@ use crate::command::{Effect, Level};
 use crate::deleted::Deleted;
 use crate::entry::{Batch, LogCommand, Reason};
 use crate::leader::{InFlight, Leader, PendingBatch};
-use crate::machine::Observer;
+use crate::machine::{Observer, TOO_NEW, WrittenByNewer};
 use crate::traffic::Traffic;
 use broker::QueueId;
 use broker::queue::Rules;
@@ -166,6 +166,13 @@ impl QueuePartition {
         let traffic = Some(&mut self.traffic).filter(|traffic| traffic.counts(entry.index));
         let mut observer = Applied { deleted: &mut self.deleted, traffic };
         if let Err(damage) = self.queues.apply(&entry.data, body, &mut observer) {
+            if damage.what == TOO_NEW {
+                let id = self.id().0;
+                WrittenByNewer::end(
+                    &format!("partition {id}"),
+                    &format_args!("entry {}: {}", entry.index, damage.what),
+                );
+            }
             // Not skipped: members would part. The node stops; its log is kept for whoever finds
             // out why.
             panic!("partition {}: {damage} (entry {}); the log is kept as it is", self.id().0, entry.index);

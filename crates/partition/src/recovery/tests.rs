@@ -1,6 +1,7 @@
 //! What a log says of a partition, read again.
 
 use super::*;
+use crate::Outputs;
 use storage::FileNo;
 
 /// A checkpoint that has applied entry 10 of term 3, and then these entries: index and term.
@@ -115,4 +116,37 @@ fn an_entry_that_is_missing_is_told_until_it_was_written_anew() {
     // Replaced behind the gap only.
     assert_eq!(found(&[(11, 2), (13, 2), (14, 2), (14, 3)]), (vec![(11, 2), (13, 2), (14, 3)], Some(12)));
     assert_eq!(found(&[(14, 2), (15, 2), (13, 3)]).1, Some(11));
+}
+
+/// Without it a start knows no more to be decided than its checkpoint says, and would let a leader that lost the rest
+/// write over it.
+#[test]
+fn what_a_node_had_applied_as_it_ended_is_decided_after_its_next_start() {
+    let payload = Bytes::from(crate::founding_checkpoint(&[1, 2, 3].map(NodeId)));
+    let begin = Restored::BOOTSTRAP.index.0;
+    let start = |note: Option<(u64, u64)>| {
+        let mut recovery = Recovery::queues(PartitionId(1), Some((&payload, 1))).expect("it can be read");
+        let at = Location { file: FileNo(1), offset: 4096, bytes: 0 };
+        for index in begin + 1..=begin + 3 {
+            let (index, term, kind) = (LogIndex(index), Term(2), EntryKind::Empty);
+            let body = body_of(&Entry { index, term, kind, data: Bytes::new() });
+            recovery.record(RecordKind::Entry, term.0, index.0, body, at);
+        }
+        if let Some((index, term)) = note {
+            recovery.record(RecordKind::Membership, term, index, Bytes::new(), at);
+        }
+        recovery.finish(NodeId(1), Config::new(NodeId(1), 1, 1), &[]).expect("it is sound")
+    };
+    let commit = |note| start(note).replica().group().commit().0;
+    assert_eq!(commit(None), begin);
+    assert_eq!(commit(Some((begin + 2, 2))), begin + 2);
+    assert_eq!(commit(Some((begin + 2, 1))), begin, "another entry stands there");
+    // And what it writes as it ends is that.
+    let (mut member, mut out) = (start(None), Outputs::default());
+    member.replica_mut().note_applied(LogIndex(begin + 2), &mut out);
+    let written: Vec<_> = out.wal.iter().flat_map(|write| &write.records).map(|r| (r.kind, r.index, r.term)).collect();
+    assert_eq!(written, [(RecordKind::Membership, begin + 2, 2)]);
+    let mut out = Outputs::default();
+    member.replica_mut().note_applied(LogIndex(begin), &mut out);
+    assert!(out.wal.is_empty(), "the checkpoint says so");
 }

@@ -129,6 +129,16 @@ impl Replica {
         self.change_unsynced = Some(self.write_beside(vec![record], out));
     }
 
+    /// Writes up to where this member has applied the log, as its node ends: after the next start it knows that all of
+    /// that is decided, and a leader that would write over it is found out. Nothing is written of what a checkpoint
+    /// says already.
+    pub fn note_applied(&mut self, applied: LogIndex, out: &mut Outputs) {
+        let Some(term) = self.table.term(applied).filter(|_| self.group.halted().is_none()) else { return };
+        let (group, kind, body) = (GroupId(self.id.0), RecordKind::Membership, Bytes::new());
+        let record = Record { group, kind, term: term.0, index: applied.0, body };
+        self.write_beside(vec![record], out);
+    }
+
     /// Writes what the group does not wait for.
     fn write_beside(&mut self, records: Vec<Record>, out: &mut Outputs) -> Ticket {
         let ticket = Ticket(self.next_ticket);

@@ -10,7 +10,7 @@ use super::joining::{Answered, Joining};
 use super::links::{Links, LinksParts};
 use super::peers::{Peers, PeersError};
 use crate::config::{Config, folder_holder};
-use crate::engine::{EngineGauges, OpenError, found_alone};
+use crate::engine::{EngineGauges, OpenError, found_alone, refuse_without_cluster_file};
 use crate::node::{Node, tell_taken_by};
 use crate::run::{Asks, RunError};
 use crate::startup::Startup;
@@ -227,6 +227,7 @@ impl Cluster {
             (Some(record), Beginning::Alone) if record.joined.is_none() => return Err(wrong(NOT_ALONE)),
             (Some(record), _) => record,
             (None, Beginning::Founds | Beginning::Joins { .. }) if state != NodeState::Joining => {
+                refuse_without_cluster_file(folder)?;
                 return Err(wrong(ALONE));
             }
             (None, Beginning::Founds) => {
@@ -253,7 +254,10 @@ impl Cluster {
                 Err(stopped) => return Ok(Err(stopped)),
             },
             (None, Beginning::Alone) if state == NodeState::Joining => return Err(wrong(BEGUN_TO_JOIN)),
-            (None, Beginning::Alone) => self.begin_alone(folder, config)?,
+            (None, Beginning::Alone) => {
+                refuse_without_cluster_file(folder)?;
+                self.begin_alone(folder, config)?
+            }
         };
         node::found_among_others(folder, &record)?;
         let id = record.joined.unwrap_or_else(|| self.number_of_founders());

@@ -11,6 +11,7 @@ use broker::topology::{Applied, Command as Change, Home, Topology};
 use bytes::Bytes;
 use node::{LogIndex, Proposer, TOPOLOGY, Wish};
 use partition::log_partition::{AppliedEntry, Machine};
+use partition::machine::WrittenByNewer;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -124,15 +125,17 @@ impl Proposer for Decided {
     }
 }
 
+/// The change of a decided entry. One that this build cannot read ends the process: passed over, what this node has would
+/// part from what the others have.
+fn change_of(entry: &AppliedEntry) -> Change {
+    Change::decode(&entry.data).unwrap_or_else(|error| {
+        WrittenByNewer::end("the topology", &format_args!("entry {}: {error}", entry.index));
+    })
+}
+
 impl Machine for Decided {
     fn apply(&mut self, entry: AppliedEntry) {
-        let change = Change::decode(&entry.data).unwrap_or_else(|error| {
-            panic!(
-                "topology entry {}: {error}; start the version of leveret that wrote it: the log is kept as it is",
-                entry.index
-            );
-        });
-        let applied = self.changes.apply(&change, entry.token.is_some());
+        let applied = self.changes.apply(&change_of(&entry), entry.token.is_some());
         let answer = entry.token.and_then(|token| self.answers.remove(&token));
         if let (Some(applied), Some(answer)) = (applied, answer) {
             self.done.push_back((entry.index, answer, applied));
@@ -154,5 +157,24 @@ impl Machine for Decided {
 
     fn install(&mut self, state: &Bytes) {
         self.changes.install(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use broker::topology::MACHINE_VERSION;
+
+    #[test]
+    fn what_a_newer_build_decided_ends_the_process_with_what_to_do() {
+        let data = Change::RaiseVersion { version: MACHINE_VERSION + 1 }.encode();
+        let entry = AppliedEntry { index: LogIndex(62), data, token: None };
+        let ended = std::panic::catch_unwind(|| change_of(&entry)).expect_err("nobody can read it");
+        let told = ended.downcast_ref::<WrittenByNewer>().expect("it is no bug").to_string();
+        assert!(told.starts_with("the topology cannot be read (entry 62: "), "{told}");
+        assert!(
+            told.contains("raised by a newer leveret") && told.contains("start the version that wrote it"),
+            "{told}"
+        );
     }
 }

@@ -42,9 +42,10 @@ use tokio::sync::Notify;
 
 pub(crate) use metadata::Decided;
 pub use node::{
-    ASIDE_FOLDER, AloneReport, BOUNDS_US, Durations, OpenError, Others, RepairReport, RoomShort, Stage, SyncTimes,
-    Uncounted, needs_of, next_aside,
+    ASIDE_FOLDER, AloneReport, BOUNDS_US, ClusterFile, Durations, OpenError, Others, RepairReport, RoomShort, Stage,
+    SyncTimes, Uncounted, needs_of, next_aside,
 };
+pub use partition::machine::WrittenByNewer;
 pub(crate) use shard_disk::{ShardDisk, wall_ms, wall_us};
 use wal_thread::WalHandle;
 
@@ -146,7 +147,14 @@ pub fn open(mut folder: DataFolder<RealDisk>, config: EngineConfig) -> Result<Op
     let options = WalOptions { file_bytes: config.wal_file_bytes, ..WalOptions::new(random_u128()? as u64) };
     let brought = match config.has_peers {
         true => node::bring_back_among_others(&folder, options, boot()?, wall_ms())?,
-        false => node::bring_back(&mut folder, config.partitions, options, wall_ms())?,
+        false => match node::bring_back(&mut folder, config.partitions, options, wall_ms()) {
+            // Its groups have members on other nodes: that it is alone is what cannot be.
+            Err(error @ OpenError::Contradictory { .. }) => {
+                refuse_without_cluster_file(&folder)?;
+                return Err(error);
+            }
+            brought => brought?,
+        },
     };
     for (id, aside) in &brought.quarantined {
         let queues = brought.topology.queues().filter(|queue| queue.partition == *id).count();
@@ -173,6 +181,22 @@ pub fn repair<D: Disk>(
     others: Others,
 ) -> Result<RepairReport, OpenError> {
     node::repair(disk, folder_id, node, random_u128()? as u64, others)
+}
+
+/// Makes the file `cluster` of a folder anew if it is lost; see [`node::make_cluster_file`].
+pub fn make_cluster_file<D: Disk, O: Disk>(
+    folder: &DataFolder<D>,
+    other: Option<&Arc<O>>,
+) -> Result<ClusterFile, OpenError> {
+    node::make_cluster_file(folder, other, random_u128()? as u64)
+}
+
+/// Refuses a folder without a file `cluster` whose node is one of several.
+pub(crate) fn refuse_without_cluster_file<D: Disk>(folder: &DataFolder<D>) -> Result<(), OpenError> {
+    match node::is_one_of_several(folder, random_u128()? as u64)? {
+        true => Err(folder.cluster_file_lost("is gone".to_owned()).into()),
+        false => Ok(()),
+    }
 }
 
 /// Makes a folder that of the only node of a cluster; see [`node::go_on_alone`].

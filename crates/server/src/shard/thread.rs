@@ -378,7 +378,10 @@ impl Future for StepTask {
         if !this.local.watch.is_empty() {
             this.look_at_traced();
         }
-        let StepTask { local, shard, disk, .. } = &mut *this;
+        let StepTask { local, shard, disk, drain, .. } = &mut *this;
+        if has_peers && drain.is_over() {
+            shard.note_applied();
+        }
         if has_peers {
             local.send_to_nodes(shard.share());
         }

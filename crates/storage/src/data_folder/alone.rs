@@ -6,7 +6,7 @@
 //!   leveret alone
 //!   format 1
 //!   cluster 0123...ef (32 digits)   what the cluster is called from then on
-//!   before 0123...ef (32 digits)    what it was called
+//!   before 0123...ef (32 digits)    what it was called; 0 where nothing says so any more
 //!   empty 5 7                       the partitions that begin anew, or none
 //!   check 89abcdef (CRC-32C of the lines before)
 //! ```
@@ -38,7 +38,7 @@ const BYTES_MAX: usize = 1 << 20;
 pub struct AloneRecord {
     /// The number of the cluster from then on, which no other one has.
     pub cluster: u128,
-    /// The number that it had.
+    /// The number that it had; 0 where the file that said so is lost.
     pub before: u128,
     /// The partitions of which the node has nothing: they begin anew.
     pub empty: BTreeSet<u32>,
@@ -132,11 +132,7 @@ impl<D: Disk> DataFolder<D> {
 
     /// The number of the cluster that its node is of; `None` where no file says so. Errors: the file is damaged.
     pub fn cluster_number(&self) -> Result<Option<u128>, StorageError> {
-        let record = self.cluster_record().map_err(|error| match error.is_damage() {
-            true => StorageError::NotMadeAnew { folder: self.disk.describe(), why: error.to_string() },
-            false => error,
-        })?;
-        Ok(record.map(|record| record.joined.unwrap_or(self.identity.cluster_id)))
+        Ok(self.cluster_record()?.map(|record| record.joined.unwrap_or(self.identity.cluster_id)))
     }
 
     /// No broker opens it any more before [`DataFolder::end_going_alone`]. Returns when that is durable. What was
@@ -157,19 +153,21 @@ impl<D: Disk> DataFolder<D> {
     }
 
     /// The folder is that of the only node of a cluster with the number that `record` says, at this address. All
-    /// else of it was made so before. Returns when it is durable, and brokers open it again.
-    pub fn end_going_alone(&self, record: &AloneRecord, address: &str) -> Result<(), StorageError> {
-        let known = read_cluster_record(&*self.disk)?;
-        let Some(known) = known else {
-            return Err(StorageError::Missing { file: CLUSTER_FILE.to_owned(), why: "open" });
+    /// else of it was made so before. Returns when it is durable, and brokers open it again. Of a file that is lost
+    /// nothing is taken over: there are so many `partitions` then.
+    pub fn end_going_alone(&self, record: &AloneRecord, address: &str, partitions: u32) -> Result<(), StorageError> {
+        let known = match read_cluster_record(&*self.disk) {
+            Err(error) if error.is_damage() => None,
+            read => read?,
         };
-        let mut before = known.before;
-        if known.joined != Some(record.cluster) {
+        let is_done = known.as_ref().is_some_and(|known| known.joined == Some(record.cluster));
+        let (partitions, mut before) = known.map_or((partitions, Vec::new()), |known| (known.partitions, known.before));
+        if !is_done && record.before != 0 {
             before.push(record.before);
         }
         before.drain(..before.len().saturating_sub(WENT_ON_MAX));
         let own = Founder { number: self.node.id, folder_id: self.identity.folder_id, address: address.to_owned() };
-        let (joined, partitions, founders) = (Some(record.cluster), known.partitions, vec![own]);
+        let (joined, founders) = (Some(record.cluster), vec![own]);
         let alone = ClusterRecord { joined, partitions, founders, before };
         replace_text(&*self.disk, CLUSTER_FILE, &alone.encode())?;
         self.disk.remove(ALONE_FILE).map_err(at("remove", ALONE_FILE))?;
@@ -228,7 +226,7 @@ mod tests {
                 let folder = DataFolder::open_as_it_is(disk.clone(), 1).unwrap();
                 folder.begin_going_alone(&RECORD).unwrap();
                 disk.schedule(disk.operations() + at, Fault::Crash(crash));
-                is_done |= folder.end_going_alone(&RECORD, "host2:1").is_ok() && disk.down().is_none();
+                is_done |= folder.end_going_alone(&RECORD, "host2:1", 4).is_ok() && disk.down().is_none();
                 drop(folder);
                 if disk.down().is_none() {
                     disk.crash(crash);
@@ -242,7 +240,7 @@ mod tests {
                         let folder = DataFolder::open_as_it_is(disk.clone(), 1).unwrap();
                         assert_eq!(folder.alone_record().unwrap(), Some(RECORD));
                         folder.begin_going_alone(&RECORD).unwrap();
-                        folder.end_going_alone(&RECORD, "host2:1").unwrap();
+                        folder.end_going_alone(&RECORD, "host2:1", 4).unwrap();
                     }
                     Ok(folder) => drop(folder),
                 }

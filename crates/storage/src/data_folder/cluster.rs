@@ -5,9 +5,11 @@
 //! Invariant: it is written once, before the node founds its groups or waits to be spoken to, and
 //! never changed: who came later is in the topology. Only where the other nodes of the cluster are
 //! given up it is written anew, for the cluster that goes on with this node alone
-//! ([`super::AloneRecord`]).
+//! ([`super::AloneRecord`]); and where it was lost, by what another node's says.
 
-use super::{DataFolder, line_of, read_text, replace_text, seal_text};
+use super::node::{self, NodeRecord, NodeState};
+use super::repair::keep;
+use super::{DataFolder, FolderIdentity, line_of, read_identity, read_text, replace_text, seal_text};
 use crate::crc32c;
 use crate::disk::Disk;
 use crate::error::StorageError;
@@ -21,6 +23,8 @@ const JOINED_VERSION: u32 = 2;
 /// The same, with the clusters that it goes on from.
 const WENT_ON_VERSION: u32 = 3;
 const BYTES_MAX: usize = 16 << 10;
+/// What a damaged file may have in all; it is kept whole beside the new one.
+const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// A node that founded the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,9 +122,25 @@ pub(crate) fn read_cluster_record<D: Disk>(disk: &D) -> Result<Option<ClusterRec
 }
 
 impl<D: Disk> DataFolder<D> {
-    /// What the founders of the cluster agreed on, if this folder's node was one of several.
+    /// What the founders of the cluster agreed on, if this folder's node was one of several. Errors: the file is
+    /// damaged, or cannot be this folder's ([`StorageError::ClusterFileLost`]).
     pub fn cluster_record(&self) -> Result<Option<ClusterRecord>, StorageError> {
-        read_cluster_record(&*self.disk)
+        let record = read_cluster_record(&*self.disk).map_err(|error| match error.is_damage() {
+            true => self.cluster_file_lost(format!("is damaged ({error})")),
+            false => error,
+        })?;
+        // Earlier builds wrote one over a folder whose own was lost. Who begins alone has the first number.
+        let is_of_who_began_alone =
+            |record: &ClusterRecord| record.joined == Some(self.identity.cluster_id) && record.founders.len() == 1;
+        match record.as_ref().is_some_and(is_of_who_began_alone) && self.node.id > NodeRecord::FOUNDER {
+            true => Err(self.cluster_file_lost("is not its own, but that of a node that began alone".to_owned())),
+            false => Ok(record),
+        }
+    }
+
+    /// What is to be said where that file is no good and the node is one of several.
+    pub fn cluster_file_lost(&self, what: String) -> StorageError {
+        StorageError::ClusterFileLost { folder: self.disk.describe(), number: self.node.id, what }
     }
 
     /// Writes down what they agreed on. Returns when that is durable.
@@ -133,6 +153,50 @@ impl<D: Disk> DataFolder<D> {
             None => replace_text(&*self.disk, CLUSTER_FILE, &record.encode())?,
         }
         Ok(())
+    }
+
+    /// Makes a file anew that is gone, or damaged, and gives the name under which what was left of it is kept
+    /// then. Returns when it is durable.
+    ///
+    /// # Panics
+    /// If there is one that can be read.
+    pub fn make_cluster_record_anew(
+        &self,
+        record: &ClusterRecord,
+        aside: impl FnOnce() -> Result<String, StorageError>,
+    ) -> Result<Option<String>, StorageError> {
+        assert!(!matches!(self.cluster_record(), Ok(Some(_))), "what founders agreed on stands for ever");
+        let left = read_text(&*self.disk, CLUSTER_FILE, KEPT_BYTES_MAX)?;
+        let kept = left.map(|left| aside().and_then(|name| keep(&*self.disk, &name, &left).map(|()| name)));
+        let kept = kept.transpose()?;
+        replace_text(&*self.disk, CLUSTER_FILE, &record.encode())?;
+        Ok(kept)
+    }
+}
+
+/// What a data folder says of its node, to whoever asks about another folder of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldOfItself {
+    /// Its number.
+    pub node: NodeRecord,
+    /// Its folder, and the number of the cluster as far as it is there.
+    pub identity: FolderIdentity,
+    /// Which cluster it is of.
+    pub record: ClusterRecord,
+}
+
+impl ToldOfItself {
+    /// Reads it, and takes no lock: it is written once. `None`: the folder is not that of a member of a cluster.
+    pub fn read<D: Disk>(disk: &D) -> Result<Option<ToldOfItself>, StorageError> {
+        let (identity, node, record) = (read_identity(disk)?, node::read(disk)?, read_cluster_record(disk)?);
+        let all = identity.zip(node).zip(record);
+        let member = all.filter(|((_, node), _)| node.state == NodeState::Member);
+        Ok(member.map(|(((identity, _), node), record)| ToldOfItself { node, identity, record }))
+    }
+
+    /// The number of its cluster.
+    pub fn cluster_number(&self) -> u128 {
+        self.record.joined.unwrap_or(self.identity.cluster_id)
     }
 }
 

@@ -170,7 +170,7 @@ fn missing_or<T>(decoded: Option<Result<T, StorageError>>, name: &str) -> Storag
     decoded.and_then(Result::err).unwrap_or(missing)
 }
 
-fn keep<D: Disk>(disk: &D, name: &str, contents: &[u8]) -> Result<(), StorageError> {
+pub(super) fn keep<D: Disk>(disk: &D, name: &str, contents: &[u8]) -> Result<(), StorageError> {
     let file = disk.open(name, OpenMode::CreateNew).map_err(at("create", name))?;
     file.write_at(contents, 0).map_err(at("write", name))?;
     file.sync_data().map_err(syncing(name))?;

@@ -82,7 +82,7 @@ fn declare_elsewhere(lab: &mut Lab) -> PartitionId {
 }
 
 /// Both states of a group with another head.
-fn with_head(disk: &Arc<FaultyDisk>, group: u32, change: impl Fn(&mut Head)) {
+pub(super) fn with_head(disk: &Arc<FaultyDisk>, group: u32, change: impl Fn(&mut Head)) {
     let mut checkpoints = CheckpointStore::open(disk, FOLDER).unwrap();
     let newest = checkpoints.load_pair(GroupId(group)).unwrap().expect("upkeep saves one").newest;
     let (mut head, state) = Head::decode(&newest.payload).unwrap();
@@ -311,21 +311,56 @@ fn a_file_that_says_what_was_begun_and_is_damaged_is_made_anew() {
 }
 
 #[test]
-fn a_node_that_lost_the_file_of_its_cluster_or_has_no_cluster_yet_does_not_run_alone() {
-    let lost = folder(|_, _| {});
-    let told = |disk: &Arc<FaultyDisk>| recover(disk, AFTER).unwrap_err().to_string();
-    let whole = lost.disk.contents("cluster").unwrap();
-    lost.disk.flip_bit("cluster", 40, 2);
-    let damaged = told(&lost.disk);
-    assert!(damaged.contains("cluster is damaged") && damaged.contains("no command makes that file anew"), "{damaged}");
-    lost.disk.remove("cluster").unwrap();
-    let gone = told(&lost.disk);
-    assert!(gone.contains("it has no file `cluster`, though") && gone.contains("inspect"), "{gone}");
-    lost.disk.plant("cluster", &whole);
-    recover(&lost.disk, AFTER).unwrap();
+fn a_node_that_no_cluster_has_taken_in_is_not_the_one() {
     let joining = Arc::new(FaultyDisk::new(1));
     drop(join(&joining).unwrap());
     assert!(matches!(recover(&joining, AFTER), Err(OpenError::NotTakenIn)));
+}
+
+#[test]
+fn a_node_goes_on_without_the_file_of_its_cluster_wherever_a_crash_fell() {
+    for spoil in [FaultyDisk::remove_cluster, FaultyDisk::spoil_cluster] {
+        let mut points = 0;
+        for at in 0.. {
+            let lost = folder(|_, _| {});
+            let disk = &lost.disk;
+            spoil(disk);
+            disk.schedule(disk.operations() + at, Fault::Crash(Crash::Power));
+            let first = recover(disk, AFTER);
+            let has_crashed = disk.down().is_some();
+            disk.clear_faults();
+            disk.restart();
+            if has_crashed {
+                recover(disk, AFTER).unwrap();
+            } else {
+                let report = first.unwrap();
+                assert!(report.lost_file.is_some() && !report.is_alone(), "{report:?}");
+                assert_eq!((report.clusters, report.messages), ((BEFORE, AFTER), 12));
+            }
+            drop(goes_on(&lost));
+            if !has_crashed {
+                break;
+            }
+            points += 1;
+        }
+        assert!(points > 15, "{points}");
+    }
+}
+
+/// What a disk does to the file `cluster`.
+trait Spoils {
+    fn remove_cluster(&self);
+    fn spoil_cluster(&self);
+}
+
+impl Spoils for FaultyDisk {
+    fn remove_cluster(&self) {
+        self.remove("cluster").unwrap();
+    }
+
+    fn spoil_cluster(&self) {
+        self.flip_bit("cluster", 40, 2);
+    }
 }
 
 #[test]
@@ -426,7 +461,7 @@ fn a_damaged_folder_is_told_and_repaired_first() {
     lost.disk.flip_bit(&name, middle, 3);
     let node = join(&lost.disk).unwrap().node();
     let member_repairs = |others| repair(&lost.disk, FOLDER, node, 7, others);
-    assert!(matches!(member_repairs(Others::None), Err(OpenError::OthersHaveIt)));
+    assert!(matches!(member_repairs(Others::None), Err(OpenError::OthersHaveIt { .. })));
     let report = recover(&lost.disk, AFTER).unwrap();
     assert!(!report.damage.is_empty() && report.given_up.is_empty(), "{report:?}");
     assert!(matches!(join(&lost.disk), Err(StorageError::GoingAlone { .. })));
