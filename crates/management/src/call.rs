@@ -1,8 +1,9 @@
 //! One request: its path in parts, its query.
 
+use crate::answer::Refused;
 use crate::encryption::Served;
-use crate::metrics::Pages;
 use crate::fields::cut;
+use crate::metrics::Pages;
 use crate::operator::Operator;
 use crate::page_session::Sessions;
 use crate::permits::Permit;
