@@ -508,3 +508,58 @@ fn a_message_that_is_too_large_is_told_of_in_the_log() {
     client.close_channel(channel);
     assert_eq!(broker.log().lines().filter(|told| told.contains(line) && told.contains("not there")).count(), 1);
 }
+
+/// Replies that wait for who asked, and everybody else.
+#[test]
+fn replies_that_nobody_reads_hold_up_no_publisher_and_come_again_once_they_are_read() {
+    const REPLIES: u64 = 150;
+    let arguments = ["--transient-bytes-max=64MiB", "--user-bytes-max=64MiB", "--connection-bytes-max=32MiB"];
+    let Some(broker) = Broker::own_or_skip(&arguments) else { return };
+    let reply_to = "amq.rabbitmq.reply-to";
+    let mut asker = broker.connect();
+    let asking = asker.channel();
+    asker.consume_with(asking, reply_to, "", [false, true, false], &[]).unwrap();
+    let mut replier = broker.connect();
+    let replying = replier.channel();
+    replier.declare(replying, &QueueDeclare { name: "calls", ..Default::default() }).unwrap();
+    let properties = Properties::only(9, clients::wire::Args::new().shortstr(reply_to).0);
+    asker.publish(asking, &Publish { key: "calls", body: b"?", properties, ..Default::default() });
+    let due = Instant::now() + PATIENCE;
+    let call = loop {
+        match replier.get(replying, "calls", true).unwrap() {
+            Some(call) => break call,
+            None => assert!(Instant::now() < due, "no call comes"),
+        }
+    };
+    let name = clients::wire::Reader(&call.properties.bytes).shortstr();
+    replier.confirm_select(replying).unwrap();
+    // The asker reads none of them. Mandatory ones are not returned: it is there.
+    let mut body = vec![b'.'; MEBIBYTE as usize];
+    for n in 1..=REPLIES {
+        body[..8].copy_from_slice(&n.to_be_bytes());
+        replier.publish(replying, &Publish { key: &name, body: &body, mandatory: true, ..Default::default() });
+        replier.confirmed(replying, n, n);
+    }
+    let mut stranger = broker.connect();
+    let channel = stranger.channel();
+    stranger.declare(channel, &QueueDeclare { name: "other", ..Default::default() }).unwrap();
+    stranger.confirm_select(channel).unwrap();
+    stranger.put(channel, "other", b"m");
+    stranger.confirmed(channel, 1, 1);
+    let told = || broker.log().matches("direct replies are dropped").count();
+    assert_eq!(told(), 1, "{}", broker.log());
+    // It reads again: first what waits, in order, then what comes.
+    let number = |body: &[u8]| u64::from_be_bytes(body[..8].try_into().unwrap());
+    let mut last = 0;
+    while let Some(event) = asker.event_within(asking, Duration::from_secs(1)) {
+        let Event::Delivery(reply) = event else { panic!("{event:?}") };
+        assert_eq!(number(&reply.body), last + 1, "the oldest wait");
+        last += 1;
+    }
+    assert!((16..REPLIES).contains(&last), "a quarter of 64 MiB, and what sockets take: {last}");
+    body[..8].copy_from_slice(&(REPLIES + 1).to_be_bytes());
+    replier.publish(replying, &Publish { key: &name, body: &body, mandatory: true, ..Default::default() });
+    replier.confirmed(replying, REPLIES + 1, REPLIES + 1);
+    assert_eq!(number(&asker.delivery(asking).body), REPLIES + 1);
+    assert_eq!(told(), 1);
+}

@@ -795,3 +795,36 @@ fn repair_of_a_sound_folder_or_of_a_running_broker_changes_nothing() {
     let nowhere = leveret("repair", Path::new("/nonexistent"), &[]);
     assert_eq!(nowhere.status.code(), Some(3), "{}", shown(&nowhere));
 }
+
+#[test]
+fn a_folder_in_the_place_of_a_file_is_as_a_file_that_is_gone() {
+    let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
+    publish(&broker, QUEUE, 8_000);
+    broker.terminate();
+    let data = broker.data_folder();
+    let states = files(&data.join("checkpoints"));
+    assert!(states.iter().any(|path| path.ends_with("00000001.1")), "{states:?}");
+    let replace = |name: &str| {
+        fs::remove_file(data.join(name)).unwrap();
+        fs::create_dir(data.join(name)).unwrap();
+        fs::write(data.join(name).join("inside"), "x").unwrap();
+    };
+    replace("wal/durable");
+    replace("checkpoints/00000001.0");
+    broker.start();
+    assert_eq!(numbers(&drain(&broker, QUEUE)), (1..=8_000).collect::<Vec<_>>());
+    // The next states that are saved need its name.
+    publish(&broker, "other", 8_000);
+    broker.terminate();
+    assert!(data.join("wal/durable").is_file() && data.join("wal/durable.aside-1/inside").is_file());
+    broker.start();
+    assert_eq!(numbers(&drain(&broker, "other")), (1..=8_000).collect::<Vec<_>>());
+    broker.terminate();
+    for copy in ["00000001.0", "00000001.1"] {
+        if data.join("checkpoints").join(copy).is_file() {
+            replace(&format!("checkpoints/{copy}"));
+        }
+    }
+    let report = quarantined_then_repaired(&mut broker, QUEUE);
+    assert!(report.contains("its state"), "{report}");
+}

@@ -45,7 +45,7 @@ impl Answer {
 
     /// As JSON; nothing is null.
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or(Value::Null)
+        json_once::value(self.body.as_bytes()).unwrap_or(Value::Null)
     }
 
     /// Why it is a no, in the node's words.

@@ -42,6 +42,8 @@ pub(crate) enum Refused {
     Denied(String),
     /// 403: a page of another site asks.
     OtherSite,
+    /// 415, 417 or 501: what a header of the request asks for is not done here.
+    NotDone(StatusCode, String),
     /// 413.
     TooLarge,
     /// 408: the body did not come in time.
@@ -226,6 +228,7 @@ impl From<Refused> for Answer {
             Refused::OtherSite => {
                 error(StatusCode::FORBIDDEN, "forbidden", "a page of another site may not change anything here")
             }
+            Refused::NotDone(status, reason) => error(status, "not_supported", &reason),
             Refused::TooLarge => error(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", "the body is too large"),
             Refused::TooSlow => error(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not come in time"),
             Refused::NoAnswer => {

@@ -5,6 +5,7 @@
 //! written back.
 
 use crate::answer::Refused;
+use broker::topology::TABLE_DEPTH_MAX;
 use bytes::Bytes;
 use json_once::NotRead;
 use serde_json::{Map, Value};
@@ -59,6 +60,15 @@ pub(crate) fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<Opt
     }
 }
 
+/// Refuses a field that nests deeper than arguments may: nothing that is kept does, so that it can be read back, and files
+/// of definitions have it a few levels further down.
+pub(crate) fn check_depth(fields: &Map<String, Value>, name: &str) -> Result<(), Refused> {
+    match fields.get(name).is_some_and(|value| json_once::depth(value) > TABLE_DEPTH_MAX) {
+        true => Err(Refused::BadRequest(format!("{name} nests more than {TABLE_DEPTH_MAX} lists and objects"))),
+        false => Ok(()),
+    }
+}
+
 /// A name that a client made up, as far as it is told back.
 pub(crate) fn cut(name: &str) -> Cow<'_, str> {
     match name.char_indices().nth(NAME_CHARS_SHOWN) {
@@ -67,17 +77,21 @@ pub(crate) fn cut(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// A body as an object; an empty one says nothing. Errors: 400 for what is no object, and for a key that comes twice.
+/// A body as an object; an empty one says nothing. Errors: 400 for what is no object, for a key that comes twice, for
+/// what nests too deep, and for a whole number that would become another one.
 fn object(body: &Bytes) -> Result<Map<String, Value>, Refused> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok(Map::new());
     }
     match json_once::read(body) {
-        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(Value::Object(fields)) => match json_once::oversized(body) {
+            Some(number) => Err(Refused::BadRequest(format!("{}: a whole number has at most 64 bits", cut(number)))),
+            None => Ok(fields),
+        },
         // RabbitMQ's clients send an empty list where there is nothing to say.
         Ok(Value::Array(items)) if items.is_empty() => Ok(Map::new()),
         Ok(Value::Null) => Ok(Map::new()),
-        Err(NotRead::Twice(sentence)) => Err(Refused::BadRequest(sentence)),
+        Err(NotRead::Unfit(sentence)) => Err(Refused::BadRequest(sentence)),
         _ => Err(Refused::BadRequest("not_json".to_owned())),
     }
 }

@@ -6,10 +6,14 @@
 //! request with Transfer-Encoding came takes no further one, so that here a body is as long as its
 //! Content-Length says.
 //!
+//! Nor is a body looked at that is in an encoding which nobody here undoes: what is in the clear though it says
+//! otherwise would be taken by us and not by the next.
+//!
 //! Invariant: at most [`LINE_BYTES_MAX`] bytes are kept of a line, and nothing of a body.
 
 use crate::answer::{Answer, Refused};
-use hyper::header::{CONNECTION, HOST, TRANSFER_ENCODING};
+use hyper::StatusCode;
+use hyper::header::{CONNECTION, CONTENT_ENCODING, EXPECT, HOST, HeaderName, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -130,7 +134,7 @@ impl At {
 }
 
 /// Why a request is not taken whoever sends it, if it is not.
-pub(crate) fn objection(head: &Parts, says_two: bool) -> Option<Refused> {
+pub(crate) fn objection(head: &Parts, has_body: bool, says_two: bool) -> Option<Refused> {
     let hosts = head.headers.get_all(HOST).iter().count();
     let wrong = |why: &str| Some(Refused::BadRequest(why.to_owned()));
     if says_two {
@@ -140,9 +144,29 @@ pub(crate) fn objection(head: &Parts, says_two: bool) -> Option<Refused> {
         0 if head.version == hyper::Version::HTTP_11 && head.uri.authority().is_none() => {
             wrong("the request names no Host")
         }
-        0 | 1 => None,
+        0 | 1 => not_done(head, has_body),
         _ => wrong("the request names more than one Host"),
     }
+}
+
+/// What a request asks for that is not done here.
+fn not_done(head: &Parts, has_body: bool) -> Option<Refused> {
+    let other = |name: HeaderName, known: &str| {
+        let values = head.headers.get_all(&name).into_iter();
+        let mut words = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+        words.any(|word| !word.is_empty() && !word.eq_ignore_ascii_case(known.as_bytes()))
+    };
+    let refused = |status, reason: &str| Some(Refused::NotDone(status, reason.to_owned()));
+    if other(TRANSFER_ENCODING, "chunked") {
+        return refused(StatusCode::NOT_IMPLEMENTED, "of Transfer-Encoding there is chunked only");
+    }
+    if has_body && other(CONTENT_ENCODING, "identity") {
+        return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "a body is taken without Content-Encoding only");
+    }
+    if other(EXPECT, "100-continue") {
+        return refused(StatusCode::EXPECTATION_FAILED, "of Expect there is 100-continue only");
+    }
+    None
 }
 
 /// Whether nothing more is taken over a connection after this request.
@@ -198,7 +222,7 @@ mod tests {
             for host in hosts {
                 request = request.header(HOST, *host);
             }
-            objection(&request.body(()).expect("a request").into_parts().0, false).is_some()
+            objection(&request.body(()).expect("a request").into_parts().0, false, false).is_some()
         };
         use hyper::Version;
         assert_eq!(
@@ -206,5 +230,32 @@ mod tests {
             [true, false, false]
         );
         assert!(of(Version::HTTP_11, &["a", "b"]));
+    }
+
+    #[test]
+    fn what_nobody_here_undoes_is_refused_with_the_status_that_says_so() {
+        let status = |name: HeaderName, value: &str, has_body| {
+            let request = hyper::Request::builder().uri("/api").header(HOST, "a").header(name, value);
+            match objection(&request.body(()).expect("a request").into_parts().0, has_body, false) {
+                None => 200,
+                Some(Refused::NotDone(status, _)) => status.as_u16(),
+                Some(other) => panic!("{value}: {other:?}"),
+            }
+        };
+        for coded in ["gzip", "identity, br", "x"] {
+            assert_eq!([true, false].map(|has_body| status(CONTENT_ENCODING, coded, has_body)), [415, 200], "{coded}");
+        }
+        for coded in ["gzip, chunked", "identity, chunked", "gzip"] {
+            assert_eq!(status(TRANSFER_ENCODING, coded, true), 501, "{coded}");
+        }
+        assert_eq!([status(EXPECT, "200-maybe", true), status(EXPECT, "100-continue, x", false)], [417, 417]);
+        for (name, value) in [
+            (CONTENT_ENCODING, "Identity"),
+            (CONTENT_ENCODING, ""),
+            (TRANSFER_ENCODING, "Chunked"),
+            (EXPECT, "100-Continue"),
+        ] {
+            assert_eq!(status(name, value, true), 200, "{value}");
+        }
     }
 }

@@ -3,7 +3,9 @@
 //! Invariant: names and texts are bytes in AMQP and Unicode in JSON; what is no UTF-8 is shown with
 //! replacement characters.
 
+use crate::answer::Refused;
 use amqp::{Properties, Table, Value as Field};
+use broker::topology::NAME_BYTES_MAX;
 use bytes::Bytes;
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -66,36 +68,58 @@ fn value(field: &Field) -> Value {
     }
 }
 
-/// An object as a table: every whole number is a long, every other one a double. `None`: it is no
-/// object, or a name is longer than AMQP has. An empty list is an empty table, as RabbitMQ's tools
-/// send it.
-pub(crate) fn to_table(value: &Value) -> Option<Table> {
+/// Why a value is no table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoTable {
+    /// It is no object.
+    NoObject,
+    /// A name is longer than AMQP has.
+    LongName,
+    /// A whole number has more bits than AMQP has. As a double it would be another number.
+    LongNumber(u64),
+}
+
+impl NoTable {
+    /// The refusal of a field.
+    pub(crate) fn of(self, field: &str) -> Refused {
+        Refused::BadRequest(match self {
+            NoTable::NoObject => format!("{field} is no object"),
+            NoTable::LongName => format!("{field}: a name has at most {NAME_BYTES_MAX} bytes"),
+            NoTable::LongNumber(number) => format!("{field}: {number} does not fit into 64 bits with a sign"),
+        })
+    }
+}
+
+/// An object as a table: every whole number is a long, every other one a double. An empty list is an
+/// empty table, as RabbitMQ's tools send it.
+pub(crate) fn to_table(value: &Value) -> Result<Table, NoTable> {
     let mut table = Table::new();
     match value {
         Value::Array(items) if items.is_empty() => {}
         Value::Object(fields) => {
             for (name, field) in fields {
-                if name.len() > broker::topology::NAME_BYTES_MAX {
-                    return None;
+                if name.len() > NAME_BYTES_MAX {
+                    return Err(NoTable::LongName);
                 }
                 table.push(Bytes::copy_from_slice(name.as_bytes()), to_field(field)?);
             }
         }
-        _ => return None,
+        _ => return Err(NoTable::NoObject),
     }
-    Some(table)
+    Ok(table)
 }
 
-fn to_field(value: &Value) -> Option<Field> {
-    Some(match value {
+fn to_field(value: &Value) -> Result<Field, NoTable> {
+    Ok(match value {
         Value::Null => Field::Void,
         Value::Bool(flag) => Field::Bool(*flag),
-        Value::Number(number) => match number.as_i64() {
-            Some(whole) => Field::I64(whole),
-            None => Field::F64(number.as_f64()?),
+        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(whole), _) => Field::I64(whole),
+            (None, Some(whole)) => return Err(NoTable::LongNumber(whole)),
+            (None, None) => Field::F64(number.as_f64().unwrap_or(f64::NAN)),
         },
         Value::String(text) => Field::LongString(Bytes::copy_from_slice(text.as_bytes())),
-        Value::Array(items) => Field::Array(items.iter().map(to_field).collect::<Option<_>>()?),
+        Value::Array(items) => Field::Array(items.iter().map(to_field).collect::<Result<_, _>>()?),
         Value::Object(_) => Field::Table(to_table(value)?),
     })
 }
@@ -134,8 +158,11 @@ mod tests {
         let table_of = to_table(&value).expect("an object");
         assert_eq!(table_of.get("a"), Some(&Field::I64(1)));
         assert_eq!(table(&table_of), value);
-        assert_eq!(to_table(&json!([])), Some(Table::new()));
-        assert_eq!(to_table(&json!([1])), None);
-        assert_eq!(to_table(&json!({"n".repeat(256): 1})), None);
+        assert_eq!(to_table(&json!([])), Ok(Table::new()));
+        assert_eq!(to_table(&json!([1])), Err(NoTable::NoObject));
+        assert_eq!(to_table(&json!({"n".repeat(256): 1})), Err(NoTable::LongName));
+        assert!(to_table(&json!({"least": i64::MIN, "most": i64::MAX, "double": 1e30})).is_ok());
+        let beyond = i64::MAX as u64 + 1;
+        assert_eq!(to_table(&json!({"a": [{"b": beyond}]})), Err(NoTable::LongNumber(beyond)));
     }
 }

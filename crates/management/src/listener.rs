@@ -23,7 +23,7 @@ use crate::take_back;
 use crate::ui;
 use crate::unsent::{Answers, Owner};
 use crate::waiting::{self, Requests};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -295,7 +295,8 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin>(
         let (permit, of_all, says_two) = (permit.clone(), shared.clone(), says_two.clone());
         let responding = async move {
             let (head, body) = request.into_parts();
-            if let Some(refused) = framing::objection(&head, says_two.get()) {
+            let has_body = !body.is_end_stream();
+            if let Some(refused) = framing::objection(&head, has_body, says_two.get()) {
                 let has_body = head.method != hyper::Method::HEAD;
                 return Ok(framing::last(refused.into()).into_response(has_body));
             }

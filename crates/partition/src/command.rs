@@ -5,6 +5,7 @@
 //! in; so do the effects towards one channel. A command never blocks; what must wait for the disk
 //! answers later.
 
+use crate::reply_room::ReplyRoom;
 use broker::queue::{Consumer, Counts, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
@@ -155,6 +156,16 @@ pub enum Command {
         again: bool,
         /// Comes back in the reply.
         request: RequestId,
+    },
+    /// The queue carries direct replies to a channel of this shard, which share the room of its connection with
+    /// those to the connection's other channels. For queues in memory alone; no reply.
+    LimitReplies {
+        /// The queue, which nobody has published to yet.
+        queue: QueueId,
+        /// Whose replies they are.
+        channel: ChannelKey,
+        /// The room of its connection.
+        room: Arc<ReplyRoom>,
     },
     /// A consumer that attaches anew, right before this, has `count` messages from `first` of an
     /// earlier leader: those that nobody else has are its own, the others count against its
@@ -471,6 +482,12 @@ pub enum Effect {
         /// The queue.
         queue: QueueId,
     },
+    /// A direct reply to this channel was dropped, as those that wait for its connection are as many as may.
+    /// Said once for each connection.
+    RepliesDropped {
+        /// The channel.
+        channel: ChannelKey,
+    },
     /// A consumer under a channel-wide prefetch could take messages.
     GrantWanted {
         /// The consumer.
@@ -496,7 +513,8 @@ impl Effect {
             Effect::Confirm { channel, .. }
             | Effect::Refuse { channel, .. }
             | Effect::Returned { channel, .. }
-            | Effect::Reply { channel, .. } => *channel,
+            | Effect::Reply { channel, .. }
+            | Effect::RepliesDropped { channel } => *channel,
             Effect::Deliver(delivery) => delivery.consumer.channel,
             Effect::Cancelled { consumer, .. }
             | Effect::GrantWanted { consumer, .. }

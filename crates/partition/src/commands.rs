@@ -61,6 +61,7 @@ pub fn refuse(command: Command, reply: Reply, effects: &mut Vec<Effect>) {
         | Command::Hold { .. }
         | Command::Configure { .. }
         | Command::DeadLetterAnswered { .. }
+        | Command::LimitReplies { .. }
         | Command::Detach { .. }
         | Command::Reopen { .. }
         | Command::Delete { .. }
@@ -184,6 +185,7 @@ impl QueuePartition {
         };
         match command {
             Command::Configure { .. } | Command::Publish(_) => unreachable!("handled above"),
+            Command::LimitReplies { .. } => unreachable!("replies wait in memory"),
             Command::DeadLetterAnswered { queue, seq, is_safe } => {
                 self.dead_letter_answered(queue, seq, is_safe, cx.now_ms)
             }

@@ -62,6 +62,7 @@ impl KnownQueues {
             | Command::Detach { .. }
             | Command::Part { .. }
             | Command::Mark { .. }
+            | Command::LimitReplies { .. }
             | Command::Sync { .. } => true,
         }
     }

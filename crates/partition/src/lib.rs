@@ -17,7 +17,8 @@
 //! - `snapshot`: a follower that needs more than the log still has.
 //! - [`log_partition`]: a log for a machine of the caller's, the topology, with snapshots for
 //!   followers of its own.
-//! - [`transient`]: the same surface for queues that live in one shard's memory.
+//! - [`transient`]: the same surface for queues that live in one shard's memory; `reply_room`: how much of
+//!   direct replies may wait there.
 //! - [`recovery`]: a partition from what a data folder holds; [`salvage`]: from what is left of a
 //!   damaged one.
 //! - [`survey`]: what is in the queues, for whoever looks after the broker.
@@ -57,6 +58,7 @@ pub mod recovery;
 mod repair;
 mod repeats;
 pub mod replica;
+mod reply_room;
 pub mod salvage;
 mod snapshot;
 pub mod survey;
@@ -79,6 +81,7 @@ pub use recovery::{
     Part, Recovery, anew_checkpoint, founding_checkpoint, founding_log_checkpoint, joining_checkpoint,
     joining_log_checkpoint, returning_checkpoint,
 };
+pub use reply_room::{ReplyRoom, ReplyRooms};
 pub use survey::{CopyFigures, DiskFigures, PartitionFigures, QueueFigures};
 pub use tail::Tail;
 pub use transient::TransientQueues;

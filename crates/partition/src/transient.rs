@@ -26,9 +26,10 @@ use crate::life::Timers;
 use crate::machine::FixedMap;
 use crate::message::{self, MessageView, Stamp};
 use crate::queue::{Admission, Intake, UsedQueues, Waiting, not_here, note_use};
+use crate::reply_room::WaitingReplies;
 use crate::survey::QueueFigures;
 use crate::turn::{Rooms, Turn};
-use batch::{Batch, COMPACT_BYTES_MIN, COMPACT_LIVE_FRACTION, GONE, Place};
+use batch::{Batch, COMPACT_BYTES_MIN, COMPACT_LIVE_FRACTION, Place, copy_together};
 use broker::queue::levels::priority_of;
 use broker::queue::{Consumer, Dispatch, KeyMeter, LevelRule};
 use broker::{ChannelKey, ConsumerKey, QueueId};
@@ -234,6 +235,11 @@ impl TransientQueues {
                     continue;
                 }
             }
+            if let Some(replies) = queue.sink.replies.as_ref().filter(|replies| replies.is_full()) {
+                effects.extend(replies.note_dropped().map(|channel| Effect::RepliesDropped { channel }));
+                self.given_up.note(target.queue, Reason::MaxLength, 1);
+                continue;
+            }
             if publish.delay_ms > 0 {
                 self.schedule(target.queue, publish);
                 continue;
@@ -325,6 +331,11 @@ impl TransientQueues {
                 let next_live = |from| sink.state.runs().next_live(from).map(|(seq, _)| seq);
                 dispatch.hold(*consumer, *first, *count, sink.state.levels(), next_live);
                 q.touch(*queue, &mut self.dirty);
+            }
+            Command::LimitReplies { queue, channel, room } => {
+                if let Some(q) = self.queues.get_mut(queue) {
+                    q.sink.replies = Some(Box::new(WaitingReplies::new(room.clone(), *channel)));
+                }
             }
             Command::Cancel { queue, consumer, request } => {
                 let channel = consumer.channel;
@@ -499,6 +510,9 @@ impl TransientQueues {
         for (first, count) in self.taken.drain(..) {
             queue.settle(first, count);
         }
+        if queue.sink.replies.is_some() && queue.dispatch.ready() > 0 {
+            queue.count_replies(&self.meter);
+        }
     }
 
     /// Copies the live messages of sparse runs together, so that their batches can go.
@@ -508,17 +522,7 @@ impl TransientQueues {
                 if run.live() > run.count / COMPACT_LIVE_FRACTION {
                     continue;
                 }
-                let live: Vec<u64> = (run.first..run.past()).filter(|seq| run.is_live(*seq)).collect();
-                let mut bytes = Vec::new();
-                let mut offsets: SmallVec<[u32; 4]> = SmallVec::from_elem(GONE, run.count as usize);
-                for seq in &live {
-                    let index = (seq - run.first) as usize;
-                    let message = run.place.message(index);
-                    offsets[index] = bytes.len() as u32;
-                    bytes.extend_from_slice(&message);
-                }
-                bytes.shrink_to_fit();
-                run.place = Place { batch: Batch::freeze(bytes, run.count as usize, &self.meter), offsets };
+                copy_together(run, &self.meter);
             }
         }
         self.compact_at = COMPACT_BYTES_MIN.max(2 * self.bytes());

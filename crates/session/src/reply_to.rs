@@ -5,18 +5,22 @@
 //! broker puts a name in its place that nobody can guess, and a message to that name over the
 //! default exchange is a delivery to the asker. Behind the name stands a transient queue of the
 //! asker's channel, so that replies have flow control and memory accounting like any other message,
-//! and a reply after the asker left meets nobody.
+//! and a reply after the asker left meets nobody. What an asker leaves unread is bounded by connection
+//! (`partition::ReplyRoom`); beyond, replies are dropped.
 //!
 //! Invariant: the queue goes with its one consumer; no client may do anything to it but publish.
 
 use super::channel::{Pending, State};
 use super::consume::Wanted;
+use super::session::log_text;
 use super::traits::DIRECT_REPLY_TO;
 use super::{Client, Cx, Host, Session, names};
 use amqp::{ChannelError, ConsumerTag, MethodId, Properties, Reply, ReplyCode, Request, Table, Value};
 use broker::QueueId;
 use broker::topology::{Command as Change, CommandReply, DeclareQueue, Name, REPLY_PREFIX};
 use bytes::Bytes;
+use partition::{Command, ReplyRoom};
+use std::sync::Arc;
 
 fn is_reply_name(name: &[u8]) -> bool {
     name == DIRECT_REPLY_TO || name.starts_with(REPLY_PREFIX.as_bytes())
@@ -105,12 +109,32 @@ impl Session {
         cx: &mut Cx<'_, impl Host>,
     ) {
         let partition = cx.host.transient_partition();
+        // Before the consumer, whose answer tells the client that it may ask.
+        let (channel, room) = (self.channels[at].key, self.reply_room(cx.host));
+        cx.host.push(partition, Command::LimitReplies { queue, channel, room });
         let no_ack = true;
         let (exclusive, priority, is_quorum, timeout_ms) = (false, 0, false, None);
         let arguments = None;
         let wanted = Wanted { queue, partition, tag, no_ack, exclusive, priority, arguments, is_quorum, timeout_ms };
         let number = self.attach(at, wanted, Bytes::from_static(DIRECT_REPLY_TO), cx);
         self.channels[at].reply_consumer = Some(Box::new(ReplyConsumer { number, name }));
+    }
+
+    /// What may wait for all channels of the connection.
+    fn reply_room(&mut self, host: &impl Host) -> Arc<ReplyRoom> {
+        let new = || Arc::new(ReplyRoom::new(host.common().sums.replies.clone()));
+        self.reply_room.get_or_insert_with(new).clone()
+    }
+
+    /// A reply was dropped that the client left no room for; said once.
+    #[cold]
+    pub(super) fn replies_dropped(&self, at: usize) {
+        let (user, vhost) = (log_text(&self.user), log_text(&self.vhost_name));
+        let (connection, channel) = (self.connection_name(), self.channels[at].id.number());
+        tracing::warn!(
+            peer = %self.peer, connection, channel, user = &*user, vhost = &*vhost,
+            "direct replies are dropped: the connection leaves too many unread"
+        );
     }
 
     /// The consumer of replies, unless it was cancelled since.

@@ -27,7 +27,7 @@ use broker::topology::{CommandReply, Refusal, RouteTarget, Token};
 use broker::{ChannelKey, ConsumerKey, PartitionId, VhostId};
 use bytes::Bytes;
 use core::net::SocketAddr;
-use partition::{Command, Effect, RequestId};
+use partition::{Command, Effect, ReplyRoom, RequestId};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -82,6 +82,8 @@ pub struct Session {
     pub(crate) waiting_told: usize,
     /// What this connection has told the others that it holds.
     pub(crate) unfinished: Unfinished,
+    /// What waits for it of direct replies; absent until it asks for some.
+    pub(crate) reply_room: Option<Arc<ReplyRoom>>,
     /// Where routes are gathered; empty between uses.
     pub(crate) targets: Vec<RouteTarget>,
     /// How many queues the kept routes of all channels name.
@@ -159,6 +161,7 @@ impl Session {
             transaction_bytes: 0,
             waiting_told: 0,
             unfinished: Unfinished::default(),
+            reply_room: None,
             targets: Vec::new(),
             route_targets: 0,
             work: Work::default(),
@@ -366,6 +369,7 @@ impl Session {
             }
             Effect::Reply { request, reply, .. } => self.handle_reply(at, request, reply, cx),
             Effect::Cancelled { consumer, .. } => self.cancelled(at, consumer.number, cx),
+            Effect::RepliesDropped { .. } => self.replies_dropped(at),
             Effect::GrantWanted { consumer, ready, .. } => {
                 self.channels[at].grant_wanted(consumer.number, ready, cx.host);
             }

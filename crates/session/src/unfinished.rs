@@ -9,6 +9,7 @@
 //! What was begun cannot wait for room: only its end gives the memory back. So a connection that
 //! goes on growing beyond a limit is closed, where publishers of whole messages are only held back.
 
+use partition::ReplyRooms;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,6 +69,9 @@ pub struct Sums {
     pub waiting: AtomicU64,
     /// Beyond so many of them, each connection keeps few.
     pub waiting_max: u64,
+    /// Direct replies that wait for who asked: they are dropped where there are too many, and no connection is
+    /// closed for them.
+    pub replies: Arc<ReplyRooms>,
 }
 
 impl Limits {

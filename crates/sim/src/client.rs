@@ -454,6 +454,7 @@ impl Client {
             | Effect::DeadLetter(_)
             | Effect::Lapsed { .. }
             | Effect::GrantReturned { .. }
+            | Effect::RepliesDropped { .. }
             | Effect::Parted { .. } => {}
         }
     }

@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::disk::{Disk, DiskFile, OpenMode, read_whole, settle};
+use crate::disk::{Disk, DiskFile, OpenMode, is_no_file, read_whole, set_aside, settle};
 use crate::error::{StorageError, at, syncing};
 use crate::fields::{Fields, FieldsMut};
 use crate::wal::{FileNo, GroupId, WalPosition};
@@ -112,9 +112,18 @@ impl<D: Disk> CheckpointStore<D> {
         let mut groups: BTreeMap<GroupId, Places> = BTreeMap::new();
         let mut last_group = 0;
         for file_name in disk.list(CHECKPOINT_FOLDER).map_err(at("list", CHECKPOINT_FOLDER))? {
-            let Some((group, place)) = place_of(&file_name) else { continue };
+            // The name of a folder ends so.
+            let Some((group, place)) = place_of(file_name.trim_end_matches('/')) else { continue };
             let name = checkpoint_name(group, place);
-            let file = disk.open(&name, OpenMode::Read).map_err(at("open", &name))?;
+            let file = match disk.open(&name, OpenMode::Read) {
+                Ok(file) => file,
+                // It is damaged, as will be found when it is loaded.
+                Err(error) if is_no_file(&error) => {
+                    groups.entry(group).or_default();
+                    continue;
+                }
+                Err(error) => return Err(at("open", &name)(error)),
+            };
             let mut header = [0; HEADER_BYTES];
             let read = file.read_at(&mut header, 0).map_err(at("read", &name))?;
             let header = Header::decode(&header[..read], &name)?
@@ -186,8 +195,19 @@ impl<D: Disk> CheckpointStore<D> {
     /// Has a file that holds no checkpoint stay so. Half overwritten by a process that died, and not synced, it
     /// would be a whole one again after a power cut: an old one, whose log is given up meanwhile.
     fn keep_as_it_is(&self, name: &str) -> Result<(), StorageError> {
-        let file = self.disk.open(name, OpenMode::ReadWrite).map_err(at("open", name))?;
-        file.sync_data().map_err(syncing(name))
+        match self.disk.open(name, OpenMode::ReadWrite) {
+            Ok(file) => file.sync_data().map_err(syncing(name)),
+            Err(error) if is_no_file(&error) => Ok(()),
+            Err(error) => Err(at("open", name)(error)),
+        }
+    }
+
+    /// Makes room for a file where something else is.
+    fn set_aside_what_is_no_file(&self, name: &str) -> Result<(), StorageError> {
+        match self.disk.open(name, OpenMode::Read) {
+            Err(error) if is_no_file(&error) => set_aside(&*self.disk, name).map(drop).map_err(at("set aside", name)),
+            _ => Ok(()),
+        }
     }
 
     fn load(&self, name: &str, group: GroupId) -> Result<Checkpoint, StorageError> {
@@ -237,7 +257,13 @@ impl<D: Disk> CheckpointStore<D> {
         // half way.
         self.groups.entry(group).or_default()[target] = None;
         let whole_beside = places[1 - target].is_some();
+        if places[target].is_none() {
+            self.set_aside_what_is_no_file(&checkpoint_name(group, target))?;
+        }
         let name = if whole_beside { checkpoint_name(group, target) } else { TEMPORARY_NAME.to_owned() };
+        if !whole_beside {
+            self.set_aside_what_is_no_file(TEMPORARY_NAME)?;
+        }
         write_durably(&*self.disk, &name, &header, payload)?;
         let final_name = checkpoint_name(group, target);
         if !whole_beside {
@@ -259,6 +285,7 @@ impl<D: Disk> CheckpointStore<D> {
         }
         for place in 0..2 {
             let name = checkpoint_name(group, place);
+            self.set_aside_what_is_no_file(&name)?;
             match self.disk.remove(&name).map_err(at("remove", &name)) {
                 Ok(()) | Err(StorageError::Missing { .. }) => {}
                 Err(error) => return Err(error),

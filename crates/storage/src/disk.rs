@@ -206,6 +206,35 @@ pub(crate) fn folder_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
+/// Something has the name of a file and is none: a folder, a pipe, a socket. What was written there before is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("it is no file but a folder or the like")]
+pub(crate) struct NoFile;
+
+impl From<NoFile> for io::Error {
+    fn from(error: NoFile) -> io::Error {
+        io::Error::other(error)
+    }
+}
+
+/// Whether an error of [`Disk::open`] says that something has the name of a file and is none.
+pub fn is_no_file(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<NoFile>())
+}
+
+/// Gives what is in a file's place another name beside it, which is returned, so that the file can be made.
+pub(crate) fn set_aside<D: Disk>(disk: &D, name: &str) -> io::Result<String> {
+    let taken = disk.list(folder_of(name))?;
+    let is_taken = |aside: &str| {
+        let aside = aside.rsplit('/').next().unwrap_or(aside);
+        taken.iter().any(|known| known.trim_end_matches('/') == aside)
+    };
+    let mut names = (1..).map(|number: u32| format!("{name}.aside-{number}"));
+    let aside = names.find(|aside| !is_taken(aside)).expect("a folder has fewer names than there are numbers");
+    disk.rename(name, &aside)?;
+    Ok(aside)
+}
+
 /// Reads the whole of a small file, refusing more than `bytes_max`.
 pub(crate) fn read_whole<F: DiskFile>(file: &F, bytes_max: usize) -> io::Result<Vec<u8>> {
     let bytes = file.len()?;

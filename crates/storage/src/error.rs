@@ -4,6 +4,7 @@
 //! sync: after a failed sync the kernel may have dropped the pages and call the next one a success,
 //! so the only safe answer is to stop and recover from what is on the disk.
 
+use crate::disk::is_no_file;
 use std::io;
 
 /// An error of the data files. The text of each variant is one line.
@@ -270,7 +271,7 @@ impl StorageError {
     }
 
     /// Whether the bytes on the disk are wrong or gone, so that a copy from elsewhere is needed:
-    /// not what was written, no such file, or sectors and file-system blocks that the system cannot
+    /// not what was written, no such file, something else in its place, or sectors and file-system blocks that the system cannot
     /// make out. What the system refuses for other reasons (too many open files, say) may be there.
     pub fn is_damage(&self) -> bool {
         match self {
@@ -281,7 +282,9 @@ impl StorageError {
             | StorageError::IdentityDamaged { .. }
             | StorageError::NotMadeAnew { .. }
             | StorageError::NodeFileGone { .. } => true,
-            StorageError::Io { source, .. } => source.raw_os_error().is_some_and(|errno| LOST_ERRNOS.contains(&errno)),
+            StorageError::Io { source, .. } => {
+                is_no_file(source) || source.raw_os_error().is_some_and(|errno| LOST_ERRNOS.contains(&errno))
+            }
             _ => false,
         }
     }

@@ -35,7 +35,7 @@ pub use checkpoint::{Checkpoint, CheckpointPair, CheckpointStore};
 pub use data_folder::{
     AloneRecord, ClusterRecord, DataFolder, FolderIdentity, Forgot, Founder, Life, NodeRecord, NodeState, doubt_log,
 };
-pub use disk::{Disk, DiskFile, DryDisk, FaultyDisk, OpenMode, RealDisk};
+pub use disk::{Disk, DiskFile, DryDisk, FaultyDisk, OpenMode, RealDisk, is_no_file};
 pub use error::StorageError;
 pub use extent::{Extent, ExtentId, ExtentWriter};
 pub use wal::{

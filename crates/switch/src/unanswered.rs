@@ -121,6 +121,7 @@ impl Unanswered {
             | Command::Hold { .. }
             | Command::Configure { .. }
             | Command::DeadLetterAnswered { .. }
+            | Command::LimitReplies { .. }
             | Command::Detach { .. }
             | Command::Part { .. }
             | Command::Reopen { .. }

@@ -129,3 +129,33 @@ fn the_cluster_has_the_name_that_it_was_given() {
     assert_eq!(http.delete("/api/global-parameters/cluster_name").status, 204);
     assert_eq!(named(&http), node);
 }
+
+#[test]
+fn a_value_nests_no_deeper_than_arguments_and_what_was_kept_before_is_imported_and_exported() {
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let lists = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    let at = "/api/global-parameters/deep";
+    let put = |levels: usize| http.put(at, &format!(r#"{{"value":{}}}"#, lists(levels)));
+    put(64).with(201);
+    for levels in [65, 125, 126] {
+        assert_eq!(reason(&put(levels), 400), "value nests more than 64 lists and objects");
+    }
+    assert_eq!(reason(&put(200), 400), "lists and objects nest more than 160 levels deep");
+    let document = |levels: usize| format!(r#"{{"global_parameters":[{{"name":"deep","value":{}}}]}}"#, lists(levels));
+    // Builds before took as much.
+    http.post("/api/definitions", &document(127)).with(204);
+    let exported = http.get("/api/definitions").text;
+    assert!(exported.contains(&lists(127)), "{exported}");
+    http.delete(at).with(204);
+    http.post("/api/definitions", &exported).with(204);
+    assert!(http.get(at).text.contains(&lists(127)));
+    http.post("/api/definitions/%2F", &exported).with(204);
+    // What is a policy's is refused as soon.
+    let policy = format!(r#"{{"pattern":"x","definition":{{"queue-mode":{}}}}}"#, lists(64));
+    assert_eq!(
+        reason(&http.put("/api/policies/%2F/deep", &policy), 400),
+        "definition nests more than 64 lists and objects"
+    );
+    let wrong = reason(&http.post("/api/definitions", &document(128)), 400);
+    assert!(wrong.ends_with("global_parameters[0].value: lists and objects nest more than 127 levels deep"), "{wrong}");
+}

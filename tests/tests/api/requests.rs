@@ -365,3 +365,43 @@ fn a_field_that_is_known_is_of_its_type() {
     http.delete(&format!("/api/users/{name}")).with(204);
     http.delete(&format!("/api/vhosts/{vhost}")).with(204);
 }
+
+#[test]
+fn a_body_in_an_encoding_that_nobody_undoes_is_refused() {
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let body = r#"{"pattern":"q","definition":{"max-length":5}}"#;
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let put = |headers: &str| {
+        let head = "PUT /api/policies/%2F/coded HTTP/1.1\r\nHost: a\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\nConnection: close";
+        match headers.contains("Transfer-Encoding") {
+            true => http.raw(format!("{head}\r\n{headers}\r\n\r\n{chunked}").as_bytes()).status,
+            false => {
+                http.raw(format!("{head}\r\n{headers}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes())
+                    .status
+            }
+        }
+    };
+    assert_eq!(put("Content-Encoding: gzip"), 415);
+    assert_eq!(put("Transfer-Encoding: gzip, chunked"), 501);
+    assert_eq!(put("Expect: 200-maybe"), 417);
+    assert_eq!(http.get("/api/policies/%2F/coded").status, 404, "nothing of it was done");
+    assert_eq!(put("Content-Encoding: identity"), 201);
+    assert_eq!(put("Transfer-Encoding: chunked"), 204);
+}
+
+#[test]
+fn a_whole_number_that_no_argument_can_hold_is_refused_and_not_made_another_one() {
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let at = "/api/queues/%2F/numbers";
+    let put = |number: &str| http.put(at, &format!(r#"{{"arguments":{{"x-note":[{{"n":{number}}}]}}}}"#));
+    for number in ["9223372036854775808", "18446744073709551615"] {
+        let why = format!("arguments: {number} does not fit into 64 bits with a sign");
+        assert_eq!(reason(&put(number), 400), why);
+    }
+    for number in ["18446744073709551616", "-9223372036854775809"] {
+        assert_eq!(reason(&put(number), 400), format!("{number}: a whole number has at most 64 bits"));
+    }
+    put("[9223372036854775807,-9223372036854775808,1e30]").with(201);
+    let shown = http.get(at).with(200)["arguments"]["x-note"][0]["n"].clone();
+    assert_eq!(shown, json!([i64::MAX, i64::MIN, 1e30]));
+}

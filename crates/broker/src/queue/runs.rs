@@ -183,7 +183,7 @@ impl<P> Runs<P> {
     }
 
     /// The runs in order, for moving their places.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Run<P>> {
+    pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Run<P>> {
         self.runs.iter_mut()
     }
 

@@ -203,7 +203,7 @@ pub(super) const GET: Fields = Fields {
 pub(super) fn said(words: &[String], fields: &Fields, vhost: &str) -> Result<Map<String, Value>, String> {
     let as_value = |name: &str, text: &str| match fields.json.contains(&name) {
         true => json_once::read(text.as_bytes()).map_err(|why| match why {
-            NotRead::Twice(sentence) => format!("{name}: {sentence}"),
+            NotRead::Unfit(sentence) => format!("{name}: {sentence}"),
             NotRead::NoJson(_) => format!("Could not parse JSON:\n  {text}"),
         }),
         false => Ok(Value::from(text)),

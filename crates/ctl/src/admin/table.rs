@@ -57,7 +57,7 @@ pub(super) fn written(
     if format == Format::RawJson {
         return Ok(format!("{text}\n"));
     }
-    let list: Value = serde_json::from_str(text).map_err(|error| format!("the answer is no JSON: {error}"))?;
+    let list = json_once::value(text.as_bytes()).map_err(|error| format!("the answer is no JSON: {error}"))?;
     if format == Format::PrettyJson {
         return Ok(format!("{list:#}\n"));
     }

@@ -95,7 +95,7 @@ fn import(cx: &Cx<'_>) -> Result<Shown, Failure> {
         text = std::fs::read_to_string(from).map_err(missing)?;
         cx.banner(&format!("Importing definitions in JSON from a file at \"{from}\" ..."));
     }
-    if let Err(error) = serde_json::from_str::<Value>(&text) {
+    if let Err(error) = json_once::read(text.as_bytes()) {
         return Err(Failure::error(DATA, format!("{from} is no JSON: {error}")));
     }
     let told = cx.api()?.ask("POST", "definitions", Some(text), &[])?.good()?;

@@ -85,8 +85,7 @@ pub(super) async fn post(
         Some(_) => return Err(Refused::BadRequest("routing_key is no text of at most 255 bytes".to_owned())),
     };
     let arguments = fields.get("arguments").cloned().unwrap_or_else(|| json!({}));
-    let arguments =
-        json::to_table(&arguments).ok_or_else(|| Refused::BadRequest("arguments is no object".to_owned()))?;
+    let arguments = json::to_table(&arguments).map_err(|why| why.of("arguments"))?;
     let binding = Binding {
         vhost,
         source: Name::new(checked(from_path(source))?),

@@ -164,7 +164,7 @@ fn bindings(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value>
 fn in_vhost(body: &Bytes, vhost: &[u8]) -> Result<String, Refused> {
     let mut document = match json_once::read(body) {
         Ok(Value::Object(document)) => document,
-        Err(NotRead::Twice(sentence)) => return Err(Refused::BadRequest(sentence)),
+        Err(NotRead::Unfit(sentence)) => return Err(Refused::BadRequest(sentence)),
         _ => return Err(Refused::BadRequest("not_json".to_owned())),
     };
     for part in ["users", "vhosts", "permissions", "topic_permissions", "global_parameters"] {

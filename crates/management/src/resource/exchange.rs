@@ -125,8 +125,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
         None => "direct".to_owned(),
     };
     let arguments = fields.get("arguments").cloned().unwrap_or_else(|| json!({}));
-    let arguments =
-        json::to_table(&arguments).ok_or_else(|| Refused::BadRequest("arguments is no object".to_owned()))?;
+    let arguments = json::to_table(&arguments).map_err(|why| why.of("arguments"))?;
     let name = named(name)?;
     cx.handle().catch_up().await?;
     let checked = {

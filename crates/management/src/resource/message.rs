@@ -322,10 +322,7 @@ fn wire_properties(value: &Value) -> Result<Vec<u8>, Refused> {
         None => None,
         Some(Value::Array(items)) if items.is_empty() => None,
         Some(headers) if has_null(headers) => return Err(Refused::BadRequest("null_not_allowed".to_owned())),
-        Some(headers @ Value::Object(_)) => {
-            let table = json::to_table(headers);
-            Some(table.ok_or_else(|| Refused::BadRequest("headers have a name of more than 255 bytes".to_owned()))?)
-        }
+        Some(headers @ Value::Object(_)) => Some(json::to_table(headers).map_err(|why| why.of("headers"))?),
         Some(_) => return Err(Refused::BadRequest("headers is no object".to_owned())),
     };
     let headers = headers.map(|table| table.encode());

@@ -167,6 +167,7 @@ pub(super) async fn put_global(cx: Cx<'_>, name: &[u8], body: Body) -> Result<An
     check_meaning(&name)?;
     let fields = fields::PARAMETER.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["value"])?;
+    fields::check_depth(&fields, "value")?;
     if *name == *CLUSTER_NAME.as_bytes() {
         check_cluster_name(&fields["value"])?;
     }
@@ -213,7 +214,7 @@ pub(super) fn all_global(topology: &Topology) -> Vec<Value> {
 }
 
 fn describe_global(name: &[u8], value: &str) -> Value {
-    json!({ "name": json::text(name), "value": serde_json::from_str::<Value>(value).unwrap_or_default() })
+    json!({ "name": json::text(name), "value": json_once::value(value.as_bytes()).unwrap_or_default() })
 }
 
 /// Every parameter of the virtual hosts that `wanted` takes.

@@ -75,8 +75,8 @@ pub(super) async fn put_fields(
         None | Some(Value::Null) => 0,
         Some(number) => number.as_i64().ok_or_else(|| wrong("priority is no whole number".to_owned()))?,
     };
-    let definition =
-        json::to_table(&fields["definition"]).ok_or_else(|| wrong("definition is no object".to_owned()))?;
+    fields::check_depth(&fields, "definition")?;
+    let definition = json::to_table(&fields["definition"]).map_err(|why| why.of("definition"))?;
     if definition.is_empty() {
         return Err(wrong("a policy has at least one key".to_owned()));
     }

@@ -294,8 +294,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     let mut fields = fields::QUEUE.of(&body.read(cx.caller).await?)?;
     let at = check_node(cx, &fields)?;
     let arguments = fields.remove("arguments").unwrap_or_else(|| json!({}));
-    let mut arguments =
-        json::to_table(&arguments).ok_or_else(|| Refused::BadRequest("arguments is no object".to_owned()))?;
+    let mut arguments = json::to_table(&arguments).map_err(|why| why.of("arguments"))?;
     let kind = match (fields::text(&fields, "queue_type")?, fields::text(&fields, "type")?) {
         (Some(kind), _) => Some(kind.to_owned()),
         // As answers show it. What is so anyway is not said again.

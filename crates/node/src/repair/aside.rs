@@ -6,7 +6,7 @@
 use super::Work;
 use std::collections::BTreeSet;
 use storage::extent::{extent_name, list_extents};
-use storage::{Disk, DiskFile, ExtentId, OpenMode, StorageError};
+use storage::{Disk, DiskFile, ExtentId, OpenMode, StorageError, is_no_file};
 
 /// Where damaged files are kept, inside the data folder.
 pub const ASIDE_FOLDER: &str = "damaged";
@@ -24,6 +24,8 @@ impl<D: Disk> Work<D> {
         let source = match self.disk.open(name, OpenMode::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            // There is nothing to copy, and its name is needed.
+            Err(error) if is_no_file(&error) => return self.move_aside(name),
             Err(error) => return Err(failed("open", name, error)),
         };
         let target_name = self.next_aside(name)?;
@@ -57,6 +59,7 @@ impl<D: Disk> Work<D> {
         // A trial keeps no changes, and would take one of a file that is not there.
         match self.disk.open(name, OpenMode::Read) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if is_no_file(&error) => {}
             Err(error) => return Err(failed("open", name, error)),
             Ok(_) => {}
         }

@@ -55,6 +55,7 @@ const RULE_LEADER_SYNCED: u8 = 8;
 
 const FROM_TOPOLOGY: &str = "rules and deletes come to every node from the topology, never from another node";
 const OF_ITS_NODE: &str = "a node finds out itself that a link broke";
+const OF_ITS_SHARD: &str = "replies wait on the shard of who asked";
 
 /// The byte that a command begins with.
 ///
@@ -80,6 +81,7 @@ pub(super) fn kind(command: &Command) -> u8 {
         Command::Mark { .. } => 47,
         Command::Configure { .. } | Command::Delete { .. } => panic!("{FROM_TOPOLOGY}"),
         Command::Part { .. } => panic!("{OF_ITS_NODE}"),
+        Command::LimitReplies { .. } => panic!("{OF_ITS_SHARD}"),
     }
 }
 
@@ -144,6 +146,7 @@ pub(super) fn encode(command: &Command, out: &mut Segments) {
         }
         Command::Configure { .. } | Command::Delete { .. } => panic!("{FROM_TOPOLOGY}"),
         Command::Part { .. } => panic!("{OF_ITS_NODE}"),
+        Command::LimitReplies { .. } => panic!("{OF_ITS_SHARD}"),
     }
 }
 

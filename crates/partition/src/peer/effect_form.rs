@@ -32,11 +32,12 @@ use broker::queue::Counts;
 use consensus::{Cursor, DecodeError, Segments};
 
 const FOR_ITS_NODE: &str = "an effect without a channel is for the node of the leader alone";
+const OF_ITS_SHARD: &str = "replies wait on the shard of who asked";
 
 /// The byte that an effect begins with.
 ///
 /// # Panics
-/// If it is for no channel.
+/// If it is for no channel, or for one of its own shard alone.
 pub(super) fn kind(effect: &Effect) -> u8 {
     match effect {
         Effect::Confirm { .. } => 64,
@@ -50,6 +51,7 @@ pub(super) fn kind(effect: &Effect) -> u8 {
         Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } | Effect::Parted { .. } => {
             panic!("{FOR_ITS_NODE}")
         }
+        Effect::RepliesDropped { .. } => panic!("{OF_ITS_SHARD}"),
     }
 }
 
@@ -86,6 +88,7 @@ pub(super) fn encode(effect: &Effect, out: &mut Segments) {
         Effect::Unused { .. } | Effect::DeadLetter(_) | Effect::Lapsed { .. } | Effect::Parted { .. } => {
             panic!("{FOR_ITS_NODE}")
         }
+        Effect::RepliesDropped { .. } => panic!("{OF_ITS_SHARD}"),
     }
 }
 

@@ -83,6 +83,7 @@ fn asker(command: &Command) -> Option<ChannelKey> {
         | Command::Sync { channel, .. } => Some(*channel),
         Command::Configure { .. }
         | Command::DeadLetterAnswered { .. }
+        | Command::LimitReplies { .. }
         | Command::Reopen { .. }
         | Command::Delete { .. } => None,
     }

@@ -1,6 +1,7 @@
 //! Messages in memory, many in one buffer.
 
 use crate::message::MessageView;
+use broker::queue::runs::Run;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -60,4 +61,25 @@ impl Place {
         let view = MessageView::parse(&self.batch[at..]).expect("the batch was written by store()");
         self.batch.slice(at..at + view.len())
     }
+
+    /// How long a message is.
+    pub(super) fn message_bytes(&self, index: usize) -> usize {
+        let at = self.offsets[index] as usize;
+        MessageView::parse(&self.batch[at..]).expect("the batch was written by store()").len()
+    }
+}
+
+/// Copies the live messages of a run out of their batch, so that it can go.
+pub(super) fn copy_together(run: &mut Run<Place>, meter: &Arc<AtomicU64>) {
+    let live: Vec<u64> = (run.first..run.past()).filter(|seq| run.is_live(*seq)).collect();
+    let mut bytes = Vec::new();
+    let mut offsets: SmallVec<[u32; 4]> = SmallVec::from_elem(GONE, run.count as usize);
+    for seq in &live {
+        let index = (seq - run.first) as usize;
+        let message = run.place.message(index);
+        offsets[index] = bytes.len() as u32;
+        bytes.extend_from_slice(&message);
+    }
+    bytes.shrink_to_fit();
+    run.place = Place { batch: Batch::freeze(bytes, run.count as usize, meter), offsets };
 }

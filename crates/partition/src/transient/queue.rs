@@ -5,17 +5,20 @@
 //! disk here.
 
 use super::Place;
+use super::batch::copy_together;
 use crate::command::{DeadLetter, Delivery, Effect, Outlets};
 use crate::entry::Reason;
 use crate::given_up::GivenUp;
 use crate::life::{Life, body_bytes};
 use crate::queue::{Admission, Answer, Queue, Sink};
+use crate::reply_room::WaitingReplies;
 use crate::turn::{Access, Next, Store, Turn};
 use broker::queue::dispatch::Head;
 use broker::queue::{DedupKey, Dispatch, KeyMeter, LevelRule, Levels, QueueState, Rules};
 use broker::{ConsumerKey, QueueId};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// What a queue keeps whose messages are in memory.
 pub(super) struct MemorySink {
@@ -24,6 +27,8 @@ pub(super) struct MemorySink {
     pub(super) incoming: Vec<u32>,
     /// Its messages that wait for their time.
     pub(super) delayed: u64,
+    /// What it holds of direct replies, if it carries some.
+    pub(super) replies: Option<Box<WaitingReplies>>,
 }
 
 impl Sink for MemorySink {
@@ -34,12 +39,15 @@ impl Sink for MemorySink {
     }
 }
 
+/// Replies that wait in a batch which is more than so many times as large are copied out of it.
+const OWN_SHARE: usize = 2;
+
 /// A queue whose messages are in memory.
 pub(super) type MemoryQueue = Queue<MemorySink>;
 
 impl MemoryQueue {
     pub(super) fn empty() -> Self {
-        let sink = MemorySink { state: QueueState::default(), incoming: Vec::new(), delayed: 0 };
+        let sink = MemorySink { state: QueueState::default(), incoming: Vec::new(), delayed: 0, replies: None };
         Queue::new(Dispatch::new(1, 1, 0), 1, sink)
     }
 
@@ -55,7 +63,41 @@ impl MemoryQueue {
 
     pub(super) fn settle(&mut self, first: u64, count: u64) {
         if count > 0 {
+            if self.sink.replies.is_some() {
+                self.note_replies_gone(first, count);
+            }
             self.sink.state.settle(first, count, &mut |_| {});
+        }
+    }
+
+    #[cold]
+    fn note_replies_gone(&mut self, first: u64, count: u64) {
+        let MemorySink { state, replies, .. } = &mut self.sink;
+        let Some(replies) = replies else { return };
+        for seq in replies.counted(first, count) {
+            if let Some(run) = state.runs().covering(seq).filter(|run| run.is_live(seq)) {
+                replies.take(run.place.message_bytes((seq - run.first) as usize));
+            }
+        }
+    }
+
+    /// A turn left replies behind: they count towards what may wait for their connection.
+    #[cold]
+    pub(super) fn count_replies(&mut self, meter: &Arc<AtomicU64>) {
+        let MemorySink { state, replies, .. } = &mut self.sink;
+        let Some(replies) = replies else { return };
+        let uncounted = replies.uncounted(state.next_seq());
+        for run in state.runs_mut().iter_mut().rev().take_while(|run| run.past() > uncounted.start) {
+            let mut live_bytes = 0;
+            for seq in (run.first.max(uncounted.start)..run.past()).filter(|seq| run.is_live(*seq)) {
+                let bytes = run.place.message_bytes((seq - run.first) as usize);
+                live_bytes += bytes;
+                replies.add(bytes);
+            }
+            // It would keep what was published to others at the same time in memory for as long as it waits.
+            if run.place.batch.len() > OWN_SHARE * live_bytes {
+                copy_together(run, meter);
+            }
         }
     }
 

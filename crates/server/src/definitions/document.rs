@@ -5,7 +5,7 @@
 //! ignored.
 
 use crate::config::nearest;
-use json_once::{Checked, sentence};
+use json_once::sentence;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,16 +71,15 @@ impl<'a> Node<'a> {
     pub(super) fn document(source: &'a str) -> Result<Node<'a>, WrongDefinitions> {
         // A raw value is not looked into: half a surrogate, or a number beyond any, would be found
         // only where it is used.
-        let whole = serde_json::from_str::<Checked>(source);
-        let raw =
-            whole.and_then(|Checked| serde_json::from_str::<&RawValue>(source)).map_err(|error| WrongDefinitions {
-                line: if is_one_line(source) { 0 } else { error.line() },
-                field: String::new(),
-                text: match error.is_data() {
-                    true => sentence(&error),
-                    false => format!("column {}: not JSON: {}", error.column(), sentence(&error)),
-                },
-            })?;
+        let whole = json_once::check(source.as_bytes());
+        let raw = whole.and_then(|()| serde_json::from_str::<&RawValue>(source)).map_err(|error| WrongDefinitions {
+            line: if is_one_line(source) { 0 } else { error.line() },
+            field: String::new(),
+            text: match error.is_data() {
+                true => sentence(&error),
+                false => format!("column {}: not JSON: {}", error.column(), sentence(&error)),
+            },
+        })?;
         Ok(Node { source, raw, path: String::new() })
     }
 
@@ -105,7 +104,7 @@ impl<'a> Node<'a> {
 
     /// The value, as JSON has it.
     pub(super) fn value(&self) -> serde_json::Value {
-        serde_json::from_str(self.raw.get()).expect("the document was parsed as a whole")
+        json_once::value(self.raw.get().as_bytes()).expect("the document was checked as a whole")
     }
 
     /// Whether it is a list or an object.

@@ -65,7 +65,7 @@ pub(super) fn hash_clear(shared: &Shared, text: &str) -> ClearPasswords {
         return ClearPasswords::new();
     }
     // What is wrong with the document the plan says, with its line.
-    let document: Value = serde_json::from_str(text).unwrap_or_default();
+    let document = json_once::read(text.as_bytes()).unwrap_or_default();
     let users = document.get("users").and_then(Value::as_array).into_iter().flatten();
     let clear = users
         .filter(|user| user.get("password_hash").is_none())

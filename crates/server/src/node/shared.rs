@@ -23,7 +23,7 @@ use broker::topology::{
     Placement, Refusal, Topology,
 };
 use broker::{ChannelKey, NodeNumber, PartitionId, QueueId, VhostId};
-use partition::{Command, RequestId};
+use partition::{Command, ReplyRooms, RequestId};
 use session::{Common, Histories, Limits, Logins, Settings, Sums};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -131,6 +131,7 @@ impl Shared {
         let sums = Sums {
             limits: Limits::new(assembling, config.user_bytes_max, config.transient_bytes_max),
             waiting_max: config.transient_bytes_max / WAITING_SHARE,
+            replies: Arc::new(ReplyRooms::new(assembling, config.transient_bytes_max)),
             ..Sums::default()
         };
         let leaders = match config.has_peers {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::checkpoint::CHECKPOINT_FOLDER;
-use crate::disk::{Disk, DiskFile, FolderLock, OpenMode};
+use crate::disk::{Disk, DiskFile, FolderLock, OpenMode, is_no_file};
 use crate::error::{StorageError, at, syncing};
 use crate::wal::folder_ids;
 
@@ -57,7 +57,7 @@ pub fn repair_identity<D: Disk>(
     unused_start: u32,
     mut aside: impl FnMut(&str) -> Result<String, StorageError>,
 ) -> Result<Option<RepairedIdentity<D>>, StorageError> {
-    let contents = read_text(&**disk, IDENTITY_NAME, REPAIRED_BYTES_MAX)?;
+    let contents = read_or_gone(&**disk, IDENTITY_NAME)?;
     let (mut damage, mut changed, mut broken) = (Vec::new(), Vec::new(), Vec::new());
     let is_of_cluster = has_cluster_file(&**disk)?;
     let not_proven = |why: &StorageError| StorageError::NotMadeAnew { folder: disk.describe(), why: why.to_string() };
@@ -84,7 +84,7 @@ pub fn repair_identity<D: Disk>(
             found
         }
     };
-    let contents = read_text(&**disk, NODE_FILE, REPAIRED_BYTES_MAX)?;
+    let contents = read_or_gone(&**disk, NODE_FILE)?;
     let node = match contents.as_deref().map(node::decode) {
         Some(Ok(whole)) => whole,
         None if version == 1 => NodeRecord::UNSTARTED,
@@ -152,7 +152,8 @@ pub fn repair_identity<D: Disk>(
 
 fn has_cluster_file<D: Disk>(disk: &D) -> Result<bool, StorageError> {
     let names = disk.list("").map_err(at("list", "the data folder"))?;
-    Ok(names.iter().any(|name| name == CLUSTER_FILE))
+    // Also where it is a folder by now, whose name ends so.
+    Ok(names.iter().any(|name| name.trim_end_matches('/') == CLUSTER_FILE))
 }
 
 /// The node of a folder by what the file `cluster` says, once the node has the state of its groups: which is what makes
@@ -162,6 +163,14 @@ fn listed<D: Disk>(disk: &D, identity: &FolderIdentity, unused_start: u32) -> Op
     let own = record.founders.iter().find(|founder| founder.folder_id == identity.folder_id)?;
     let has_state = disk.list(CHECKPOINT_FOLDER).ok()?.iter().any(|name| name.ends_with(".0") || name.ends_with(".1"));
     has_state.then_some(NodeRecord { id: own.number, state: NodeState::Member, start: unused_start })
+}
+
+/// A text that may be damaged. What is no file says as little as none.
+fn read_or_gone<D: Disk>(disk: &D, name: &str) -> Result<Option<Vec<u8>>, StorageError> {
+    match read_text(disk, name, REPAIRED_BYTES_MAX) {
+        Err(StorageError::Io { source, .. }) if is_no_file(&source) => Ok(None),
+        read => read,
+    }
 }
 
 /// Why a file is no good that could not be decoded, or is not there.

@@ -6,7 +6,7 @@
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use super::{Advice, Disk, DiskFile, OpenMode};
+use super::{Advice, Disk, DiskFile, OpenMode, is_no_file};
 
 /// See the module.
 #[derive(Debug)]
@@ -33,7 +33,9 @@ impl<D: Disk> Disk for DryDisk<D> {
             Ok(_) if mode == OpenMode::CreateNew => Err(io::ErrorKind::AlreadyExists.into()),
             Ok(file) => Ok(DryFile(Some(file))),
             // It may have been renamed to this name, or made.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && mode != OpenMode::Read => Ok(DryFile(None)),
+            Err(error) if mode != OpenMode::Read && (error.kind() == io::ErrorKind::NotFound || is_no_file(&error)) => {
+                Ok(DryFile(None))
+            }
             Err(error) => Err(error),
         }
     }

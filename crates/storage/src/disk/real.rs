@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Advice, Disk, DiskFile, FolderLock, OpenMode, check_alignment};
+use super::{Advice, Disk, DiskFile, FolderLock, NoFile, OpenMode, check_alignment, set_aside};
 
 /// Slices handed to one `pwritev`. Linux takes 1024 and fails above.
 const SLICES_MAX: usize = 1024;
@@ -69,6 +69,11 @@ impl RealDisk {
     }
 }
 
+/// Whether something has this name that is no file, as a folder or a socket.
+fn is_something_else(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| !found.is_file())
+}
+
 fn make_folder(path: &Path) -> io::Result<()> {
     rustix::fs::mkdir(path, Mode::RWXU)?;
     match path.parent() {
@@ -87,6 +92,8 @@ impl Disk for RealDisk {
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<RealFile> {
         let flags = OFlags::CLOEXEC
             | OFlags::NOFOLLOW
+            // A pipe in place of a file would keep us waiting for somebody at its other end.
+            | OFlags::NONBLOCK
             | match mode {
                 OpenMode::Read => OFlags::RDONLY,
                 OpenMode::ReadWrite => OFlags::RDWR,
@@ -98,9 +105,14 @@ impl Disk for RealDisk {
             Errno::LOOP => {
                 io::Error::other(format!("{} is a symbolic link, and none is followed here", path.display()))
             }
+            Errno::ISDIR | Errno::NXIO if is_something_else(&path) => NoFile.into(),
             other => other.into(),
         })?;
-        Ok(RealFile { file: file.into(), path, direct: OnceLock::new(), is_writable: mode != OpenMode::Read })
+        let file = File::from(file);
+        if !file.metadata()?.is_file() {
+            return Err(NoFile.into());
+        }
+        Ok(RealFile { file, path, direct: OnceLock::new(), is_writable: mode != OpenMode::Read })
     }
 
     fn lock_folder(&self) -> io::Result<Option<FolderLock>> {
@@ -142,7 +154,15 @@ impl Disk for RealDisk {
     }
 
     fn rename(&self, source: &str, target: &str) -> io::Result<()> {
-        fs::rename(self.path(source), self.path(target))
+        let renamed = || fs::rename(self.path(source), self.path(target));
+        match renamed() {
+            // A folder in the place of a file is replaced too, but not lost.
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                set_aside(self, target)?;
+                renamed()
+            }
+            done => done,
+        }
     }
 
     fn sync_folder(&self, folder: &str) -> io::Result<()> {
@@ -331,6 +351,7 @@ impl RealFile {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::disk::is_no_file;
 
     #[test]
     fn no_symbolic_link_is_followed_to_a_file() {
@@ -351,6 +372,33 @@ mod tests {
         }
         assert_eq!(fs::read(&target).unwrap(), b"not ours");
         assert!(!elsewhere.path().join("new").exists());
+    }
+
+    #[test]
+    fn what_is_no_file_is_told_from_one_that_the_system_refuses_and_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = RealDisk::create(folder.path()).unwrap();
+        fs::create_dir(folder.path().join("folder")).unwrap();
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
+        for name in ["folder", "pipe", "socket"] {
+            for mode in [OpenMode::Read, OpenMode::ReadWrite, OpenMode::CreateOrOpen] {
+                let error = disk.open(name, mode).expect_err("it is no file");
+                assert!(is_no_file(&error), "{name}, {mode:?}: {error}");
+            }
+            let aside = set_aside(&disk, name).unwrap();
+            assert_eq!((aside, disk.open(name, OpenMode::CreateOrOpen).is_ok()), (format!("{name}.aside-1"), true));
+        }
+        fs::remove_file(folder.path().join("folder")).unwrap();
+        fs::create_dir_all(folder.path().join("folder/full")).unwrap();
+        assert_eq!(set_aside(&disk, "folder").unwrap(), "folder.aside-2", "what was set aside before stays");
+        drop(disk.open("new", OpenMode::CreateNew).unwrap());
+        fs::create_dir_all(folder.path().join("folder/full")).unwrap();
+        disk.rename("new", "folder").unwrap();
+        assert!(disk.open("folder", OpenMode::Read).is_ok() && folder.path().join("folder.aside-3/full").is_dir());
+        let missing = disk.open("missing", OpenMode::Read).expect_err("it is missing");
+        assert!(!is_no_file(&missing));
     }
 
     #[test]

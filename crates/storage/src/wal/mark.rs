@@ -13,7 +13,7 @@
 use crate::crc32c;
 use std::sync::Arc;
 
-use crate::disk::{Disk, DiskFile, OpenMode};
+use crate::disk::{Disk, DiskFile, OpenMode, is_no_file, set_aside};
 use crate::error::{StorageError, at};
 use crate::fields::{Fields, FieldsMut};
 
@@ -57,9 +57,7 @@ impl<D: Disk> Mark<D> {
         }
         let file = match &mut self.file {
             Some(file) => file,
-            missing => {
-                missing.insert(self.disk.open(MARK_NAME, OpenMode::CreateOrOpen).map_err(at("open", MARK_NAME))?)
-            }
+            missing => missing.insert(open(&*self.disk).map_err(at("open", MARK_NAME))?),
         };
         self.turn += 1;
         let sector = encode(self.folder_id, self.turn, position);
@@ -70,11 +68,23 @@ impl<D: Disk> Mark<D> {
     }
 }
 
+/// Opens the file, in place of whatever else is there.
+fn open<D: Disk>(disk: &D) -> std::io::Result<D::File> {
+    match disk.open(MARK_NAME, OpenMode::CreateOrOpen) {
+        Err(error) if is_no_file(&error) => {
+            set_aside(disk, MARK_NAME)?;
+            disk.open(MARK_NAME, OpenMode::CreateOrOpen)
+        }
+        opened => opened,
+    }
+}
+
 /// Folder id, turn and position of each sector that is whole.
 pub(super) fn read<D: Disk>(disk: &D) -> Result<Vec<(u128, u64, WalPosition)>, StorageError> {
     let file = match disk.open(MARK_NAME, OpenMode::Read) {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        // It need not be there: a log without a note is looked through.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound || is_no_file(&error) => return Ok(Vec::new()),
         Err(error) => return Err(at("open", MARK_NAME)(error)),
     };
     let mut sectors = [0; 2 * SECTOR_BYTES];

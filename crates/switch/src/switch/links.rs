@@ -167,6 +167,7 @@ fn names(command: &Command) -> impl Iterator<Item = QueueId> + '_ {
         | Command::Reopen { .. }
         | Command::Delete { .. }
         | Command::Mark { .. }
+        | Command::LimitReplies { .. }
         | Command::Sync { .. } => (&[][..], None),
     };
     targets.iter().map(|target| target.queue).chain(one)

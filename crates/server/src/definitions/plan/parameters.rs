@@ -22,6 +22,10 @@ const INFORMATION: &[&str] = &["internal_cluster_id", "imported_definition_hash_
 /// goes another way without them.
 const PLUGINS: &[&str] = &["shovel", "federation-upstream", "federation-upstream-set"];
 
+/// How deep the value of a global parameter may nest that comes with others: as deep as builds took one that let values
+/// nest as deep as their reader went, so that what they exported can be read.
+const GLOBAL_DEPTH_MAX: usize = 127;
+
 /// How names of global parameters begin that a plugin of RabbitMQ reads.
 const PLUGINS_GLOBAL: &[u8] = b"mqtt_";
 
@@ -54,7 +58,12 @@ impl Planner<'_> {
     pub(super) fn global_parameter(&mut self, parameter: &Node<'_>) -> Done {
         let mut fields = parameter.fields()?;
         let name = name(&fields.need("name")?)?;
-        let value = fields.take("value").map_or_else(|| "null".to_owned(), |node| node.value().to_string());
+        let value = fields.take("value").map_or(Ok("null".to_owned()), |node| match node.value() {
+            deep if json_once::depth(&deep) > GLOBAL_DEPTH_MAX => {
+                Err(node.wrong(format!("lists and objects nest more than {GLOBAL_DEPTH_MAX} levels deep")))
+            }
+            value => Ok(value.to_string()),
+        })?;
         if let Some(why) = meaningless_global(&name) {
             self.leave_out(parameter, why);
             return Ok(());
