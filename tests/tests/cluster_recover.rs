@@ -209,8 +209,11 @@ fn what_is_told_of_a_folder_is_so_though_its_small_files_are_damaged_or_nothing_
         );
         assert_eq!(file("cluster").exists(), !is_gone);
         assert!(repair(&[]).bad(1).contains("--cluster-of DIR"));
-        let told = recover(&nodes, 2, &[]).bad(1);
-        assert!(told.contains("the file `cluster` is ") && told.contains("given up for ever: node 1"), "{told}");
+        let Told { out: told, code, .. } = recover(&nodes, 2, &[]);
+        assert!(
+            code == 1 && told.contains("the file `cluster` is ") && told.contains("given up for ever: node 1"),
+            "{told}"
+        );
         let other = nodes.nodes[1].broker.data_folder();
         let told = repair(&["--cluster-of", other.to_str().unwrap()]).good();
         assert!(told.contains("by that of node 2") && told.contains("the broker may start"), "{told}");

@@ -176,12 +176,12 @@ fn on<D: Disk>(
     };
     let folder = folder.map_err(stopped)?;
     let failed = |error: OpenError| (error.to_string(), Exit::Failed);
-    if next == Next::Start {
-        if let ClusterFile::MadeAnew { found, changed, aside } = make_cluster_file(&folder, other).map_err(failed)? {
-            let aside = aside.map(|name| ("cluster".to_owned(), name)).into_iter().collect();
-            let report = RepairReport { found: vec![found], changed: vec![changed], aside, ..RepairReport::default() };
-            return Ok((report, Next::StartAmongOthers));
-        }
+    if next == Next::Start
+        && let ClusterFile::MadeAnew { found, changed, aside } = make_cluster_file(&folder, other).map_err(failed)?
+    {
+        let aside = aside.map(|name| ("cluster".to_owned(), name)).into_iter().collect();
+        let report = RepairReport { found: vec![found], changed: vec![changed], aside, ..RepairReport::default() };
+        return Ok((report, Next::StartAmongOthers));
     }
     let is_of_cluster = next == Next::Start && folder.cluster_record().map_err(stopped)?.is_some();
     let others = if is_of_cluster { Others::Serve } else { others };
