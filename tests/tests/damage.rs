@@ -798,33 +798,50 @@ fn repair_of_a_sound_folder_or_of_a_running_broker_changes_nothing() {
 
 #[test]
 fn a_folder_in_the_place_of_a_file_is_as_a_file_that_is_gone() {
+    const MESSAGES: u32 = 3_000;
     let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
-    publish(&broker, QUEUE, 8_000);
-    broker.terminate();
     let data = broker.data_folder();
-    let states = files(&data.join("checkpoints"));
-    assert!(states.iter().any(|path| path.ends_with("00000001.1")), "{states:?}");
+    // Until some partition has saved its state twice.
+    let mut queues = Vec::new();
+    let states = |partition: u32| [0, 1].map(|copy| format!("checkpoints/{partition:08x}.{copy}"));
+    let is_saved_twice = |partition: &u32| states(*partition).iter().all(|name| data.join(name).is_file());
+    let partition = loop {
+        if let Some(partition) = [1, 2].into_iter().find(is_saved_twice) {
+            break partition;
+        }
+        queues.push(format!("queue.{}", queues.len()));
+        publish(&broker, &queues[queues.len() - 1], MESSAGES);
+    };
+    broker.terminate();
     let replace = |name: &str| {
         fs::remove_file(data.join(name)).unwrap();
         fs::create_dir(data.join(name)).unwrap();
         fs::write(data.join(name).join("inside"), "x").unwrap();
     };
+    let [first, second] = states(partition);
     replace("wal/durable");
-    replace("checkpoints/00000001.0");
+    replace(&first);
     broker.start();
-    assert_eq!(numbers(&drain(&broker, QUEUE)), (1..=8_000).collect::<Vec<_>>());
-    // The next states that are saved need its name.
-    publish(&broker, "other", 8_000);
+    let is_aside = || data.join(format!("{first}.aside-1/inside")).is_file();
+    // The next state that is saved needs its name.
+    while !is_aside() {
+        queues.push(format!("queue.{}", queues.len()));
+        publish(&broker, &queues[queues.len() - 1], MESSAGES);
+    }
     broker.terminate();
     assert!(data.join("wal/durable").is_file() && data.join("wal/durable.aside-1/inside").is_file());
     broker.start();
-    assert_eq!(numbers(&drain(&broker, "other")), (1..=8_000).collect::<Vec<_>>());
-    broker.terminate();
-    for copy in ["00000001.0", "00000001.1"] {
-        if data.join("checkpoints").join(copy).is_file() {
-            replace(&format!("checkpoints/{copy}"));
-        }
+    let mut client = broker.connect();
+    let channel = client.channel();
+    for queue in &queues {
+        assert_eq!(client.counts(channel, queue).unwrap().0, MESSAGES, "{queue}");
     }
-    let report = quarantined_then_repaired(&mut broker, QUEUE);
+    client.close();
+    broker.terminate();
+    [first, second].iter().for_each(|name| replace(name));
+    broker.start();
+    assert!(broker.log().contains("QUARANTINED: cannot open checkpoints/"), "{}", broker.log());
+    broker.kill();
+    let report = repaired(&mut broker);
     assert!(report.contains("its state"), "{report}");
 }
