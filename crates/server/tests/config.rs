@@ -120,7 +120,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or
 /// a flag.
-const OTHERS: [(Key, &str, &str); 87] = [
+const OTHERS: [(Key, &str, &str); 88] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -170,6 +170,7 @@ const OTHERS: [(Key, &str, &str); 87] = [
     (Key::heartbeat_s, "0", "0"),
     (Key::consumer_timeout_ms, "0", "0"),
     (Key::frame_max, "65536", "64KiB"),
+    (Key::initial_frame_max, "32768", "32KiB"),
     (Key::channel_max, "128", "128"),
     (Key::body_bytes_max, r#""8 MiB""#, "8388608"),
     (Key::capabilities, r#"["basic.nack"]"#, "basic.nack"),
@@ -625,7 +626,7 @@ fn names_of_settings_follow_the_rules() {
         assert!(!setting.elsewhere.contains(&setting.name), "{} is our own name", setting.name);
         if let Kind::Number { unit, min, max, .. } = setting.kind {
             assert!(min < max, "{}", setting.name);
-            let protocol_word = ["frame_max", "channel_max"].contains(&setting.name);
+            let protocol_word = ["frame_max", "initial_frame_max", "channel_max"].contains(&setting.name);
             let ending = match unit {
                 server::config::Unit::Count => "",
                 server::config::Unit::Bytes => "bytes",

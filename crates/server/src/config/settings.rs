@@ -442,7 +442,8 @@ settings! {
     }
     prometheus: Vec<SocketAddr> {
         Management, Kind::Addresses { count_min: 0, count_max: 16 }, Fixed("none"),
-        "Further addresses that serve metrics for Prometheus and nothing else; usually port 15692, where RabbitMQ's plugin has them. They          ask for no password: whoever reaches the address reads them.",
+        "Further addresses that serve metrics for Prometheus and nothing else; usually port 15692, where RabbitMQ's plugin has \
+         them. They ask for no password: whoever reaches the address reads them.",
         elsewhere ["prometheus.tcp.port", "prometheus.tcp.ip", "metrics_port", "prometheus_port", "rabbitmq_prometheus"]
     }
     management_tls: Vec<SocketAddr> {

@@ -143,7 +143,7 @@ impl Node {
             Groups::load(&mut checkpoints, ids.iter().copied().filter(is_here), &begin).map_err(of_disk)?;
         let (wal, report) = groups.read_log(&self.disk, folder_id, options, true).map_err(of_disk)?;
         let ended = groups.finish_endings(&mut checkpoints).map_err(of_disk)?;
-        let there = groups.look_for_extents(&*self.disk).map_err(of_disk)?;
+        let there = groups.look_for_extents(&*self.disk, folder_id).map_err(of_disk)?;
         let Groups { whole, quarantined, .. } = &groups;
         let is_meant = self.settings.has_rot;
         assert!(
