@@ -100,7 +100,7 @@ fn a_request_that_wants_its_answer_over_its_own_channel_carries_a_name_that_lead
     let mut script = Script::begun();
     script.ask(1, consume("amq.rabbitmq.reply-to", true));
     script.answer(Reply::Consuming);
-    assert_eq!(script.said(), ["p9 <- consume 1", "1: basic.consume-ok c"]);
+    assert_eq!(script.said(), ["p9 <- limit replies", "p9 <- consume 1", "1: basic.consume-ok c"]);
     script.publish_with(1, "q", "question", 0, &reply_to(b"amq.rabbitmq.reply-to"));
     let name = format!("amq.rabbitmq.reply-to.{}", "A".repeat(22));
     assert_eq!(script.said(), [format!("p1 <- publish question #0 reply to {name}")]);

@@ -206,6 +206,7 @@ impl Host for Node {
                 self.asked(consumer.key.channel, *request);
                 format!("consume {}", consumer.key.number)
             }
+            Command::LimitReplies { .. } => "limit replies".to_owned(),
             Command::Cancel { consumer, request, .. } => {
                 self.asked(consumer.channel, *request);
                 format!("cancel {}", consumer.number)
