@@ -44,9 +44,9 @@ pub enum OpenError {
         /// The partition.
         partition: u32,
     },
-    /// A file of messages is another folder's.
+    /// A file of messages is another folder's, or another one of this folder.
     #[error(
-        "{why}: it is a file of another data folder, and partition {partition} has messages in its own. bring that back from this node's \
+        "{why}: it is not this folder's file of that name, and partition {partition} has messages in its own. bring that back from this node's \
          own disk or a copy of this folder, or see with `leveret repair DIR --dry-run` what going on without it gives up"
     )]
     FileForeign {

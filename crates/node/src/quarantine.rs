@@ -89,7 +89,7 @@ impl OpenError {
             }
             OpenError::EntryMissing { index, .. } => format!("entry {index} of its log is missing"),
             OpenError::FileMissing { file, .. } => format!("{file} is missing, which has messages of it"),
-            OpenError::FileForeign { file, .. } => format!("{file} is a file of another data folder"),
+            OpenError::FileForeign { file, .. } => format!("{file} is not this folder's file of that name"),
             OpenError::Contradictory { why, .. } => format!("what is there of it contradicts itself ({why})"),
             OpenError::StateLost(error) => format!("{error}, and there is no other checkpoint of it"),
             other => other.to_string(),

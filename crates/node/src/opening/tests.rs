@@ -466,7 +466,7 @@ fn an_extent_of_another_folder_gives_its_messages_to_nobody() {
     disk.plant(&name, &bytes);
     let lab = open(&disk, 2).unwrap();
     let causes: Vec<_> = lab.all.quarantined.iter().map(|(id, aside)| (id.0, aside.why.cause())).collect();
-    assert_eq!(causes, [(1, format!("{name} is a file of another data folder"))]);
+    assert_eq!(causes, [(1, format!("{name} is not this folder's file of that name"))]);
     drop(lab);
     let report = repair(&disk, FOLDER, MEMBER, 7, Others::None).unwrap();
     let told = "id of the data folder should be";
