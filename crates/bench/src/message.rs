@@ -207,22 +207,22 @@ pub fn is_stamped(body: &[u8]) -> bool {
     body.len() >= FULL_BYTES_MIN && body[24..28] == (body.len() as u32).to_be_bytes()
 }
 
-/// The CRC32C of what had the checksum `before`, and of `bytes` behind it.
+/// The CRC32C of what had the checksum `before`, and of these pieces behind it.
 #[inline]
-fn crc32c_append(before: u32, bytes: &[u8]) -> u32 {
+fn crc32c_append(before: u32, pieces: [&[u8]; 2]) -> u32 {
     let mut digest = Digest::new_with_init_state(Crc32Iscsi, u64::from(!before));
-    digest.update(bytes);
+    pieces.into_iter().for_each(|piece| digest.update(piece));
     digest.finalize() as u32
 }
 
 #[inline]
 fn full_check(body: &[u8]) -> u32 {
-    crc32c_append(crc32_iscsi(&body[..28]), &body[32..])
+    crc32c_append(0, [&body[..28], &body[32..]])
 }
 
 #[inline]
 fn short_check(body: &[u8], run: u32) -> u16 {
-    let check = crc32c_append(crc32c_append(run, &body[..10]), &body[12..]);
+    let check = crc32c_append(run, [&body[..10], &body[12..]]);
     (check ^ check >> 16) as u16
 }
 

@@ -3,7 +3,11 @@
 //!
 //! Invariant: stretches ascend and do not overlap; two that touch have other counts. A message with no count is in none.
 
+use smallvec::{SmallVec, smallvec};
 use std::collections::BTreeMap;
+
+/// Stretches `(first, past, counts)`; mostly one.
+pub type Stretches = SmallVec<[(u64, u64, Option<Counts>); 2]>;
 
 /// How often a message came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,8 +62,8 @@ impl CountMap {
     }
 
     /// The numbers of `first..past` as stretches `(first, past, counts)`, those between them with `None`.
-    pub fn within(&self, first: u64, past: u64) -> Vec<(u64, u64, Option<Counts>)> {
-        let (mut found, mut from) = (Vec::new(), first);
+    pub fn within(&self, first: u64, past: u64) -> Stretches {
+        let (mut found, mut from): (Stretches, u64) = (smallvec![], first);
         let before = self.stretches.range(..first).next_back().map_or(first, |(start, _)| *start);
         for (start, (end, counts)) in self.stretches.range(before..past) {
             let (start, end) = ((*start).max(first), (*end).min(past));

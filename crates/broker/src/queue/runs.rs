@@ -63,23 +63,27 @@ impl<P> Run<P> {
 
     /// What is not settled, as ranges `(first, count)`, ascending.
     pub fn live_ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.live_ranges_from(self.first)
+        self.live_ranges_within(self.first, self.past())
     }
 
-    /// The same of what is at `from` or behind it.
-    pub fn live_ranges_from(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let mut from = from.max(self.first);
+    /// The same of `from..past`. Looks at nothing else: a single message is asked for in a run of a million.
+    pub fn live_ranges_within(&self, from: u64, past: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let past = past.min(self.past());
+        let mut from = from.max(self.first + u64::from(self.prefix));
         std::iter::from_fn(move || {
-            let first = if from < self.past() { self.next_live(from)? } else { return None };
-            let mut past = first + 1;
-            if self.holes.is_none() {
-                past = self.past();
+            while from < past && !self.is_live(from) {
+                from += 1;
             }
-            while past < self.past() && self.is_live(past) {
-                past += 1;
+            let first = from;
+            match self.holes {
+                None => from = past.max(from),
+                Some(_) => {
+                    while from < past && self.is_live(from) {
+                        from += 1;
+                    }
+                }
             }
-            from = past;
-            Some((first, past - first))
+            (first < past).then_some((first, from - first))
         })
     }
 

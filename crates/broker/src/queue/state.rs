@@ -246,8 +246,8 @@ impl<P> QueueState<P> {
     pub fn requeue(&mut self, first: u64, count: u64, counts_against_them: bool) {
         let past = first + count;
         for run in self.runs.iter_from(first).take_while(|run| run.first < past) {
-            for (live, count) in run.live_ranges_from(first).take_while(|(live, _)| *live < past) {
-                self.counts.raise(live, past.min(live + count), counts_against_them, None);
+            for (live, count) in run.live_ranges_within(first, past) {
+                self.counts.raise(live, live + count, counts_against_them, None);
             }
         }
         if let Some(extras) = self.extras.as_mut().filter(|extras| !extras.aside.is_empty()) {
@@ -271,6 +271,19 @@ impl<P> QueueState<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_comes_back_is_counted_where_it_lives_and_nowhere_else() {
+        let mut state: QueueState<()> = QueueState::default();
+        [4, 4, 4].into_iter().for_each(|count| _ = state.publish(count, ()));
+        state.settle(1, 2, &mut |_| {});
+        state.settle(6, 2, &mut |_| {});
+        state.requeue(2, 9, true);
+        state.requeue(8, 1, false);
+        state.requeue(7, 1, true);
+        let counted: Vec<_> = state.counts().iter().map(|(seq, c)| (seq, c.acquired, c.delivery)).collect();
+        assert_eq!(counted, [(3, 1, 1), (4, 1, 1), (5, 1, 1), (8, 2, 1), (9, 1, 1), (10, 1, 1)]);
+    }
 
     #[test]
     fn what_ends_out_of_its_turn_is_forgotten_and_what_lives_is_not() {
