@@ -82,7 +82,10 @@ impl Http {
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n");
         text += &format!("Authorization: Basic {}\r\n", base64(format!("{}:{}", self.user, self.password).as_bytes()));
         if method != "GET" {
-            text += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+            text += &format!("Content-Length: {}\r\n", body.len());
+            if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+                text += "Content-Type: application/json\r\n";
+            }
         }
         for (name, value) in headers {
             text += &format!("{name}: {value}\r\n");

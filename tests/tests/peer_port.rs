@@ -5,7 +5,6 @@
 //! refused leaves nothing behind.
 #![allow(clippy::unwrap_used)]
 
-use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -312,10 +311,7 @@ fn varint(mut number: u64) -> Vec<u8> {
 
 /// A packet with these frames in it, under a checksum that fits.
 fn packet(frames: &[u8]) -> Vec<u8> {
-    let mut digest = Digest::new(Crc32Iscsi);
-    digest.update(&[PACKET_VERSION]);
-    digest.update(frames);
-    let crc = digest.finalize() as u32;
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&[PACKET_VERSION]), frames);
     let head = [&u32::try_from(frames.len()).unwrap().to_le_bytes()[..], &crc.to_le_bytes(), &[PACKET_VERSION]];
     [&head.concat(), frames].concat()
 }

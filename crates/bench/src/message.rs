@@ -14,7 +14,7 @@
 //! with it: a message of another run looks damaged there, and only the depth of the queue at the
 //! start tells the two apart.
 
-use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest, checksum_combine, crc32_iscsi};
+use crc32c::{crc32c, crc32c_append, crc32c_combine};
 
 /// The smallest body; PerfTest's minimum too.
 pub const BODY_BYTES_MIN: usize = 12;
@@ -147,13 +147,12 @@ impl Tail {
         // Eight bytes at a time, which wants them to stand at a multiple of eight.
         let mut aligned = Aligned([0; 32]);
         aligned.0[..head.len()].copy_from_slice(head);
-        let [a, b, c, d] = crc32_iscsi(&aligned.0[..head.len()]).to_le_bytes().map(usize::from);
+        let [a, b, c, d] = crc32c(&aligned.0[..head.len()]).to_le_bytes().map(usize::from);
         self.shift[0][a] ^ self.shift[1][b] ^ self.shift[2][c] ^ self.shift[3][d] ^ self.check
     }
 
     fn of(body_bytes: usize, tail: &[u8]) -> Tail {
-        let bits: Vec<u32> =
-            (0..32).map(|bit| checksum_combine(Crc32Iscsi, 1 << bit, 0, tail.len() as u64) as u32).collect();
+        let bits: Vec<u32> = (0..32).map(|bit| crc32c_combine(1 << bit, 0, tail.len())).collect();
         let mut shift = Box::new([[0; 256]; 4]);
         for (at, of_byte) in shift.iter_mut().enumerate() {
             for (value, sum) in of_byte.iter_mut().enumerate() {
@@ -161,7 +160,7 @@ impl Tail {
                 *sum = set.fold(0, |sum, bit| sum ^ bits[8 * at + bit]);
             }
         }
-        Tail { body_bytes, check: crc32_iscsi(tail), shift }
+        Tail { body_bytes, check: crc32c(tail), shift }
     }
 }
 
@@ -207,22 +206,14 @@ pub fn is_stamped(body: &[u8]) -> bool {
     body.len() >= FULL_BYTES_MIN && body[24..28] == (body.len() as u32).to_be_bytes()
 }
 
-/// The CRC32C of what had the checksum `before`, and of these pieces behind it.
-#[inline]
-fn crc32c_append(before: u32, pieces: [&[u8]; 2]) -> u32 {
-    let mut digest = Digest::new_with_init_state(Crc32Iscsi, u64::from(!before));
-    pieces.into_iter().for_each(|piece| digest.update(piece));
-    digest.finalize() as u32
-}
-
 #[inline]
 fn full_check(body: &[u8]) -> u32 {
-    crc32c_append(0, [&body[..28], &body[32..]])
+    crc32c_append(crc32c(&body[..28]), &body[32..])
 }
 
 #[inline]
 fn short_check(body: &[u8], run: u32) -> u16 {
-    let check = crc32c_append(run, [&body[..10], &body[12..]]);
+    let check = crc32c_append(crc32c_append(run, &body[..10]), &body[12..]);
     (check ^ check >> 16) as u16
 }
 

@@ -42,6 +42,7 @@ mod stored;
 mod take_back;
 mod ui;
 mod unsent;
+mod upload;
 mod waiting;
 
 pub use listener::{Listening, Management};

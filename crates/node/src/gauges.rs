@@ -11,6 +11,8 @@ pub struct LogGauges {
     pub durable_file: AtomicU32,
     /// Files up to this one are to be given up; 0 for none.
     pub retire_through: AtomicU32,
+    /// Bytes of entries that shards have handed over and that are not written yet.
+    pub waiting_bytes: AtomicU64,
     /// Bytes written, headers and padding included.
     pub written_bytes: AtomicU64,
     /// Bytes of entries that shards gave up while somebody was still to get them.

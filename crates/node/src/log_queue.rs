@@ -83,7 +83,9 @@ impl LogQueue {
     /// [`LogQueue::take_for_shard`] once it has nothing better to do, and soon.
     #[must_use]
     pub fn put(&mut self, writes: &mut Vec<WalWrite>, commands: usize, now: Duration) -> bool {
+        let before = self.batch.bytes;
         self.batch.add(writes, now, self.sync_delay);
+        self.gauges.waiting_bytes.fetch_add((self.batch.bytes - before) as u64, Ordering::Relaxed);
         let is_awaited = self.batch.is_awaited();
         let is_quiet = commands <= OWN_COMMANDS_MAX && self.rest != Rest::Awake;
         let is_left = is_awaited && is_quiet && self.is_for_shards();

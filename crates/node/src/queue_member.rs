@@ -269,6 +269,10 @@ impl QueueMember {
             let mut cx = Context { now_ms: now.wall_ms, tail, outlets: edge, out };
             if self.ticks.stood_still(now.ms) {
                 self.partition.stood_still(&mut cx);
+                // Nobody else can have been elected where nobody else has a vote.
+                if MembersView::of(self.partition.replica().group(), self.partition.replica().node()).is_alone() {
+                    self.ticks.hurry(now.ms);
+                }
             }
             for completion in taken.drain(..) {
                 look |= self.complete(completion, &mut cx);

@@ -120,7 +120,16 @@ pub struct Shard<M> {
     earliest: Millis,
     due: Vec<usize>,
     waiting: Waiting,
+    /// Places for which large messages wait until others are written.
+    held: Vec<usize>,
+    /// Bytes of these messages.
+    held_bytes: u64,
+    /// When that is looked at again, though nobody may wake the shard.
+    held_until: Millis,
 }
+
+/// How often a shard with such messages looks whether they may go on: it is woken by what is written before.
+const HELD_LOOK_MS: Millis = 5;
 
 /// The place of a shard's transient queues among its partitions.
 const TRANSIENT_PLACE: usize = 0;
@@ -141,6 +150,9 @@ impl<M: Proposer> Shard<M> {
             earliest: NEVER,
             due: Vec::new(),
             waiting: Waiting::default(),
+            held: Vec::new(),
+            held_bytes: 0,
+            held_until: NEVER,
         };
         (0..shard.members.len()).for_each(|place| shard.note(place));
         shard
@@ -163,7 +175,11 @@ impl<M: Proposer> Shard<M> {
     pub fn step<E: Edge>(&mut self, now: Now, intake: &impl Intake, edge: &mut E) -> bool {
         let mut due = std::mem::take(&mut self.due);
         due.clear();
+        let may_go_on = !self.held.is_empty() && self.share.log_room() > 0;
         intake.with(|waits| {
+            if may_go_on {
+                self.held.drain(..).for_each(|place| waits.wake(place));
+            }
             if self.earliest <= now.ms {
                 let late = self.members.iter().enumerate().filter(|(_, seated)| seated.timeout <= now.ms);
                 late.for_each(|(place, _)| waits.wake(place));
@@ -171,9 +187,17 @@ impl<M: Proposer> Shard<M> {
             waits.take_due(&mut due);
         });
         for &place in &due {
-            let Shard { members, share, waiting, .. } = self;
+            let Shard { members, share, waiting, held, .. } = self;
             let Seated { id, member, .. } = &mut members[place];
-            intake.with(|waits| waits.swap(place, waiting));
+            intake.with(|waits| match waits.large_bytes(place) > 0 && place != TRANSIENT_PLACE {
+                false => waits.swap(place, waiting),
+                true => {
+                    let is_all = waits.take_within(place, share.log_room(), waiting);
+                    if !is_all && !held.contains(&place) {
+                        held.push(place);
+                    }
+                }
+            });
             edge.begin(*id, member.queues());
             member.step(now, waiting, share, edge);
             assert!(waiting.commands.is_empty(), "a step carries out all of its commands");
@@ -193,12 +217,22 @@ impl<M: Proposer> Shard<M> {
             }
         }
         due.iter().for_each(|place| self.note(*place));
+        self.note_held(now.ms, intake);
         let is_any = !due.is_empty();
         if is_any {
             self.share.end_turn();
         }
         self.due = due;
         is_any
+    }
+
+    /// Takes down what waits until others are written.
+    fn note_held(&mut self, now: Millis, intake: &impl Intake) {
+        if self.held.is_empty() && self.held_bytes == 0 {
+            return;
+        }
+        self.held_bytes = intake.with(|waits| self.held.iter().map(|place| waits.large_bytes(*place)).sum());
+        self.held_until = if self.held.is_empty() { NEVER } else { now + HELD_LOOK_MS };
     }
 
     /// Takes down what a partition says of itself now.
@@ -439,18 +473,19 @@ impl<M: Proposer> Shard<M> {
 
     /// When a partition wants its next step.
     pub fn poll_timeout(&self) -> Option<Millis> {
-        (self.earliest != NEVER).then_some(self.earliest)
+        let earliest = self.earliest.min(self.held_until);
+        (earliest != NEVER).then_some(earliest)
     }
 
-    /// Proposed and not yet written, all partitions together.
+    /// Proposed and not yet written, all partitions together, and what cannot be proposed before that is written.
     pub fn unwritten_bytes(&self) -> u64 {
-        self.unwritten_bytes
+        self.unwritten_bytes + self.held_bytes
     }
 
     /// Whether some of those bytes wait for this node alone: no other one is a member of their group.
     pub fn has_own_unwritten(&self) -> bool {
         let is_own = |seated: &Seated<M>| seated.unwritten_bytes > 0 && !seated.member.has_others();
-        self.unwritten_bytes > 0 && self.members.iter().any(is_own)
+        !self.held.is_empty() || self.unwritten_bytes > 0 && self.members.iter().any(is_own)
     }
 
     /// Memory of the keys that queues with deduplication remember.
@@ -469,13 +504,17 @@ impl<M: Proposer> Shard<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gauges::LogGauges;
+    use crate::share::ShareLimits;
     use crate::topology_member::Wish;
-    use crate::waits::Waits;
+    use crate::waits::{Waits, publish};
     use broker::ConsumerKey;
     use bytes::Bytes;
     use partition::log_partition::{AppliedEntry, Machine};
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
 
     /// A partition that says what it is told to say, and counts its steps.
     #[derive(Clone, Default)]
@@ -483,12 +522,14 @@ mod tests {
         timeout: Rc<Cell<Option<Millis>>>,
         bytes: Rc<Cell<u64>>,
         steps: Rc<Cell<u32>>,
+        taken: Rc<Cell<usize>>,
     }
 
     impl Partition for Told {
         fn declare(&mut self, _: QueueId) {}
 
         fn step(&mut self, _: Millis, commands: &mut Vec<Command>, _: &mut Vec<Effect>, _: &mut dyn Outlets) {
+            self.taken.set(self.taken.get() + commands.len());
             commands.clear();
             self.steps.set(self.steps.get() + 1);
         }
@@ -576,6 +617,31 @@ mod tests {
         told[1].timeout.set(None);
         shard.step(at(80), &waits, &mut Nobody);
         assert_eq!((steps(), shard.poll_timeout()), (vec![3, 2, 0], None));
+    }
+
+    #[test]
+    fn large_messages_to_many_partitions_go_to_the_log_one_after_the_other() {
+        let told: Vec<Told> = (0..3).map(|_| Told::default()).collect();
+        let other = |t: &Told| Member::<NoTopology>::Other(Box::new(t.clone()));
+        let durable = (1..).map(PartitionId).zip(told.iter().map(other)).collect();
+        let gauges = Arc::<LogGauges>::default();
+        let limits = ShareLimits { checkpoint_lag_files: 1, index_bytes_max: 0, partitions: 3 };
+        let share = Share::new(partition::Tail::new(0), limits, gauges.clone());
+        let mut shard = Shard::new(PartitionId(1 << 31), durable, share);
+        let waits = RefCell::new(Waits::new(shard.len()));
+        let at = |ms| Now { ms, wall_ms: 0 };
+        let size = 16 << 20;
+        (1..=3).for_each(|place| waits.borrow_mut().push(place, publish(1, size)));
+        // The first turn's are on their way to the log: what the others have waits for them.
+        gauges.waiting_bytes.store(size as u64, Ordering::Relaxed);
+        shard.step(at(1), &waits, &mut Nobody);
+        let taken = || told.iter().map(|t| t.taken.get()).collect::<Vec<_>>();
+        assert_eq!((taken(), shard.unwritten_bytes(), shard.poll_timeout()), (vec![0; 3], 3 * size as u64, Some(6)));
+        assert!(shard.has_own_unwritten(), "somebody will come back to it");
+        assert!(!shard.step(at(6), &waits, &mut Nobody), "nothing is written yet");
+        gauges.waiting_bytes.store(0, Ordering::Relaxed);
+        shard.step(at(7), &waits, &mut Nobody);
+        assert_eq!((taken(), shard.unwritten_bytes(), shard.poll_timeout()), (vec![1; 3], 0, None));
     }
 
     #[test]

@@ -11,6 +11,9 @@ use partition::{Outputs, Tail, WalState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// What may be on its way to the log before large messages wait until it is written.
+const AWAITED_BYTES_MAX: u64 = 16 << 20;
+
 /// What a shard may use.
 #[derive(Clone, Copy, Debug)]
 pub struct ShareLimits {
@@ -60,6 +63,13 @@ impl Share {
     pub fn without_log() -> Share {
         let limits = ShareLimits { checkpoint_lag_files: 1, index_bytes_max: 0, partitions: 0 };
         Share::new(Tail::new(0), limits, Arc::default())
+    }
+
+    /// How much of large messages may go to the log now, beside what is on its way there; 0: none of it.
+    pub(crate) fn log_room(&self) -> u64 {
+        let of_turn: usize = self.out.wal.iter().flat_map(|write| &write.records).map(|record| record.body.len()).sum();
+        let waiting = self.gauges.waiting_bytes.load(Ordering::Relaxed);
+        AWAITED_BYTES_MAX.saturating_sub(waiting + of_turn as u64)
     }
 
     /// The turn is over.

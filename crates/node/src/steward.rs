@@ -72,6 +72,12 @@ impl MembersView {
         2 * others().filter(keeps_up).count() > others().count()
     }
 
+    /// Whether nobody else has a vote, in this membership and the one before it.
+    pub(crate) fn is_alone(&self) -> bool {
+        let Membership { voters, voters_outgoing, .. } = &self.membership;
+        voters.iter().chain(voters_outgoing).all(|voter| *voter == self.own)
+    }
+
     /// Whether a learner is being brought up.
     pub fn is_growing(&self) -> bool {
         self.membership.learners.iter().any(|learner| self.is_active(*learner))

@@ -2,12 +2,28 @@
 //!
 //! Invariant: commands of one sender to one partition keep their order, and a queue is declared,
 //! and has its rules, before commands for it arrive.
+//!
+//! A large message to queues of many partitions is one body here, and as many as there are partitions once each has it in an
+//! entry of its log. So it waits here while as much is on its way to the log as may be ([`Waits::take_within`]).
 
 use broker::{NodeLife, QueueId};
 use consensus::NodeId;
 use partition::peer::forward::Forward;
 use partition::{Command, PeerFrame};
 use std::cell::RefCell;
+
+/// From this length on a body is a large one.
+const LARGE_BODY_BYTES_MIN: usize = 64 << 10;
+
+/// The length of the body of a command that publishes a large message.
+fn large_bytes(command: &Command) -> Option<u64> {
+    match command {
+        Command::Publish(publish) if publish.message.body.len() >= LARGE_BODY_BYTES_MIN => {
+            Some(publish.message.body.len() as u64)
+        }
+        _ => None,
+    }
+}
 
 /// What waits for one partition.
 #[derive(Default)]
@@ -22,6 +38,8 @@ pub struct Waiting {
     pub commands: Vec<Command>,
     /// How many of them, the first, tell the rules of queues.
     rules: usize,
+    /// Some of them publish large messages, which have so many bytes.
+    large_bytes: u64,
     is_due: bool,
 }
 
@@ -62,9 +80,16 @@ impl Waits {
             waiting.commands.insert(waiting.rules, command);
             waiting.rules += 1;
         } else {
+            waiting.large_bytes += large_bytes(&command).unwrap_or(0);
             waiting.commands.push(command);
         }
         self.wake(place);
+    }
+
+    /// Bytes of the large messages that wait for the partition at a place.
+    #[inline]
+    pub fn large_bytes(&self, place: usize) -> u64 {
+        self.waiting[place].large_bytes
     }
 
     /// Tells a partition that a queue exists.
@@ -107,11 +132,30 @@ impl Waits {
     pub fn swap(&mut self, place: usize, empty: &mut Waiting) {
         assert!(empty.is_empty(), "a step takes all that it was given");
         let waiting = &mut self.waiting[place];
-        waiting.rules = 0;
+        (waiting.rules, waiting.large_bytes) = (0, 0);
         std::mem::swap(&mut waiting.commands, &mut empty.commands);
         std::mem::swap(&mut waiting.frames, &mut empty.frames);
         std::mem::swap(&mut waiting.forwards, &mut empty.forwards);
         std::mem::swap(&mut waiting.declared, &mut empty.declared);
+    }
+
+    /// The same with commands only up to where there is no room left for large messages; one of them may be longer than the
+    /// room. False if others wait on.
+    pub fn take_within(&mut self, place: usize, room: u64, empty: &mut Waiting) -> bool {
+        let waiting = &mut self.waiting[place];
+        let mut left = room;
+        let end = waiting.commands.iter().position(|command| {
+            let Some(bytes) = large_bytes(command) else { return false };
+            let is_full = left == 0;
+            left = left.saturating_sub(bytes);
+            is_full
+        });
+        let mut rest = end.map_or_else(Vec::new, |end| waiting.commands.split_off(end));
+        self.swap(place, empty);
+        let waiting = &mut self.waiting[place];
+        waiting.large_bytes = rest.iter().filter_map(large_bytes).sum();
+        waiting.commands.append(&mut rest);
+        waiting.commands.is_empty()
     }
 
     /// Gives the memory of a burst back.
@@ -165,4 +209,48 @@ mod tests {
         waits.swap(0, &mut taken);
         assert!(matches!(taken.commands[..], [Command::Configure { .. }, Command::Reopen { .. }]));
     }
+
+    #[test]
+    fn large_messages_wait_for_room_in_their_order_and_what_is_behind_them_too() {
+        let mut waits = Waits::new(1);
+        let large = LARGE_BODY_BYTES_MIN;
+        for (at, body) in [10, large, large - 1, 3 * large, large, 20].into_iter().enumerate() {
+            waits.push(0, publish(at as u64, body));
+        }
+        assert_eq!(waits.large_bytes(0), 5 * large as u64);
+        let take = |room: usize, waits: &mut Waits| {
+            let mut taken = Waiting::default();
+            let is_all = waits.take_within(0, room as u64, &mut taken);
+            (taken.commands.iter().map(number).collect::<Vec<u64>>(), is_all)
+        };
+        assert_eq!(take(0, &mut waits), (vec![0], false));
+        // Longer than the room: one of them goes.
+        assert_eq!(take(1, &mut waits), (vec![1, 2], false));
+        waits.push(0, Command::Configure { queue: QueueId(1), rules: Arc::new(Rules::default()) });
+        assert_eq!(take(large + 1, &mut waits), (vec![99, 3], false));
+        assert_eq!(waits.large_bytes(0), large as u64);
+        assert_eq!(take(large, &mut waits), (vec![4, 5], true));
+        assert_eq!((waits.large_bytes(0), take(0, &mut waits)), (0, (vec![], true)));
+    }
+
+    fn number(command: &Command) -> u64 {
+        match command {
+            Command::Publish(publish) => publish.publish_seq,
+            _ => 99,
+        }
+    }
+}
+
+/// A publish of a body of zeroes, for tests.
+#[cfg(test)]
+pub(crate) fn publish(publish_seq: u64, body: usize) -> Command {
+    let empty = bytes::Bytes::new();
+    let message = partition::Message {
+        exchange: empty.clone(),
+        routing_key: empty.clone(),
+        properties: empty,
+        body: vec![0; body].into(),
+    };
+    let channel = broker::ChannelKey(1);
+    Command::Publish(partition::Publish { channel, publish_seq, term: 0, targets: Default::default(), delay_ms: 0, message })
 }

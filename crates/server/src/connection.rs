@@ -73,6 +73,8 @@ struct Inner {
     input_blocked: bool,
     /// A turn ended before all that came was handled: the task goes on once others were served.
     is_yielding: bool,
+    /// It has read so much that others have their turn first, and a look at their sockets.
+    has_read_much: bool,
     /// Not read for a reason of ours that the machine does not know.
     was_paused: bool,
     /// The socket took less than there was: the connection's task waits until it takes more.
@@ -123,6 +125,7 @@ impl Client {
             small_reads: 0,
             input_blocked: false,
             is_yielding: false,
+            has_read_much: false,
             was_paused: false,
             is_full: false,
             is_deaf: false,

@@ -134,7 +134,17 @@ fn keys_of_files(settings: &TokenSettings) -> Result<Keys, WrongKeyFile> {
     for (id, file) in &settings.files {
         let wrong = |why: String| WrongKeyFile { file: file.clone(), why };
         let contents = std::fs::read(file).map_err(|error| wrong(error.to_string()))?;
-        keys.insert(id.clone(), Key::from_file(&contents).map_err(|error| wrong(error.to_string()))?);
+        let key = Key::from_file(&contents).map_err(|error| wrong(error.to_string()))?;
+        let fitting = key.algorithms();
+        if !fitting.iter().any(|algorithm| settings.rules.algorithms.contains(algorithm)) {
+            // Every token of it would be refused, and the log would say that the token is wrong.
+            let names: Vec<&str> = fitting.iter().map(|algorithm| algorithm.name()).collect();
+            return Err(wrong(match names.is_empty() {
+                true => "its alg is none for a key of its kind".to_owned(),
+                false => format!("none of oauth2_algorithms is for such a key: it takes {}", names.join(" or ")),
+            }));
+        }
+        keys.insert(id.clone(), key);
     }
     keys.set_default(settings.default_key.clone());
     Ok(keys)
@@ -235,5 +245,45 @@ impl Looker {
             let found = self.rules.look(&token, &self.all, wall_ms());
             self.answer(found, answer);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::tokens::Algorithm;
+
+    #[test]
+    fn a_key_that_no_allowed_algorithm_is_for_is_refused_with_what_would_be() {
+        let file = std::env::temp_dir().join(format!("leveret-key-{}.json", std::process::id()));
+        let settings = |algorithms: &[Algorithm]| TokenSettings {
+            rules: Rules {
+                resource_server_id: "rabbitmq".to_owned(),
+                verifies_audience: true,
+                issuers: Vec::new(),
+                scope_prefix: String::new(),
+                additional_scopes: Vec::new(),
+                username_claims: Vec::new(),
+                aliases: std::collections::BTreeMap::new(),
+                algorithms: algorithms.to_vec(),
+                leeway_s: 0,
+            },
+            source: None,
+            authorities: None,
+            files: vec![("own".to_owned(), file.clone())],
+            default_key: None,
+        };
+        let read = |key: &str, algorithms: &[Algorithm]| {
+            std::fs::write(&file, key).expect("a temporary file is written");
+            keys_of_files(&settings(algorithms)).map(|keys| keys.len()).map_err(|error| error.why)
+        };
+        let secret = "\"k\":\"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8\"";
+        let plain = format!(r#"{{"kty":"oct",{secret}}}"#);
+        assert_eq!(read(&plain, &[Algorithm::RS256, Algorithm::HS384]), Ok(1));
+        let why = "none of oauth2_algorithms is for such a key: it takes HS256 or HS384 or HS512";
+        assert_eq!(read(&plain, &[Algorithm::RS256, Algorithm::ES256]), Err(why.to_owned()));
+        let wrong = read(&format!(r#"{{"kty":"oct","alg":"RS256",{secret}}}"#), &[Algorithm::RS256, Algorithm::HS256]);
+        assert_eq!(wrong, Err("its alg is none for a key of its kind".to_owned()));
+        std::fs::remove_file(file).expect("it was written");
     }
 }

@@ -383,12 +383,12 @@ fn a_wrong_value_says_what_is_allowed_in_the_words_of_its_source() {
         (
             Key::log,
             "loud",
-            "--log = loud is not allowed; it must be error, warn, info, debug, trace or off, then levels of single parts, as info,server=debug",
+            "--log = loud is not allowed; it must be error, warn, info, debug, trace or off, then levels of single parts (audit, leveret, management, node, server, session, switch), as info,server=debug",
         ),
         (
             Key::log,
             "info,debug",
-            "--log = info,debug is not allowed; it must be error, warn, info, debug, trace or off, then levels of single parts, as info,server=debug",
+            "--log = info,debug is not allowed; it must be error, warn, info, debug, trace or off, then levels of single parts (audit, leveret, management, node, server, session, switch), as info,server=debug",
         ),
         (Key::log_format, "xml", "--log-format = xml is not allowed; it must be text or json"),
     ] {

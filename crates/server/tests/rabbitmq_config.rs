@@ -114,7 +114,7 @@ fn keys_that_mean_something_here_become_settings() {
         [
             "rabbitmq.conf line 30: log.console is left out: the log goes to standard error; log and log_format are its settings",
             "rabbitmq.conf line 31: log.file.level is left out: there is one log here, of the level that lets the most through",
-            "rabbitmq.conf line 37: prometheus.return_per_object_metrics is left out: metrics are served under /metrics of the management API"
+            "rabbitmq.conf line 37: prometheus.return_per_object_metrics is left out: /metrics has sums; series of each queue, which alerts may look at, are under /metrics/per-object"
         ]
     );
 }

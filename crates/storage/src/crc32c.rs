@@ -1,28 +1,8 @@
 //! CRC32C, the checksum of everything that is stored and of all that nodes send to each other.
 //!
-//! Cost: 0.05 ns a byte in warm caches with AVX-512, some 10 ns a call.
+//! Cost: 0.04 ns a byte in warm caches by the processor's own instruction.
 
-use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest, checksum_combine, crc32_iscsi};
-
-/// The checksum of these bytes.
-#[inline]
-pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc32_iscsi(bytes)
-}
-
-/// The checksum of what had the checksum `before` and of `bytes` behind it.
-#[inline]
-pub fn crc32c_append(before: u32, bytes: &[u8]) -> u32 {
-    let mut digest = Digest::new_with_init_state(Crc32Iscsi, u64::from(!before));
-    digest.update(bytes);
-    digest.finalize() as u32
-}
-
-/// The checksum of what had the checksum `before` and of `bytes` bytes behind it, which have the
-/// checksum `behind`. Cost: microseconds, however many they are.
-pub fn crc32c_combine(before: u32, behind: u32, bytes: usize) -> u32 {
-    checksum_combine(Crc32Iscsi, before.into(), behind.into(), bytes as u64) as u32
-}
+pub use ::crc32c::{crc32c, crc32c_append, crc32c_combine};
 
 #[cfg(test)]
 mod tests {

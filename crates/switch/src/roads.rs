@@ -242,6 +242,12 @@ impl Roads {
         own: NodeNumber,
         command: Command,
     ) -> Option<Command> {
+        if let Some(home) = partition.home()
+            && home != own
+            && self.road(home).is_none()
+        {
+            return self.hold_for_home(partition, command);
+        }
         let mut command = self.turning.hold(partition, command)?;
         if self.turning.before(partition, leader).is_some() {
             self.turn(partition, leader);
@@ -255,6 +261,19 @@ impl Roads {
             return Some(command);
         }
         self.turning.begin_leaderless(partition, self.now_us);
+        self.turning.hold(partition, command)
+    }
+
+    /// Holds what is published to queues in the memory of a node that cannot be reached. Either it is back in a moment, or its
+    /// queues are gone: refused meanwhile, the publish would be repeated for all its other queues, which have it. Gives back what asks
+    /// for an answer, which nobody gives.
+    fn hold_for_home(&mut self, partition: PartitionId, command: Command) -> Option<Command> {
+        if !matches!(command, Command::Publish(_)) {
+            return Some(command);
+        }
+        if !self.turning.is_waiting(partition) {
+            self.turning.begin_leaderless(partition, self.now_us);
+        }
         self.turning.hold(partition, command)
     }
 
@@ -293,6 +312,7 @@ impl Roads {
                     let is_done = mark.is_none_or(has_handled) && !publishes.has_sent(partition);
                     if is_done { Fate::Goes } else { Fate::Waits }
                 }
+                On::Leader { .. } if partition.home().is_some_and(|home| road_to(home).is_some()) => Fate::Goes,
                 On::Leader { since_us } => match leaders.office(partition) {
                     Some(office) if leads(office, leaders.own(), roads) && !publishes.has_ended(partition, office) => {
                         Fate::Goes

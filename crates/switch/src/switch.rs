@@ -336,12 +336,26 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 command => self.inbox.borrow_mut().push_here(partition, command),
             }
         }
+        self.confirm_unwanted(env);
         let held = self.inbox.borrow_mut().roads.take_held();
         for (node, frames) in held {
             self.take_forwards(node, frames.into(), env);
         }
         if !env.is_loaded() {
             self.inbox.borrow_mut().roads.answer_marks();
+        }
+    }
+
+    /// What was published to queues that are gone with their node is safe in all queues that there are.
+    fn confirm_unwanted(&self, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        let unwanted = {
+            let topology = env.topology();
+            let is_gone = |publish: &Publish| publish.targets.iter().all(|of| topology.queue(of.queue).is_none());
+            self.inbox.borrow_mut().roads.turning.take_gone(is_gone)
+        };
+        for (_, Publish { channel, publish_seq: first, .. }) in unwanted {
+            let confirmed = (first != 0).then_some(Effect::Confirm { channel, first, count: 1 });
+            self.deliver(confirmed.into_iter(), None, env);
         }
     }
 

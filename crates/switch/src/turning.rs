@@ -6,13 +6,14 @@
 //! handled all that came to it, and has answered every publish, or its link is gone. Nothing waits
 //! where nothing was on its way. What finds no leader that can be reached waits for one, for
 //! [`LEADERLESS_US`] at most: it would be refused by whoever is asked, though an election takes tenths
-//! of a second.
+//! of a second. So does what is published to queues in the memory of a node that cannot be reached: the link comes back,
+//! or they are declared gone with their node, and then there is nobody who could miss it.
 
 use broker::queue::SeqRanges;
 use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use partition::Command;
+use partition::{Command, Publish};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -167,6 +168,29 @@ impl Turning {
         }
     }
 
+    /// Takes the publishes that wait for the node whose memory their queues are in, where those are gone, as `is_gone` says of one.
+    pub(crate) fn take_gone(&mut self, mut is_gone: impl FnMut(&Publish) -> bool) -> Vec<(PartitionId, Publish)> {
+        let mut gone = Vec::new();
+        let held_bytes = &mut self.held_bytes;
+        self.waiting.retain(|partition, waiting| {
+            if !partition.is_in_memory() || !matches!(waiting.on, On::Leader { .. }) {
+                return true;
+            }
+            let is_unwanted = |command: &mut Command| matches!(command, Command::Publish(publish) if is_gone(publish));
+            gone.extend(waiting.held.extract_if(.., is_unwanted).filter_map(|command| {
+                *held_bytes -= bytes_of(&command);
+                match command {
+                    Command::Publish(publish) => Some((*partition, publish)),
+                    _ => None,
+                }
+            }));
+            !waiting.held.is_empty()
+        });
+        // In the order of their channels' numbers, whatever order the partitions come in.
+        gone.sort_by_key(|(partition, _)| *partition);
+        gone
+    }
+
     /// Bytes that wait.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held_bytes
@@ -275,6 +299,30 @@ mod tests {
         turning.settled(P, (queue, consumer), 5, 1);
         let left: Vec<_> = turning.take_done(|_, _| Fate::Goes).into_iter().flat_map(|(_, held, _)| held).collect();
         assert_eq!((left, turning.held_bytes()), (vec![hold(4, 3)], 0));
+    }
+
+    #[test]
+    fn what_waits_for_a_node_s_memory_is_told_apart_once_that_is_gone() {
+        let memory = PartitionId::in_memory(NodeNumber(2), 0);
+        let publish = |seq| {
+            let empty = bytes::Bytes::new();
+            let (exchange, routing_key, properties) = (empty.clone(), empty.clone(), empty.clone());
+            let message = partition::Message { exchange, routing_key, properties, body: empty };
+            let channel = ChannelKey(7);
+            Publish { channel, publish_seq: seq, term: 0, targets: Default::default(), delay_ms: 0, message }
+        };
+        let mut turning = Turning::default();
+        for (partition, seq) in [(memory, 1), (memory, 2), (P, 3)] {
+            if !turning.is_waiting(partition) {
+                turning.begin_leaderless(partition, 0);
+            }
+            assert!(turning.hold(partition, Command::Publish(publish(seq))).is_none());
+        }
+        assert_eq!(turning.take_gone(|publish| publish.publish_seq == 2), [(memory, publish(2))]);
+        assert!(turning.is_waiting(memory) && turning.is_waiting(P), "what is in a log is not gone with a node");
+        assert_eq!(turning.take_gone(|_| true), [(memory, publish(1))]);
+        assert!(!turning.is_waiting(memory) && turning.is_waiting(P));
+        assert_eq!(turning.held_bytes(), bytes_of(&Command::Publish(publish(3))));
     }
 
     #[test]

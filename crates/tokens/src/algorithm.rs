@@ -52,6 +52,11 @@ impl Algorithm {
         Algorithm::ALL.iter().find(|(_, known)| *known == name).map(|(algorithm, _)| *algorithm)
     }
 
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Algorithm::ALL[self as usize].1
+    }
+
     /// Whether a key is one for it.
     pub(crate) fn is_for(self, key: &Key) -> bool {
         let is_its_kind = matches!(

@@ -98,6 +98,11 @@ impl Key {
         }
     }
 
+    /// What it may sign with; nothing where its `alg` is one for keys of another kind.
+    pub fn algorithms(&self) -> Vec<Algorithm> {
+        Algorithm::ALL.iter().map(|(algorithm, _)| *algorithm).filter(|algorithm| algorithm.is_for(self)).collect()
+    }
+
     fn from_spki(der: &[u8]) -> Result<Key, WrongKey> {
         const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
         const EC: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");

@@ -81,7 +81,7 @@ impl Refused {
         match self {
             Refused::Malformed => "the token is malformed",
             Refused::Critical => "the token asks for extensions (crit)",
-            Refused::Algorithm => "the token is signed by an algorithm that is not allowed",
+            Refused::Algorithm => "the token is signed by an algorithm that is not among oauth2_algorithms",
             Refused::UnknownKey => "the token names a key that is not known",
             Refused::OtherKind => "the token's key is not one for its algorithm",
             Refused::Signature => "the token's signature is wrong",

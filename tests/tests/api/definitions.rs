@@ -27,6 +27,28 @@ fn who_imports_the_first_definitions_over_http_stays_who_they_are() {
     assert_eq!(http.get("/api/queues/%2f/q").with(200)["name"], "q");
 }
 
+/// `curl -F file=@definitions.json`, as scripts for RabbitMQ have it, and `curl -OJ` of what goes out.
+#[test]
+fn a_file_of_definitions_is_uploaded_as_a_form_and_saved_under_its_name() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let vhost = vhost(&http);
+    let queue = r#"{"queues":[{"name":"q","durable":true,"auto_delete":false,"arguments":{}}]}"#;
+    let disposition = r#"content-disposition: form-data; name="file"; filename="d.json""#;
+    let form = format!("--hay\r\n{disposition}\r\ncontent-type: application/json\r\n\r\n{queue}\r\n--hay--\r\n");
+    let sent = [("content-type", "multipart/form-data; boundary=hay")];
+    let path = format!("/api/definitions/{vhost}");
+    http.send("POST", &path, &sent, &form).with(204);
+    assert_eq!(http.get(&format!("/api/queues/{vhost}/q")).with(200)["name"], "q");
+    http.send("POST", &path, &sent, &form.replace("name=\"file\"", "name=\"other\"")).with(400);
+    let saved = http.get(&format!("{path}?download=of%20one.json"));
+    assert_eq!((saved.status, &saved.json()["queues"][0]["name"]), (200, &json!("q")));
+    if !is_foreign() {
+        assert!(saved.head.contains("content-disposition: attachment; filename=\"of one.json\""), "{}", saved.head);
+    }
+    let split = http.get(&format!("{path}?download=a%0d%0ax-evil:%201"));
+    assert!(split.status == 200 && !split.head.contains("x-evil"), "{}", split.head);
+}
+
 /// `definitions.skip_if_unchanged`: what an operator deleted since stays deleted until the files change.
 #[test]
 fn definitions_that_were_taken_in_before_are_passed_over_until_they_change() {

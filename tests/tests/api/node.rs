@@ -48,6 +48,21 @@ fn a_node_has_every_field_that_rabbitmqadmin_reads() {
     assert_eq!(http.get("/api/overview").with(200)["cluster_tags"], json!({"region": "hay"}));
 }
 
+/// Which nodes there are, and where they listen, is for monitors.
+#[test]
+fn who_is_no_monitor_is_not_told_of_nodes_and_listeners() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let user = unique("low");
+    http.put(&format!("/api/users/{user}"), r#"{"password":"pw","tags":"management"}"#).with(201);
+    let own = http.as_user(&user, "pw").get("/api/overview").with(200);
+    assert!(own["cluster_name"].is_string() && own["queue_totals"].is_object());
+    for field in ["node", "listeners", "contexts"] {
+        assert_eq!(own.get(field), None, "{field}");
+        assert!(http.get("/api/overview").with(200).get(field).is_some(), "{field}");
+    }
+    http.delete(&format!("/api/users/{user}")).with(204);
+}
+
 #[test]
 fn a_node_says_which_files_made_its_settings() {
     let folder = std::env::temp_dir().join(unique("leveret-files"));

@@ -80,6 +80,7 @@ fn what_is_wrong_is_told_as_rabbitmqadmin_tells_it() {
     }
     assert_eq!(admin("-p wrong list queues").bad(1), "*** Access refused: /api/queues?columns=name,messages\n\n");
     assert!(admin("--nosuch").bad(2).contains("error: no such option: --nosuch"));
+    assert!(admin("--bash-completion").bad(2).contains("leveret completions bash"));
     assert!(tools.run("rabbitmqadmin", "-P 1 list queues").bad(1).starts_with("*** Could not connect: "));
     assert!(admin("help").good().contains("declare queue name=... [auto_delete=..."));
     assert!(admin("--version").good().starts_with("rabbitmqadmin "));

@@ -145,10 +145,10 @@ fn a_token_that_is_not_as_it_should_be_is_refused_and_the_log_says_why() {
         (sign(&|claims| drop(claims.as_object_mut().unwrap().remove("exp"))), "the token has no end"),
         (Signer::new("first").sign(&good(&|_| ())), "the token's signature is wrong"),
         (Signer::new("nobody's").sign(&good(&|_| ())), "the token names a key that is not known"),
-        (format!("{none}."), "the token is signed by an algorithm that is not allowed"),
+        (format!("{none}."), "the token is signed by an algorithm that is not among oauth2_algorithms"),
         (
             format!("{confused}.{}", URL_SAFE_NO_PAD.encode(mac)),
-            "the token is signed by an algorithm that is not allowed",
+            "the token is signed by an algorithm that is not among oauth2_algorithms",
         ),
         (spoilt, "the token's signature is wrong"),
     ];

@@ -32,6 +32,18 @@ pub struct Malformed {
     pub offset: usize,
 }
 
+/// What is refused where the state machine is of a version that this build does not know.
+pub(super) const NEWER_MACHINE: &str = "machine version, raised by a newer leveret,";
+/// The same of a snapshot's form.
+pub(super) const NEWER_SNAPSHOT: &str = "snapshot version of a newer leveret";
+
+impl Malformed {
+    /// Whether a newer build wrote it, and nothing says that it is damaged.
+    pub fn is_of_newer(&self) -> bool {
+        [NEWER_MACHINE, NEWER_SNAPSHOT].contains(&self.what)
+    }
+}
+
 /// Collects the bytes of one command or snapshot.
 #[derive(Debug, Default)]
 pub(super) struct Writer {

@@ -5,7 +5,7 @@
 
 use super::cluster::MACHINE_VERSION;
 use super::command::{DeclareExchange, DeclareQueue, Home};
-use super::encoding::{Malformed, Reader, Writer};
+use super::encoding::{Malformed, NEWER_MACHINE, Reader, Writer};
 use super::exchange_type::ExchangeType;
 use super::name::Name;
 use super::password::{HashAlgorithm, PasswordHash, SALT_BYTES};
@@ -43,7 +43,7 @@ impl Reader<'_> {
         let version = self.number_u32("machine version")?;
         match version {
             1..=MACHINE_VERSION => Ok(version),
-            _ => Err(self.malformed("machine version, raised by a newer leveret,")),
+            _ => Err(self.malformed(NEWER_MACHINE)),
         }
     }
 

@@ -29,7 +29,7 @@ use super::apply::{Effect, Loss, Scope};
 use super::binding;
 use super::cluster::FIRST_MACHINE_VERSION;
 use super::command::{Command, DeclareExchange, DeclareQueue, Home};
-use super::encoding::{Malformed, Reader, Writer};
+use super::encoding::{Malformed, NEWER_SNAPSHOT, Reader, Writer};
 use super::exchange::{Exchange, Meaning};
 use super::queue::Queue;
 use super::records;
@@ -138,8 +138,10 @@ impl Topology {
             return Err(reader.malformed("magic"));
         }
         let version = reader.byte("snapshot version")?;
-        if !(1..=SNAPSHOT_VERSION).contains(&version) {
-            return Err(reader.malformed("snapshot version"));
+        match version {
+            1..=SNAPSHOT_VERSION => {}
+            0 => return Err(reader.malformed("snapshot version")),
+            _ => return Err(reader.malformed(NEWER_SNAPSHOT)),
         }
         let mut topology = Self::empty();
         let machine_version = if version > 3 { reader.machine_version()? } else { FIRST_MACHINE_VERSION };

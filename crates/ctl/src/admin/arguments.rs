@@ -136,7 +136,10 @@ fn options(words: &[String]) -> Result<(Said, Vec<String>), String> {
         } else if let Some(long) = word.strip_prefix("--") {
             let (name, inline) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
             let known = OPTIONS.iter().find(|(_, known, ..)| *known == name);
-            let (_, _, key, takes) = known.ok_or_else(|| format!("no such option: --{name}"))?;
+            let (_, _, key, takes) = known.ok_or_else(|| match name {
+                "bash-completion" => "no such option: --bash-completion; `leveret completions bash` prints them".to_owned(),
+                _ => format!("no such option: --{name}"),
+            })?;
             let value = match (takes, inline) {
                 (false, None) => "True".to_owned(),
                 (false, Some(_)) => return Err(format!("--{name} option does not take a value")),

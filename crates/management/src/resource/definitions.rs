@@ -7,9 +7,11 @@ use super::{Cx, parameter, permission, policy, user};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::json;
+use crate::upload;
 use broker::VhostId;
 use broker::topology::{Kind, QueueType, Topology};
 use bytes::Bytes;
+use hyper::header::CONTENT_DISPOSITION;
 use json_once::NotRead;
 use serde_json::{Value, json};
 use server::definitions::ImportError;
@@ -49,7 +51,15 @@ pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused
             }
         }
     }
-    Ok(Answer::json(&document))
+    let answer = Answer::json(&document);
+    // A name to save it under. What could not stand in a header is no name.
+    let is_name = |name: &String| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\/;".contains(&byte) || byte == b' ')
+    };
+    Ok(match cx.call.query("download").filter(is_name) {
+        Some(name) => answer.with(CONTENT_DISPOSITION, &format!("attachment; filename=\"{name}\"")),
+        None => answer,
+    })
 }
 
 /// POST of a document; what it does not speak of stays.
@@ -59,7 +69,7 @@ pub(super) async fn import(cx: Cx<'_>, vhost: Option<&[u8]>, body: Body) -> Resu
         let missing = |_| Refused::Missing("vhost_not_found".to_owned());
         super::find_vhost(&cx.handle().topology(), name).map_err(missing)?;
     }
-    let body = body.read(cx.caller).await?;
+    let body = upload::file(cx.call.header("content-type"), body.read(cx.caller).await?).await?;
     let text = match vhost {
         None => String::from_utf8(body.to_vec()).map_err(|_| Refused::BadRequest("not_json".to_owned()))?,
         Some(name) => in_vhost(&body, name)?,

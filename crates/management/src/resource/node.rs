@@ -76,7 +76,6 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
         "product_version": facts.config.product_version,
         "leveret_version": env!("CARGO_PKG_VERSION"),
         "cluster_name": handle.cluster_name(),
-        "node": facts.node_name,
         "rates_mode": "detailed",
         "sample_retention_policies": { "global": RETENTION, "basic": RETENTION, "detailed": [] },
         "exchange_types": exchange_types(),
@@ -92,8 +91,6 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
             "messages_ready": ready,
             "messages_unacknowledged": unacked,
         },
-        "listeners": listeners(cx),
-        "contexts": [],
         "cluster_tags": cluster_tags,
         "node_tags": {},
         "default_queue_type": "classic",
@@ -102,6 +99,12 @@ pub(super) async fn overview(cx: Cx<'_>) -> Result<Answer, Refused> {
         "is_op_policy_updating_enabled": true,
         "statistics_db_event_queue": 0,
     });
+    // Which nodes there are, and where they listen, is for monitors: `/api/nodes` tells nobody else either.
+    if cx.caller.is_monitoring() {
+        overview["node"] = json!(facts.node_name);
+        overview["listeners"] = listeners(cx).into();
+        overview["contexts"] = json!([]);
+    }
     if let Some(ranges) = &rates {
         let store = cx.call.statistics.store();
         // Who is no monitor is told of the virtual hosts that they may see.

@@ -7,6 +7,9 @@ use std::str::FromStr;
 
 /// At most this many parts may have a level of their own: more is a pasted mistake.
 pub const LOG_TARGETS_MAX: usize = 32;
+/// What may have a level of its own: the crates that log, by name, and the lines on who changed what. A module of one is named behind it, as
+/// `server::session`.
+pub(super) const LOG_PARTS: [&str; 7] = ["audit", "leveret", "management", "node", "server", "session", "switch"];
 
 /// How much is logged, from nothing to everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,9 +71,9 @@ impl FromStr for LogLevels {
                 None => return Err(()),
                 Some((target, level)) => {
                     let (target, level) = (target.trim(), Level::parse(level.trim()).ok_or(())?);
-                    let is_name = !target.is_empty()
+                    let is_known = LOG_PARTS.contains(&target.split("::").next().unwrap_or(target))
                         && target.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b':');
-                    if !is_name || targets.len() == LOG_TARGETS_MAX || targets.iter().any(|(known, _)| known == target)
+                    if !is_known || targets.len() == LOG_TARGETS_MAX || targets.iter().any(|(known, _)| known == target)
                     {
                         return Err(());
                     }
@@ -107,5 +110,36 @@ impl LogFormat {
     /// Its word.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_that_nothing_logs_for_is_refused() {
+        for text in ["info,server=debug", "warn,audit=info", "server::connection=trace", "session::session=off"] {
+            let levels: LogLevels = text.parse().expect(text);
+            assert_eq!(levels.to_string().parse(), Ok(levels), "{text}");
+        }
+        for text in ["info,sever=debug", "audit::=x", "info,=debug", "rabbit=info", "info,server=loud", "server:session=debug"] {
+            assert!(text.parse::<LogLevels>().is_err(), "{text}");
+        }
+    }
+
+    /// A crate that begins to log must be known here, or nobody could turn it down.
+    #[test]
+    fn every_crate_that_logs_is_a_part() {
+        let mut logging = vec!["audit".to_owned()];
+        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).expect("the crates are readable") {
+            let folder = entry.expect("a folder is readable").path();
+            let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+            if manifest.lines().any(|line| line.starts_with("tracing.") || line.starts_with("tracing =")) {
+                logging.push(folder.file_name().expect("a crate's folder has a name").to_string_lossy().into_owned());
+            }
+        }
+        logging.sort();
+        assert_eq!(logging, LOG_PARTS);
     }
 }

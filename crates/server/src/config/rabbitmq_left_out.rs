@@ -75,7 +75,12 @@ pub(super) const LEFT_OUT: &[(&str, &str)] = &[
     ("management_agent", "counters cost nothing that one could save"),
     ("collect_statistics", "counters cost nothing that one could save"),
     ("collect_statistics_interval", "counters cost nothing that one could save"),
-    ("prometheus", "metrics are served under /metrics of the management API"),
+    (
+        "prometheus.return_per_object_metrics",
+        "/metrics has sums; series of each queue, which alerts may look at, are under /metrics/per-object",
+    ),
+    ("prometheus.path", "the path is /metrics, or /metrics/per-object for series of each queue"),
+    ("prometheus", "metrics are served under /metrics, of the addresses in prometheus and of the management API"),
     ("log", "the log goes to standard error; log and log_format are its settings"),
     ("product.name", "the setting product says what clients are told"),
     ("product.version", "the setting product_version says what clients are told"),

@@ -246,7 +246,7 @@ impl Kind {
             Kind::Text { bytes_max } => format!("1 to {bytes_max} printable ASCII characters"),
             Kind::Version => "three numbers with dots, as 4.0.0".to_owned(),
             Kind::Levels => {
-                "error, warn, info, debug, trace or off, then levels of single parts, as info,server=debug".to_owned()
+                "error, warn, info, debug, trace or off, then levels of single parts (audit, leveret, management, node, server, session, switch), as info,server=debug".to_owned()
             }
             Kind::Ratio => "a number from 0 to 1 with at most 9 digits behind the point, as 0.01".to_owned(),
             Kind::Choice(words) => words.join(" or "),

@@ -303,7 +303,7 @@ settings! {
     }
     oauth2_algorithms: Vec<String> {
         Connections, Kind::Names { count_max: 12, bytes_max: 8 }, Fixed("RS256,RS384,RS512,PS256,PS384,PS512,ES256,ES384,EdDSA"),
-        "What tokens may be signed with. HS256, HS384 and HS512 are there too, for secrets in oauth2_signing_keys alone.",
+        "What tokens may be signed with. A secret in oauth2_signing_keys needs HS256, HS384 or HS512 to be named here.",
         elsewhere ["auth_oauth2.algorithms"]
     }
     oauth2_verify_aud: bool {

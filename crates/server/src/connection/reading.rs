@@ -14,6 +14,9 @@ use std::task::{Context, Poll};
 pub(super) const READ_BYTES_MIN: usize = 4 << 10;
 /// A read of a busy one: two of RabbitMQ's largest frames.
 const READ_BYTES_MAX: usize = 256 << 10;
+/// After a read of so much the sockets of others are looked at before the next one. A shard that always has a task to run
+/// does that seldom.
+const MUCH_BYTES: usize = 64 << 10;
 /// All read buffers of a shard together, as far as they are above the minimum.
 const READ_BYTES_TOTAL: usize = 16 << 20;
 /// After so many reads that filled less than a quarter of the buffer, the next buffer is half as
@@ -32,7 +35,7 @@ impl Inner {
             self.was_paused = true;
             return !self.is_yielding;
         }
-        if !self.may_read(client, local) {
+        if !self.may_read(client, local, false) {
             self.was_paused = true;
             return false;
         }
@@ -65,11 +68,12 @@ impl Inner {
             }
         };
         self.adapt(count, local);
+        self.has_read_much = count >= MUCH_BYTES;
         self.last_read = now;
         self.received_bytes += count as u64;
         self.take_input(now);
         self.take_turn(client, local, now);
-        if !self.may_read(client, local) {
+        if !self.may_read(client, local, true) {
             self.was_paused = true;
             return false;
         }
@@ -78,13 +82,13 @@ impl Inner {
         count == room || self.stream.poll_read_ready(cx).is_ready()
     }
 
-    /// Whether the socket is to be read now.
-    fn may_read(&mut self, client: &Rc<Client>, local: &Rc<Local>) -> bool {
+    /// Whether the socket is to be read now, or once more. Who is held up by the load is told when it has gone.
+    fn may_read(&mut self, client: &Rc<Client>, local: &Rc<Local>, has_read: bool) -> bool {
         if self.is_yielding || self.is_deaf || !self.amqp.wants_input() || self.is_flooded(local) {
             return false;
         }
         if self.waits_for_load(local) {
-            local.pause(client);
+            local.pause(client, has_read);
             // The gauge may have fallen before this connection was in the list of those to be told.
             return !self.waits_for_load(local);
         }

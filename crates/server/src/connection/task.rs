@@ -60,6 +60,11 @@ impl Future for ConnectionTask {
         let (client, local) = (self.client.clone(), self.local.clone());
         *client.waker.borrow_mut() = Some(cx.waker().clone());
         let inner = &mut *client.inner.borrow_mut();
+        if std::mem::take(&mut inner.has_read_much) {
+            let next = pin!(tokio::task::yield_now()).poll(cx);
+            debug_assert!(next.is_pending(), "it wakes this task behind the others, and a look at their sockets");
+            return Poll::Pending;
+        }
         let mut has_more = false;
         if !inner.is_over() {
             has_more = inner.read(&client, cx, &local);

@@ -152,11 +152,24 @@ impl Machine for Decided {
     }
 
     fn can_read(&self, state: &Bytes) -> bool {
-        Topology::decode_snapshot(state).is_ok()
+        can_read(state)
     }
 
     fn install(&mut self, state: &Bytes) {
         self.changes.install(state);
+    }
+}
+
+/// Whether this build reads a leader's snapshot, which came whole. One of a newer build ends the process: refused without a word, this node would
+/// ask for it for ever, and say that it catches up.
+fn can_read(state: &Bytes) -> bool {
+    match Topology::decode_snapshot(state) {
+        Ok(_) => true,
+        Err(error) if error.is_of_newer() => WrittenByNewer::end("the topology", &format_args!("a snapshot: {error}")),
+        Err(error) => {
+            tracing::error!(%error, "the leader's snapshot of the topology cannot be read, and is asked for again");
+            false
+        }
     }
 }
 
@@ -176,5 +189,19 @@ mod tests {
             told.contains("raised by a newer leveret") && told.contains("start the version that wrote it"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn a_snapshot_of_a_newer_build_ends_the_process_and_is_not_asked_for_for_ever() {
+        let known = Topology::new().encode_snapshot();
+        assert!(can_read(&known));
+        assert!(!can_read(&known.slice(..known.len() - 1)), "damage is no newer build");
+        for (byte, to) in [(4, broker::topology::SNAPSHOT_VERSION + 1), (5, u8::try_from(MACHINE_VERSION + 1).unwrap())] {
+            let mut newer = known.to_vec();
+            newer[byte] = to;
+            let ended = std::panic::catch_unwind(|| can_read(&newer.into())).expect_err("nobody can read it");
+            let told = ended.downcast_ref::<WrittenByNewer>().expect("it is no bug").to_string();
+            assert!(told.starts_with("the topology cannot be read (a snapshot: "), "{told}");
+        }
     }
 }

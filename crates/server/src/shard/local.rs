@@ -3,6 +3,7 @@
 //! Invariant: everything here is touched by one thread only. No borrow of a cell is held while a task waits,
 //! and a seat holds the connection that it was given to until that leaves it.
 
+use super::paused::Paused;
 use super::{Arrival, Outsider, Seat, Watch, Wheel};
 use crate::cluster::LinkOut;
 use crate::connection::{Client, ConnectionTask};
@@ -34,7 +35,7 @@ pub(crate) struct Local {
     /// Connections with something to write, or to answer to, after this step.
     pub(super) flush: RefCell<Vec<Rc<Client>>>,
     /// Connections that do not read while a shard is loaded.
-    pub(super) paused: RefCell<Vec<Rc<Client>>>,
+    pub(super) paused: RefCell<Paused<Rc<Client>>>,
     /// Some of them do so for what is about to be handled with the next turn.
     pub(super) waits_for_turn: Cell<bool>,
     /// What goes through here.
@@ -111,15 +112,16 @@ impl Local {
         }
     }
 
-    /// Has a connection read again once the shards are not loaded any more.
-    pub(crate) fn pause(&self, client: &Rc<Client>) {
+    /// Has a connection read again once the shards are not loaded any more. `has_read`: it did so just now.
+    pub(crate) fn pause(&self, client: &Rc<Client>, has_read: bool) {
         if !client.is_paused.replace(true) {
-            self.paused.borrow_mut().push(client.clone());
+            self.paused.borrow_mut().push(client.clone(), has_read);
         }
     }
 
     pub(super) fn resume_paused(&self) {
-        for client in self.paused.take() {
+        let paused = self.paused.borrow_mut().take();
+        for client in paused {
             client.is_paused.set(false);
             client.wake();
         }

@@ -32,6 +32,7 @@ mod here;
 mod in_queues;
 mod local;
 mod mailbox;
+mod paused;
 pub(crate) mod thread;
 mod watch;
 mod wheel;

@@ -344,6 +344,33 @@ fn what_finds_no_leader_for_long_is_given_up_with_what_a_leader_gave_back() {
 }
 
 #[test]
+fn a_publish_to_the_memory_of_a_node_that_cannot_be_reached_waits_for_the_node_or_the_end_of_its_queue() {
+    let (mut inbox, leaders) = among_others();
+    let memory = PartitionId::in_memory(NodeNumber(3), 0);
+    inbox.push(memory, publish(1));
+    assert_eq!(sent(&mut inbox), said(&[(3, "publish 1 in term 0")]));
+    let (unanswered, _) = inbox.roads.close(NodeNumber(3));
+    assert!(matches!(unanswered[..], [Effect::Refuse { first: 1, .. }]), "nobody knows whether it came");
+    inbox.push(memory, publish(2));
+    inbox.push(memory, stat());
+    assert!(matches!(inbox.take_given_up()[..], [Effect::Reply { reply: Reply::NotLeader, .. }]), "it may be asked again");
+    assert!(inbox.waits_for_leader(), "the shard has to look by itself");
+    assert_eq!(step(&mut inbox, &leaders), 0);
+    inbox.roads.open(LinkUp { peer: NodeLife { node: 3, start: 1 }, epoch: 7 });
+    inbox.push(memory, publish(3));
+    assert_eq!(step(&mut inbox, &leaders), 0);
+    assert_eq!(sent(&mut inbox), said(&[(3, "publish 2 in term 0"), (3, "publish 3 in term 0")]));
+    inbox.roads.close(NodeNumber(3));
+    inbox.push(memory, publish(4));
+    let gone = inbox.roads.turning.take_gone(|_| true);
+    assert!(matches!(&gone[..], [(at, Publish { publish_seq: 4, .. })] if *at == memory));
+    inbox.push(memory, publish(5));
+    inbox.roads.now_us += crate::turning::LEADERLESS_US;
+    assert_eq!(step(&mut inbox, &leaders), 1, "nobody declares it gone beside a minority");
+    assert!(!inbox.waits_for_leader() && !inbox.roads.has_waiting());
+}
+
+#[test]
 fn a_channel_that_ended_is_told_nothing_and_its_publishes_hold_up_nobody() {
     let (mut inbox, leaders) = among_others();
     leaders.note(P, Some(NodeNumber(1)), 5);
