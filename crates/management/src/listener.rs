@@ -165,7 +165,10 @@ impl Management {
         let thread = std::thread::Builder::new().name("management".into()).spawn(move || {
             let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
             match runtime {
-                Ok(runtime) => runtime.block_on(run(self, handle, (served, scraped), operator, until)),
+                Ok(runtime) => {
+                    runtime.block_on(run(self, handle, (served, scraped), operator, until));
+                    runtime.shutdown_timeout(LONG_WORK_MAX);
+                }
                 Err(error) => tracing::error!(%error, "the management API has no runtime"),
             }
         })?;
@@ -187,6 +190,10 @@ impl Drop for Listening {
         }
     }
 }
+
+/// How long the node's end waits for what a request has a thread of its own for: definitions of 16 MiB that are looked at, or a
+/// page of metrics. Nobody is told of it any more.
+const LONG_WORK_MAX: Duration = Duration::from_secs(2);
 
 /// What all connections share.
 struct Shared {

@@ -7,8 +7,10 @@
 use crate::config::nearest;
 use json_once::sentence;
 use serde_json::value::RawValue;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
 
 /// What is wrong with a document, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,10 +56,36 @@ impl WrongDefinitions {
     }
 }
 
+/// Where the lines of a document end, found once for all that is wrong with it.
+#[derive(Debug)]
+struct Lines {
+    /// Where the document stands in memory.
+    begin: usize,
+    ends: OnceCell<Vec<usize>>,
+}
+
+impl Lines {
+    fn of(document: &str) -> Lines {
+        Lines { begin: document.as_ptr() as usize, ends: OnceCell::new() }
+    }
+
+    /// The line of a part of the document, from 1; 0 in a document of one line.
+    fn line_of(&self, document: &str, part: &str) -> usize {
+        let text = document.trim_end();
+        let ends = self.ends.get_or_init(|| {
+            text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect()
+        });
+        // The part is a slice of the document, so the distance between the two is where it stands.
+        let offset = (part.as_ptr() as usize).saturating_sub(self.begin);
+        if ends.is_empty() { 0 } else { ends.partition_point(|end| *end < offset) + 1 }
+    }
+}
+
 /// A value of a document, not yet looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Node<'a> {
     source: &'a str,
+    lines: Rc<Lines>,
     raw: &'a RawValue,
     path: String,
 }
@@ -80,17 +108,12 @@ impl<'a> Node<'a> {
                 false => format!("column {}: not JSON: {}", error.column(), sentence(&error)),
             },
         })?;
-        Ok(Node { source, raw, path: String::new() })
+        Ok(Node { source, lines: Rc::new(Lines::of(source)), raw, path: String::new() })
     }
 
     /// Something is wrong here.
     pub(super) fn wrong(&self, text: impl fmt::Display) -> WrongDefinitions {
-        // The raw value is a slice of the source, so the distance between the two is where it
-        // stands.
-        let offset = (self.raw.get().as_ptr() as usize).saturating_sub(self.source.as_ptr() as usize);
-        let before = &self.source.as_bytes()[..offset.min(self.source.len())];
-        let above = before.iter().filter(|byte| **byte == b'\n').count();
-        let line = if is_one_line(self.source) { 0 } else { above + 1 };
+        let line = self.lines.line_of(self.source, self.raw.get());
         WrongDefinitions { line, field: self.path.clone(), text: text.to_string() }
     }
 
@@ -99,7 +122,7 @@ impl<'a> Node<'a> {
             "" => name.to_string(),
             path => format!("{path}.{name}"),
         };
-        Node { source: self.source, raw, path }
+        Node { source: self.source, lines: self.lines.clone(), raw, path }
     }
 
     /// The value, as JSON has it.
@@ -153,7 +176,12 @@ impl<'a> Node<'a> {
         }
         let items: Vec<&'a RawValue> =
             serde_json::from_str(self.raw.get()).map_err(|_| self.wrong("a list is expected"))?;
-        let of = |(at, raw)| Node { source: self.source, raw, path: format!("{}[{at}]", self.path) };
+        let of = |(at, raw)| Node {
+            source: self.source,
+            lines: self.lines.clone(),
+            raw,
+            path: format!("{}[{at}]", self.path),
+        };
         Ok(items.into_iter().enumerate().map(of).collect())
     }
 
