@@ -138,10 +138,10 @@ mod tests {
     fn the_log_says_who_is_away_and_what_helps_and_nothing_of_those_that_catch_up() {
         let late = |node: &str, why| Late { node: node.to_owned(), why };
         assert_eq!(warning(&[late("n2", Why::Behind), late("n5", Why::Joining)].into()), None);
-        let told = warning(&[late("n2", Why::Behind), late("n4", Why::Unreachable)].into()).unwrap();
+        let told = warning(&[late("n2", Why::Behind), late("n4", Why::Unreachable)].into()).expect("something is said");
         assert!(told.contains("no answer from n4: start it again, or have another node forget it"), "{told}");
         assert!(told.contains("`leveret ctl forget_cluster_node n4`") && !told.contains("n2"), "{told}");
-        let told = warning(&[late("n3", Why::Damaged)].into()).unwrap();
+        let told = warning(&[late("n3", Why::Damaged)].into()).expect("something is said");
         assert!(told.contains("damaged copies on n3") && told.contains("`leveret ctl revive`"), "{told}");
     }
 }

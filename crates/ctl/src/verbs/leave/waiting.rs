@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(waiting.look(&catches_up, begun + S), None, "that is what it does");
         let held_up =
             json!([row(0, 0, &[("n4", "unreachable")]), row(7, 90, &[("n4", "unreachable"), ("n3", "joining")])]);
-        let said = waiting.look(&held_up, begun + 2 * S).unwrap();
+        let said = waiting.look(&held_up, begun + 2 * S).expect("something is said");
         for told in [
             "n4 does not answer, which has copies of what is declared and partition 7: start it again",
             "`leveret ctl forget_cluster_node n4`",
@@ -223,12 +223,12 @@ mod tests {
             assert!(said.contains(told), "{told}: {said}");
         }
         assert_eq!(waiting.look(&held_up, begun + 50 * S), None, "it is known");
-        let said = waiting.look(&held_up, begun + 62 * S).unwrap();
+        let said = waiting.look(&held_up, begun + 62 * S).expect("something is said");
         assert_eq!(
             said,
             "Still waiting after 62 s: 2 partitions are left, n3 catches up, 90 entries behind at most; n4 is away ..."
         );
-        let said = waiting.look(&catches_up, begun + 63 * S).unwrap();
+        let said = waiting.look(&catches_up, begun + 63 * S).expect("something is said");
         assert!(said.contains("Nobody is away any more"), "{said}");
         assert_eq!(waiting.look(&catches_up, begun + 64 * S), None);
     }
@@ -244,7 +244,7 @@ mod tests {
             waiting.look(&at(second, &away), now);
             assert_eq!(waiting.stalled(&at(second, &away), now), None);
         }
-        let why = waiting.stalled(&at(601, &away), begun + 601 * S).unwrap();
+        let why = waiting.stalled(&at(601, &away), begun + 601 * S).expect("it is given up");
         assert!(why.starts_with("Nothing has moved for 600 s.") && why.contains("n4 does not answer"), "{why}");
         // A copy that is made may take as long as it takes.
         let mut waiting = Waiting::new("n1", begun);
@@ -255,7 +255,7 @@ mod tests {
             assert_eq!(waiting.stalled(&at(second, &joins), now), None);
         }
         let stands = at(1_999, &joins);
-        let why = waiting.stalled(&stands, begun + 2_600 * S).unwrap();
+        let why = waiting.stalled(&stands, begun + 2_600 * S).expect("it is given up");
         assert!(why.contains("n4 catches up, 1999 entries behind at most"), "{why}");
     }
 
@@ -263,12 +263,15 @@ mod tests {
     fn copies_that_are_damaged_are_told_as_that_and_a_node_of_an_earlier_build_names_nobody() {
         let begun = Instant::now();
         let mut waiting = Waiting::new("n1", begun);
-        let said = waiting.look(&json!([row(7, 0, &[("n3", "damaged")])]), begun).unwrap();
+        let said = waiting.look(&json!([row(7, 0, &[("n3", "damaged")])]), begun).expect("something is said");
         assert!(said.contains("the copies on n3 of partition 7 are damaged"), "{said}");
         let mut waiting = Waiting::new("n1", begun);
         let old = json!([{ "partition": 7, "queues": 1, "step": "copy", "behind": 4 }]);
         assert_eq!(waiting.look(&old, begun), None);
-        assert_eq!(waiting.look(&old, begun + 60 * S).unwrap(), "Still waiting after 60 s: 1 partition is left ...");
+        assert_eq!(
+            waiting.look(&old, begun + 60 * S).expect("something is said"),
+            "Still waiting after 60 s: 1 partition is left ..."
+        );
         let many: BTreeSet<u64> = (1..=14).collect();
         assert_eq!(named(&many), "partitions 1, 2, 3, 4, 5, 6 and 8 more");
     }
