@@ -54,6 +54,11 @@ impl Failure {
         Failure::error(UNAVAILABLE, text)
     }
 
+    /// The same with a line more.
+    pub(crate) fn and(self, line: &str) -> Failure {
+        Failure { text: format!("{}\n{line}", self.text.trim_end()), ..self }
+    }
+
     /// Whether the node said nothing of it, neither yes nor no.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.kind == Kind::Plain && [UNAVAILABLE, TOO_LATE].contains(&self.code)

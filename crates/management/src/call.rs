@@ -46,6 +46,8 @@ pub(crate) struct Call<'a> {
     pub(crate) pages: &'a Rc<Pages>,
     /// Rates and histories.
     pub(crate) statistics: &'a Rc<Statistics>,
+    /// What the log was told last of why this node waits before it leaves its cluster.
+    pub(crate) leave_waits: &'a RefCell<Option<String>>,
     /// While a list is sorted: the only columns that are looked at.
     pub(crate) narrow: RefCell<Option<String>>,
 }

@@ -206,6 +206,7 @@ pub(crate) const QUEUE: Fields = Fields {
         "incoming",
         "deliveries",
         // Our own.
+        "leveret_joining",
         "leveret_repeats_dropped",
         "leveret_value_at_risk",
         "leveret_value_at_risk_cap",

@@ -13,7 +13,7 @@ use crate::durations::Stage;
 use crate::ending_member::EndingMember;
 use crate::queue_member::QueueMember;
 use crate::share::Share;
-use crate::standing::MemberStanding;
+use crate::standing::{MemberStanding, Voter};
 use crate::topology_member::{Proposer, TopologyMember};
 use crate::vacant_member::{Beginning, KnownQueue};
 use crate::waits::{Intake, Waiting};
@@ -371,9 +371,11 @@ impl<M: Proposer> Shard<M> {
     }
 
     /// The partitions of whose queues a [`survey`](Self::survey) tells: those in memory, and those that this shard's
-    /// member leads and has applied what a leader has to. Of any other it says nothing, whatever is in them.
-    pub fn surveyed(&self) -> impl Iterator<Item = PartitionId> {
-        self.members.iter().filter(|seated| seated.member.tells_of_queues()).map(|seated| seated.id)
+    /// member leads and has applied what a leader has to. Of any other it says nothing, whatever is in them. Each comes
+    /// with who has a vote in it; about what is in memory nobody votes.
+    pub fn surveyed(&self) -> impl Iterator<Item = (PartitionId, Vec<Voter>)> {
+        let told = self.members.iter().filter(|seated| seated.member.tells_of_queues());
+        told.map(|seated| (seated.id, seated.member.queue_voters()))
     }
 
     /// Messages that ended and became no dead letters, by queue and reason, since this was asked before.

@@ -6,7 +6,7 @@
 use crate::queue_member::QueueMember;
 use crate::topology_member::{Proposer, TopologyMember};
 use broker::{NodeNumber, PartitionId};
-use consensus::{NodeId, Progress, Role};
+use consensus::{Membership, NodeId, Progress, Role};
 use partition::replica::Replica;
 
 /// What a leader knows of another member of its group.
@@ -27,6 +27,13 @@ pub struct Voter {
     pub node: NodeNumber,
     /// How often that node had left the group before.
     pub life: u32,
+}
+
+/// Who has a vote in a group of these members; while they change, by the old rule or by the new one.
+pub(crate) fn voters(membership: &Membership) -> Vec<Voter> {
+    let outgoing = membership.voters_outgoing.iter().filter(|node| !membership.voters.contains(node));
+    let voter = |node: &NodeId| Voter { node: NodeNumber(node.number()), life: node.life() };
+    membership.voters.iter().chain(outgoing).map(voter).collect()
 }
 
 /// A member of a group.
@@ -64,8 +71,6 @@ pub struct MemberStanding {
 impl MemberStanding {
     fn of(partition: PartitionId, replica: &Replica) -> MemberStanding {
         let (status, membership) = (replica.group().status(), replica.group().membership());
-        let outgoing = membership.voters_outgoing.iter().filter(|node| !membership.voters.contains(node));
-        let voter = |node: &NodeId| Voter { node: NodeNumber(node.number()), life: node.life() };
         let followers = replica.group().progress().into_iter();
         let follower = |progress: Progress| {
             let node = NodeNumber(progress.node.number());
@@ -88,7 +93,7 @@ impl MemberStanding {
             applied: status.applied.0,
             snapshot: status.compacted.index.0,
             is_voter: membership.is_voter(replica.node()),
-            voters: membership.voters.iter().chain(outgoing).map(voter).collect(),
+            voters: voters(&membership),
             is_unspared: status.role == Role::Leader && replica.is_unspared(),
             followers: followers.map(follower).collect(),
         }

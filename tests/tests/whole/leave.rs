@@ -3,7 +3,7 @@
 use crate::nodes::{KNOWN_WITHIN, Nodes, replicated};
 use clients::api::reason;
 use clients::broker::{binary, free_port, is_foreign};
-use clients::{QueueDeclare, Tools};
+use clients::{Broker, QueueDeclare, Tools};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
@@ -208,4 +208,41 @@ fn what_was_given_away_for_a_node_that_stays_is_taken_back() {
     nodes.until("another node has a copy", || (members().as_array()?.len() == 2).then_some(()));
     nodes.http[2].delete("/api/nodes/leveret@n3/maintenance").with(204);
     nodes.until("one has it again", || (members().as_array()?.len() == 1).then_some(()));
+}
+
+/// A node that dies after another one began to leave: whoever asks is told for whom it waits, and the log once.
+#[test]
+fn who_dies_while_a_node_leaves_is_named_as_what_it_waits_for() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::up(&[&[]; 3]);
+    let (mut client, channel) = nodes.connect(0);
+    client.declare(channel, &replicated("q")).unwrap();
+    let give_away = "/api/leveret/nodes/leveret@n1/give-away";
+    nodes.http[0].put("/api/nodes/leveret@n1/maintenance", "{}").with(204);
+    let http = nodes.http[0].clone();
+    let waiting = || http.send("POST", give_away, &[], "{}").with(200)["waiting"].clone();
+    nodes.until("the others could do without it", || (waiting() == json!([])).then_some(()));
+    nodes.brokers[2].kill();
+    let late = json!([{ "node": "leveret@n3", "state": "unreachable" }]);
+    nodes.until("what is declared waits for the third", || {
+        let rows = waiting();
+        rows.as_array()?.iter().find(|row| row["partition"] == 0 && row["late"] == late).map(|_| ())
+    });
+    for _ in 0..5 {
+        assert!(waiting().as_array().unwrap().iter().all(|row| row["late"] == late), "nobody else");
+    }
+    let warning = "this node waits before it leaves its cluster: no answer from leveret@n3";
+    let lines = |node: &Broker, of: &str| node.log().lines().filter(|line| line.contains(of)).count();
+    assert_eq!(lines(&nodes.brokers[0], warning), 1, "{}", nodes.brokers[0].log());
+    assert_eq!(lines(&nodes.brokers[0], "give-away"), 0, "nothing was changed");
+    // The command that begins anew is refused at once, and says how the node is.
+    let refused = Tools::of(&nodes.brokers[0]).run("leveret", "cluster leave").bad(69);
+    assert!(refused.contains("1 of 3 copies would keep up without it"), "{refused}");
+    assert!(refused.contains("was drained before, and serves no clients until `leveret ctl revive`"), "{refused}");
+    nodes.brokers[2].launch();
+    nodes.brokers[2].until_it_answers();
+    nodes.until("it goes on", || (waiting() == json!([])).then_some(()));
+    assert_eq!(lines(&nodes.brokers[0], "waits for nobody any more that is away"), 1);
 }

@@ -4,6 +4,7 @@
 mod api;
 mod classic;
 mod commands;
+mod joining;
 mod leave;
 mod leaving;
 mod levels;

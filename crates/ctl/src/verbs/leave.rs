@@ -3,6 +3,9 @@
 //! Invariant: what cannot be done is refused before any client is closed. Where it stops in the middle, the node is
 //! what it was, or drained; the same command goes on from there.
 
+mod waiting;
+
+use self::waiting::Waiting;
 use super::upgrade::hand_over;
 use crate::api::{Answer, Api, path};
 use crate::context::Cx;
@@ -19,8 +22,6 @@ const LED_WITHIN: Duration = Duration::from_secs(10);
 /// How long its end may take once it is forgotten, and how often it is looked.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long copies that are made may make no progress.
-const COPIES_STALL_WITHIN: Duration = Duration::from_secs(600);
 const COPIES_LOOK_EVERY_MAX: Duration = Duration::from_secs(2);
 
 /// What to do where nobody here knows whether it has left.
@@ -68,9 +69,13 @@ fn leave(cx: &Cx<'_>) -> Result<Shown, Failure> {
 /// All steps of it, in their order.
 fn walk(cx: &Cx<'_>, api: &Api, node: &str, process: Option<&Process>) -> Result<Shown, Failure> {
     let at = path(&["leveret", "nodes", node, "leave"]);
-    settled(LED_WITHIN, || api.get(&at))?.good()?;
     let maintenance = path(&["nodes", node, "maintenance"]);
     let was_drained = api.get(&path(&["nodes", node]))?.good()?["being_drained"] == true;
+    let rests = || format!("Node {node} was drained before, and serves no clients until `leveret ctl revive`");
+    match settled(LED_WITHIN, || api.get(&at))?.good() {
+        Err(failure) if was_drained => return Err(failure.and(&rests())),
+        answered => answered?,
+    };
     api.put(&maintenance, &Value::Null)?.good()?;
     let handed = give_away(cx, api, node).and_then(|()| hand_over(cx, node));
     let asked = handed.and_then(|left| match left.is_empty() {
@@ -86,11 +91,12 @@ fn walk(cx: &Cx<'_>, api: &Api, node: &str, process: Option<&Process>) -> Result
         Err(failure) => Some(failure),
     };
     if let Some(failure) = refused {
-        if !was_drained {
-            // It is as it was before.
-            api.delete(&maintenance)?.good()?;
+        if was_drained {
+            return Err(failure.and(&rests()));
         }
-        return Err(failure);
+        // It is as it was before.
+        api.delete(&maintenance)?.good()?;
+        return Err(failure.and(&format!("Node {node} stays in its cluster, and serves clients again")));
     }
     if !has_ended(cx, process, ENDS_WITHIN) {
         return Err(Failure::error(
@@ -110,7 +116,8 @@ fn walk(cx: &Cx<'_>, api: &Api, node: &str, process: Option<&Process>) -> Result
 /// Other nodes get what would go with this one.
 fn give_away(cx: &Cx<'_>, api: &Api, node: &str) -> Result<(), Failure> {
     let at = path(&["leveret", "nodes", node, "give-away"]);
-    let (mut before, mut since, mut told, mut pause) = (Value::Null, Instant::now(), false, LOOK_EVERY);
+    let (mut before, mut told, mut pause) = (Value::Null, false, LOOK_EVERY);
+    let mut waits = Waiting::new(node, Instant::now());
     loop {
         let waiting = api.post(&at, &json!({}))?.good()?["waiting"].take();
         let rows = waiting.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -124,23 +131,20 @@ fn give_away(cx: &Cx<'_>, api: &Api, node: &str) -> Result<(), Failure> {
             cx.banner(&format!("{text}: queues {queues}, in partitions {partitions} ..."));
             told = true;
         }
-        if waiting != before {
-            // What is next can be done at once.
-            if steps(&waiting) != steps(&before) {
-                pause = LOOK_EVERY;
-            }
-            (before, since) = (waiting, Instant::now());
-        } else if since.elapsed() > COPIES_STALL_WITHIN {
-            return Err(Failure::error(
-                SOFTWARE,
-                format!(
-                    "Nothing has moved for {} s of what is to be copied: {before}. See `leveret cluster status`, and ask again",
-                    COPIES_STALL_WITHIN.as_secs()
-                ),
-            ));
+        let now = Instant::now();
+        if let Some(said) = waits.look(&waiting, now) {
+            cx.banner(&said);
         }
+        if let Some(why) = waits.stalled(&waiting, now) {
+            return Err(Failure::error(SOFTWARE, why));
+        }
+        // What is next can be done at once.
+        if steps(&waiting) != steps(&before) {
+            pause = LOOK_EVERY;
+        }
+        before = waiting;
         std::thread::sleep(pause);
-        // Each request is a line in the node's log.
+        // Each request has all nodes asked.
         pause = (2 * pause).min(COPIES_LOOK_EVERY_MAX);
     }
 }

@@ -24,7 +24,8 @@ const QUEUE_COLUMNS: &[&str] = &[
     "messages_ram", "messages_persistent", "message_bytes", "message_bytes_ready", "message_bytes_unacknowledged",
     "message_bytes_ram", "message_bytes_persistent", "head_message_timestamp", "disk_reads", "disk_writes", "consumers",
     "consumer_utilisation", "consumer_capacity", "memory", "slave_pids", "synchronised_slave_pids", "state", "type",
-    "leader", "members", "online", "leveret_value_at_risk", "leveret_value_at_risk_cap", "leveret_repeats_dropped",
+    "leader", "members", "online", "leveret_joining", "leveret_value_at_risk", "leveret_value_at_risk_cap",
+    "leveret_repeats_dropped",
 ];
 const EXCHANGE_COLUMNS: &[&str] = &["name", "type", "durable", "auto_delete", "internal", "arguments", "policy"];
 const BINDING_COLUMNS: &[&str] =

@@ -4,9 +4,9 @@
 //! Invariant: each request does the next step of each partition, and says what is to be waited for; asked again, it goes on
 //! from there, whoever asks. A copy is taken from this node once every other one keeps up, so none is ever the last.
 
-use super::Cx;
-use super::leaving;
+use super::late::{self, Late};
 use super::whole::{DAMAGED, Members, in_step, leading, members, of_group};
+use super::{Cx, leave, leaving, tell_audit};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::fields;
@@ -15,7 +15,7 @@ use crate::quorum::TOPOLOGY;
 use broker::topology::{Command, CopyChange, NodeStanding, PartitionStage, PoolPartition, Topology};
 use broker::{NodeNumber, PartitionId};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a partition needs before this node may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +102,9 @@ fn heirs(cx: Cx<'_>, topology: &Topology, map: &Map) -> Vec<NodeNumber> {
     all
 }
 
-/// POST: the next step of each partition; answers with those that have to be waited for, each with why. Errors: 400
-/// where no other node can have a copy.
+/// POST: the next step of each partition; answers with those that have to be waited for, each with why and for whom.
+/// The audit log has it where something changes, as it is asked again and again. Errors: 400 where no other node can
+/// have a copy.
 pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
     cx.need_node(node)?;
@@ -120,6 +121,8 @@ pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, 
     let map = cx.map();
     let (rows, _) = members(cx, &map).await;
     let steps = steps(cx, &map, &rows);
+    let late = late_in(cx, &map, &rows, &steps);
+    tell_log(cx, late.values().flatten());
     let nobody: Vec<String> =
         steps.iter().filter(|(_, step)| *step == Step::Nobody).map(|(id, _)| id.0.to_string()).collect();
     if !nobody.is_empty() {
@@ -130,7 +133,7 @@ pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, 
             nobody.join(", ")
         )));
     }
-    let mut waiting = Vec::new();
+    let (mut waiting, mut is_change) = (Vec::new(), false);
     for (partition, step) in steps {
         let is_busy = waiting.iter().filter(|row: &&Value| row["step"] == "copy").count() >= COPIED_AT_ONCE;
         let change = match step {
@@ -147,6 +150,7 @@ pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, 
         };
         if let Some(change) = change {
             cx.handle().change(Command::ChangeCopies(change)).await?;
+            is_change = true;
         }
         let (word, behind) = match step {
             Step::Take | Step::Leave => ("leave", 0),
@@ -154,9 +158,68 @@ pub(super) async fn step(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, 
             _ => ("copy", behind(&rows, partition)),
         };
         let queues = cx.handle().topology().declared_queues().filter(|queue| queue.partition == partition).count();
-        waiting.push(json!({ "partition": partition.0, "queues": queues, "step": word, "behind": behind }));
+        let late: Vec<Value> = late.get(&partition).into_iter().flatten().map(Late::told).collect();
+        waiting
+            .push(json!({ "partition": partition.0, "queues": queues, "step": word, "behind": behind, "late": late }));
     }
-    Ok(Answer::json(&json!({ "waiting": waiting })))
+    let answer = Answer::json(&json!({ "waiting": waiting }));
+    if is_change {
+        tell_audit(cx, &answer);
+    }
+    Ok(answer)
+}
+
+/// The members that are waited for, of each partition that has a step to go. Who is away is not among them where the step
+/// is done without it.
+fn late_in(cx: Cx<'_>, map: &Map, rows: &Members, steps: &[(PartitionId, Step)]) -> BTreeMap<PartitionId, Vec<Late>> {
+    let topology = cx.handle().topology();
+    let own_name = cx.handle().facts().node_name.as_str();
+    let of = |id: PartitionId, step: Step| {
+        let put = topology.partitions().find(|(other, _)| *other == id).map(|(_, put)| put);
+        // All nodes are to have what is declared.
+        let members = match put {
+            Some(_) => topology.members_wanted(id),
+            None => map.nodes().map(|node| node.number).collect(),
+        };
+        let has_more = put.is_some_and(|put| members.len() > of_pool(&topology, put));
+        let others: Vec<NodeNumber> = members.into_iter().filter(|number| *number != map.own).collect();
+        let mut late = late::of(map, rows, id, &others);
+        let there = others.len() - late.iter().filter(|one| one.is_away()).count();
+        let is_majority = 2 * there > others.len();
+        // What nobody uses may be without a leader for a while.
+        let is_used = put.is_none() || topology.is_missed(id);
+        let is_needed = || is_used && leave::need(own_name, &of_group(rows, id));
+        let votes = leader_row(rows, id).map(|leader| leader["votes"].clone()).unwrap_or_default();
+        let has_vote = |one: &Late| {
+            let number = map.nodes().find(|node| node.name == one.node).map(|node| node.number.0);
+            votes.as_array().is_some_and(|votes| votes.iter().any(|vote| vote[0].as_u64() == number.map(u64::from)))
+        };
+        late.retain(|one| {
+            let is_excused = match step {
+                Step::Give(_) | Step::Take | Step::Nobody => true,
+                Step::Wait => is_majority && others.len() >= ENOUGH && (has_more || !is_needed()),
+                // Who was to come before this node's member goes holds it up, with a majority and without.
+                Step::Leave => is_majority && has_vote(one),
+            };
+            !(one.is_away() && is_excused)
+        });
+        late
+    };
+    steps.iter().map(|(id, step)| (*id, of(*id, *step))).collect()
+}
+
+/// Tells the log for whom this node waits that does not come by itself: once each time that it changes.
+fn tell_log<'a>(cx: Cx<'_>, late: impl Iterator<Item = &'a Late>) {
+    let away: BTreeSet<Late> = late.filter(|one| one.is_away()).cloned().collect();
+    let warning = late::warning(&away);
+    let before = cx.call.leave_waits.replace(warning.clone());
+    match (before, warning) {
+        (before, Some(warning)) if before.as_ref() != Some(&warning) => tracing::warn!("{warning}"),
+        (Some(_), None) => {
+            tracing::info!("this node waits for nobody any more that is away, and goes on leaving its cluster")
+        }
+        _ => {}
+    }
 }
 
 fn steps(cx: Cx<'_>, map: &Map, rows: &Members) -> Vec<(PartitionId, Step)> {
@@ -173,7 +236,13 @@ fn steps(cx: Cx<'_>, map: &Map, rows: &Members) -> Vec<(PartitionId, Step)> {
     let mut steps = Vec::new();
     // All partitions get one that joins once it is a member.
     let joins = map.nodes().any(|node| node.is_reached && standing_of(&topology, node.number) == NodeStanding::Joining);
-    if joins || held(&of_topology, of_topology.len(), TOPOLOGY).waits().is_some() {
+    // Of these it is asked last whether the others decide without this node. Who could answer otherwise is waited for.
+    let is_held_up = |id: PartitionId, members: &[NodeNumber]| {
+        let others: Vec<NodeNumber> = members.iter().copied().filter(|number| *number != map.own).collect();
+        leave::need(own_name, &of_group(rows, id)) && late::of(map, rows, id, &others).iter().any(Late::is_away)
+    };
+    let of_declared = held(&of_topology, of_topology.len(), TOPOLOGY);
+    if joins || of_declared.waits().is_some() || is_held_up(TOPOLOGY, &of_topology) {
         steps.push((TOPOLOGY, Step::Wait));
     }
     for (id, put) in topology.partitions().filter(|(_, put)| put.stage != PartitionStage::Retired) {
@@ -186,13 +255,17 @@ fn steps(cx: Cx<'_>, map: &Map, rows: &Members) -> Vec<(PartitionId, Step)> {
             continue;
         }
         let held = held(&put.members, of_pool(&topology, put), id);
+        // Where one of the others is away, nobody could lead it without this node, and it could have no queue then.
+        let is_away = |number: &NodeNumber| map.node(*number).is_none_or(|node| !node.is_reached);
+        let is_whole = put.members.len() <= held.of_pool && !put.members.iter().any(is_away);
         // What nobody uses may go with its only copy, and what all nodes have goes on with the others'. Nodes of earlier
         // builds know of no copies that move, and do without this node.
         let stays = topology.founders_of(id).is_none()
-            || !topology.is_missed(id)
+            || !topology.is_missed(id) && (is_whole || put.members.len() < ENOUGH)
             || put.members.len() >= ENOUGH && !topology.moves_copies();
         let step = if stays { held.waits() } else { held.step(heirs.iter().copied()) };
-        steps.extend(step.map(|step| (id, step)));
+        let held_up = || (topology.is_missed(id) && is_held_up(id, &put.members)).then_some(Step::Wait);
+        steps.extend(step.or_else(held_up).map(|step| (id, step)));
     }
     steps
 }

@@ -154,6 +154,13 @@ fn objection(own: &str, members: &[(&str, &Value)], resting: &[&str], is_drained
     })
 }
 
+/// Whether the others of a group are no majority of its votes now, or nobody leads it.
+pub(super) fn need(own: &str, members: &[(&str, &Value)]) -> bool {
+    let Some((_, leader)) = leading(members) else { return true };
+    let others = members.iter().filter(|(node, row)| *node != own && in_step(row, leader)).count() as u64;
+    others <= leader["voters"].as_u64().unwrap_or(u64::MAX) / 2
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::whole::LEADING;

@@ -15,6 +15,7 @@ mod exchange;
 mod give_away;
 mod guarantee;
 mod health;
+mod late;
 mod leave;
 mod leaving;
 mod limit;
@@ -173,12 +174,15 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
         return Err(Refused::BadRequest("what is made over HTTP has a name in UTF-8".to_owned()));
     }
     let answer = dispatch(cx, method, &parts, body).await.inspect_err(|refused| tell_refused(cx, refused))?;
-    // A message is no change of the broker.
-    let is_message = matches!(parts[..], [b"exchanges", _, _, b"publish"] | [b"queues", _, _, b"get"]);
+    // A message is no change of the broker; who gives its copies away asks again and again, and tells itself when it changes something.
+    let is_told_elsewhere = matches!(
+        parts[..],
+        [b"exchanges", _, _, b"publish"] | [b"queues", _, _, b"get"] | [b"leveret", b"nodes", _, b"give-away"]
+    );
     match answer.reason_of_refusal() {
         // Another node refused it.
         Some(reason) => tell_refusal(cx, &reason),
-        None if method != "GET" && !is_message => tell_audit(cx, &answer),
+        None if method != "GET" && !is_told_elsewhere => tell_audit(cx, &answer),
         None => {}
     }
     Ok(answer)

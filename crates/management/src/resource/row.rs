@@ -7,12 +7,12 @@ use super::Cx;
 use crate::json::{Fields, Text};
 use crate::map::{Map, names};
 use crate::statistics::{Details, History, MessageStats, Ranges, Store, lengths, message_stats};
-use broker::QueueId;
 use broker::topology::{Name, Queue, QueueType, Topology};
+use broker::{NodeNumber, PartitionId, QueueId};
 use partition::QueueFigures;
 use serde::Serialize;
 use serde_json::{Value, json};
-use server::handle::InQueues;
+use server::handle::{InQueues, Member, Voter};
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
@@ -29,6 +29,8 @@ pub(super) struct Row<'a> {
     exclusive: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     leader: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    leveret_joining: Vec<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     leveret_repeats_dropped: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,6 +80,8 @@ pub(super) struct Rows<'a> {
     /// What this node knows of the queues that it leads.
     figures: &'a InQueues,
     owners: &'a Owners,
+    /// Nodes that are to have a copy and have no vote yet, of partitions that this node leads.
+    joining: HashMap<PartitionId, BTreeSet<NodeNumber>>,
     /// `None` where no statistics are wanted.
     rates: Option<&'a Ranges>,
     wants_lengths: bool,
@@ -101,6 +105,7 @@ impl<'a> Rows<'a> {
             store,
             figures,
             owners,
+            joining: if cx.handle().has_peers() { joining(topology, figures.voters()) } else { HashMap::new() },
             rates,
             wants_lengths: lengths.iter().any(|one| cx.call.wants(one)),
             wants_stats: cx.call.wants("message_stats"),
@@ -123,6 +128,9 @@ impl<'a> Rows<'a> {
         // In a cluster a durable classic queue has copies too.
         let has_copies =
             queue.shape.queue_type == QueueType::Quorum || handle.has_peers() && !queue.partition.is_in_memory();
+        let newcomers = self.joining.get(&queue.partition);
+        let joins = |member: &Member| newcomers.is_some_and(|nodes| nodes.contains(&member.number));
+        let online = || place.online().filter(|member| !joins(member));
         let policies = self.topology.policies_of_queue(queue);
         let text = |name: Option<&'a Name>| name.map(|name| Text(name));
         let totals = |count: u64| Some(count).filter(|_| is_known && (self.rates.is_some() || self.wants_totals));
@@ -134,6 +142,7 @@ impl<'a> Rows<'a> {
             effective_policy_definition: None,
             exclusive: queue.exclusive.is_some(),
             leader: has_copies.then(|| leader.map_or("", |member| &member.name)),
+            leveret_joining: names(place.members.iter().copied().filter(|member| joins(member))),
             leveret_repeats_dropped: None,
             leveret_value_at_risk: None,
             leveret_value_at_risk_cap: None,
@@ -148,7 +157,7 @@ impl<'a> Rows<'a> {
             messages_unacknowledged_details: None,
             name: Text(&queue.name),
             node: leader.or(place.members.first().copied()).map(|member| &*member.name),
-            online: has_copies.then(|| if is_damaged { Vec::new() } else { names(place.online()) }),
+            online: has_copies.then(|| if is_damaged { Vec::new() } else { names(online()) }),
             operator_policy: None,
             owner_pid_details: None,
             policy: policies.policy.map(|name| Some(Text(name))),
@@ -180,6 +189,22 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// The nodes that are to have a copy of a partition and have no vote there: until they have caught up they count for no
+/// majority. `voters`: who has one, by partition; what is left out is known to be whole, or not known here.
+fn joining<'a>(
+    topology: &Topology,
+    voters: impl Iterator<Item = (PartitionId, &'a [Voter])>,
+) -> HashMap<PartitionId, BTreeSet<NodeNumber>> {
+    let of = |(partition, voters)| (partition, without_vote(topology.lives_wanted(partition), voters));
+    voters.map(of).filter(|(_, nodes)| !nodes.is_empty()).collect()
+}
+
+/// `wanted`: the members that are to be, each with how often its node has left the group before.
+fn without_vote(wanted: Vec<(NodeNumber, u32)>, voters: &[Voter]) -> BTreeSet<NodeNumber> {
+    let has_vote = |(node, life): &(NodeNumber, u32)| voters.contains(&Voter { node: *node, life: *life });
+    wanted.into_iter().filter(|member| !has_vote(member)).map(|(node, _)| node).collect()
+}
+
 /// The connections of this node that exclusive queues belong to, by their numbers.
 #[derive(Default)]
 pub(super) struct Owners(HashMap<u64, Value>);
@@ -204,5 +229,20 @@ impl Owners {
             (report.number.0, details)
         };
         Owners(owners.map(describe).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_without_a_vote_is_told_as_joining_also_where_its_node_had_one_before() {
+        let (one, two) = (NodeNumber(1), NodeNumber(2));
+        let voters = [Voter { node: one, life: 0 }, Voter { node: two, life: 0 }];
+        assert_eq!(without_vote(vec![(one, 0), (two, 0)], &voters), [].into());
+        assert_eq!(without_vote(vec![(one, 0), (two, 0), (NodeNumber(3), 0)], &voters), [NodeNumber(3)].into());
+        assert_eq!(without_vote(vec![(one, 0), (two, 1)], &voters), [two].into(), "it comes back as another member");
+        assert_eq!(without_vote(Vec::new(), &[]), [].into(), "nobody votes about what is in memory");
     }
 }

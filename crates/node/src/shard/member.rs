@@ -9,6 +9,7 @@ use crate::ending_member::EndingMember;
 use crate::quarantined_member::QuarantinedMember;
 use crate::queue_member::QueueMember;
 use crate::share::Share;
+use crate::standing::{self, Voter};
 use crate::topology_member::{Proposer, TopologyMember};
 use crate::vacant_member::VacantMember;
 use crate::waits::Waiting;
@@ -201,6 +202,19 @@ impl<M: Proposer> Member<M> {
             Member::Topology(_) | Member::Quarantined(_) | Member::Ending(_) | Member::Vacant(_) | Member::Other(_) => {
                 false
             }
+        }
+    }
+
+    /// Who has a vote in a partition of queues.
+    pub(super) fn queue_voters(&self) -> Vec<Voter> {
+        match self {
+            Member::Queues(member) => standing::voters(&member.partition().replica().group().membership()),
+            Member::Transient(_)
+            | Member::Topology(_)
+            | Member::Quarantined(_)
+            | Member::Ending(_)
+            | Member::Vacant(_)
+            | Member::Other(_) => Vec::new(),
         }
     }
 

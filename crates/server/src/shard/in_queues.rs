@@ -7,19 +7,20 @@
 
 use broker::topology::Queue;
 use broker::{PartitionId, QueueId};
+use node::Voter;
 use partition::QueueFigures;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct InQueues {
     figures: HashMap<QueueId, QueueFigures>,
-    told: BTreeSet<PartitionId>,
+    told: BTreeMap<PartitionId, Vec<Voter>>,
 }
 
 impl InQueues {
-    /// What one shard says. `told`: the partitions of which it does.
-    pub(super) fn new(figures: Vec<QueueFigures>, told: impl Iterator<Item = PartitionId>) -> InQueues {
+    /// What one shard says. `told`: the partitions of which it does, each with who has a vote in it.
+    pub(super) fn new(figures: Vec<QueueFigures>, told: impl Iterator<Item = (PartitionId, Vec<Voter>)>) -> InQueues {
         let figures = figures.into_iter().map(|figures| (figures.queue, figures)).collect();
         InQueues { figures, told: told.collect() }
     }
@@ -27,12 +28,17 @@ impl InQueues {
     /// What is in a queue; `None` where this node does not know it.
     pub fn of(&self, queue: &Queue) -> Option<QueueFigures> {
         let found = self.figures.get(&queue.id).copied();
-        found.or_else(|| self.told.contains(&queue.partition).then(|| QueueFigures::empty(queue.id)))
+        found.or_else(|| self.told.contains_key(&queue.partition).then(|| QueueFigures::empty(queue.id)))
     }
 
     /// Whether this node knows what is in the queues of a partition.
     pub fn tells_of(&self, partition: PartitionId) -> bool {
-        self.told.contains(&partition)
+        self.told.contains_key(&partition)
+    }
+
+    /// The partitions of whose queues this node knows what is in them, each with who has a vote in it.
+    pub fn voters(&self) -> impl Iterator<Item = (PartitionId, &[Voter])> {
+        self.told.iter().map(|(partition, voters)| (*partition, voters.as_slice()))
     }
 
     /// Of all queues in which something is, or which somebody uses.

@@ -61,7 +61,8 @@ async function takeOut(node, tells) {
     for (;;) {
       const { waiting } = await ask("POST", `leveret/nodes/${part(node)}/give-away`, {});
       if (waiting.length === 0) break;
-      tells(1, `${plural(waiting.length, "partition")} to copy to another node`);
+      const away = [...new Set(waiting.flatMap((one) => one.late ?? []).filter((one) => ["unreachable", "damaged"].includes(one.state)).map((one) => one.node))];
+      tells(1, `${plural(waiting.length, "partition")} to copy to another node${away.length > 0 ? `; waits for ${list(away)}: bring ${away.length === 1 ? "it" : "them"} back, or have ${away.length === 1 ? "it" : "them"} forgotten` : ""}`);
       await wait();
     }
     const until = Date.now() + HANDED_OVER_WITHIN;

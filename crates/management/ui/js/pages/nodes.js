@@ -46,22 +46,22 @@ export function Nodes() {
 
 /** Who leads and who holds a copy of how many queues, counted from what the queues say of themselves. */
 function ClusterMap({ nodes }) {
-  const { data } = usePoll("queues?columns=name,vhost,type,leader,node,members,online,messages", { every: 15 });
+  const { data } = usePoll("queues?columns=name,vhost,type,leader,node,members,online,leveret_joining,messages", { every: 15 });
   if (!data || nodes.length === 0) return null;
   const of = new Map(nodes.map((node) => [node.name, { name: node.name, isUp: isUp(node), leads: 0, follows: 0, away: 0, messages: 0 }]));
   let [whole, partly, minority, leaderless] = [0, 0, 0, 0];
   for (const queue of data) {
-    const members = queue.members ?? [queue.node], online = queue.online ?? members, leader = queue.leader ?? queue.node;
+    const members = queue.members ?? [queue.node], online = queue.online ?? members, joining = queue.leveret_joining ?? [], leader = queue.leader ?? queue.node;
     if (!leader) leaderless += 1;
     else if (online.length === members.length) whole += 1;
-    else if (online.length > members.length / 2) partly += 1;
+    else if (online.length > (members.length - joining.length) / 2) partly += 1;
     else minority += 1;
     for (const member of members) {
       const own = of.get(member);
       if (!own) continue;
       if (member === leader) { own.leads += 1; own.messages += queue.messages ?? 0; }
       else own.follows += 1;
-      if (!online.includes(member)) own.away += 1;
+      if (!online.includes(member) && !joining.includes(member)) own.away += 1;
     }
   }
   const most = Math.max(1, ...[...of.values()].map((node) => node.leads + node.follows));

@@ -81,9 +81,10 @@ function drains(queue, now) {
 /** What a confirm of this queue means now, in words: the broker's own where it tells them. */
 function Guarantee({ queue, told, members: rows }) {
   const members = queue.members?.length ?? 1, online = queue.online?.length ?? members;
+  const joining = queue.leveret_joining ?? [], voters = members - joining.length;
   const copies = told?.copies ?? members, inSync = told?.copies_in_sync ?? online;
   let kind = "good", words = told?.guarantee && `${told.guarantee[0].toUpperCase()}${told.guarantee.slice(1)}.`, more = "";
-  if (queue.state === "down" || queue.state === "minority" || queue.state === "stopped" || (queue.members && online <= members / 2)) {
+  if (queue.state === "down" || queue.state === "minority" || queue.state === "stopped" || (queue.members && online <= voters / 2)) {
     kind = "bad";
     if (!told || members > 1) words = queue.state === "down" && members === 1 ? "It is unavailable: its partition is damaged." : `${online} of ${plural(members, "copy", "copies")}: no majority, so nothing goes in or out.`;
     more = members === 1 ? "Run “leveret repair” on the data folder, or bring a copy of it." : "Start the missing nodes again with their own data folders.";
@@ -103,7 +104,8 @@ function Guarantee({ queue, told, members: rows }) {
     const most = Math.max(0, ...late.map((member) => told.committed_index - member.synced_index));
     // Who is asked in the middle of a batch has what the others have in a moment.
     if (online === members && late.length === copies - inSync && most < FAR_BEHIND) kind = "good";
-    more = online === members && late.length === copies - inSync ? `A majority is there, so it goes on. ${list(late.map((member) => member.node))} ${late.length === 1 ? "runs and is" : "run and are"} ${plural(most, "entry", "entries")} behind.` : "A majority is there, so it goes on. Bring the missing copy back before another one goes.";
+    if (joining.length > 0) more = `${list(joining)} ${joining.length === 1 ? "has" : "have"} no vote before catching up: no other node must go until then.`;
+    else more = online === members && late.length === copies - inSync ? `A majority is there, so it goes on. ${list(late.map((member) => member.node))} ${late.length === 1 ? "runs and is" : "run and are"} ${plural(most, "entry", "entries")} behind.` : "A majority is there, so it goes on. Bring the missing copy back before another one goes.";
   } else {
     words ??= copies === 1 ? "1 of 1 copy synced to disk before a confirm." : `${inSync} of ${copies} copies synced to disk.`;
     const level = told?.durability, isOfLeader = level === "leader-written" || (level === "leader-synced" && copies > 1);

@@ -1,0 +1,44 @@
+//! A copy that is new counts for nothing before it has a vote, and every list says so.
+
+use crate::nodes::Nodes;
+use clients::Tools;
+use clients::broker::is_foreign;
+use serde_json::json;
+
+#[test]
+fn a_copy_without_a_vote_is_a_member_and_joins_and_is_not_online() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::up(&[&[]; 3]);
+    // A partition of its own: nobody else's copies come along.
+    let arguments =
+        json!({ "x-queue-type": "quorum", "x-dedicated-partition": true, "x-quorum-initial-group-size": 1 });
+    let declare = json!({ "durable": true, "arguments": arguments }).to_string();
+    nodes.http[0].put("/api/queues/%2f/kept", &declare).with(201);
+    let queue = |node: usize| nodes.http[node].get("/api/queues/%2f/kept").with(200);
+    let first = nodes.until("it is led", || {
+        let queue = queue(0);
+        let members = queue["members"].as_array()?;
+        (queue["online"] == queue["members"] && members.len() == 1).then(|| members[0].clone())
+    });
+    assert_eq!(queue(0)["leveret_joining"], json!(null));
+
+    let newcomer = nodes.names.iter().find(|name| first != name.as_str()).unwrap();
+    let member = json!({ "node": newcomer }).to_string();
+    nodes.http[0].send("POST", "/api/queues/quorum/%2f/kept/replicas/add", &[], &member).with(200);
+    // A group takes nobody in before its leader has looked at who is wanted, and gives no vote in the same moment.
+    // The newcomer itself hears a moment later who leads.
+    for node in (0..3).filter(|node| nodes.names[*node] != *newcomer) {
+        let queue = queue(node);
+        assert_eq!(queue["members"].as_array().map(Vec::len), Some(2), "{queue}");
+        assert_eq!((&queue["online"], &queue["leveret_joining"]), (&json!([first]), &json!([newcomer])), "{queue}");
+        assert_eq!(queue["state"], "running");
+    }
+    let listed = Tools::of(&nodes.brokers[0]).run("rabbitmqctl", "-q list_queues name online leveret_joining").good();
+    nodes.until("it has a vote", || {
+        let queue = queue(0);
+        (queue["online"] == queue["members"] && queue["leveret_joining"].is_null()).then_some(())
+    });
+    assert!(listed.contains("leveret_joining"), "{listed}");
+}
