@@ -252,5 +252,12 @@ pub(crate) fn publish(publish_seq: u64, body: usize) -> Command {
         body: vec![0; body].into(),
     };
     let channel = broker::ChannelKey(1);
-    Command::Publish(partition::Publish { channel, publish_seq, term: 0, targets: Default::default(), delay_ms: 0, message })
+    Command::Publish(partition::Publish {
+        channel,
+        publish_seq,
+        term: 0,
+        targets: Default::default(),
+        delay_ms: 0,
+        message,
+    })
 }

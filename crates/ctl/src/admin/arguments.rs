@@ -137,7 +137,9 @@ fn options(words: &[String]) -> Result<(Said, Vec<String>), String> {
             let (name, inline) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
             let known = OPTIONS.iter().find(|(_, known, ..)| *known == name);
             let (_, _, key, takes) = known.ok_or_else(|| match name {
-                "bash-completion" => "no such option: --bash-completion; `leveret completions bash` prints them".to_owned(),
+                "bash-completion" => {
+                    "no such option: --bash-completion; `leveret completions bash` prints them".to_owned()
+                }
                 _ => format!("no such option: --{name}"),
             })?;
             let value = match (takes, inline) {

@@ -54,7 +54,8 @@ pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused
     let answer = Answer::json(&document);
     // A name to save it under. What could not stand in a header is no name.
     let is_name = |name: &String| {
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\/;".contains(&byte) || byte == b' ')
+        !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\/;".contains(&byte) || byte == b' ')
     };
     Ok(match cx.call.query("download").filter(is_name) {
         Some(name) => answer.with(CONTENT_DISPOSITION, &format!("attachment; filename=\"{name}\"")),

@@ -123,7 +123,9 @@ mod tests {
             let levels: LogLevels = text.parse().expect(text);
             assert_eq!(levels.to_string().parse(), Ok(levels), "{text}");
         }
-        for text in ["info,sever=debug", "audit::=x", "info,=debug", "rabbit=info", "info,server=loud", "server:session=debug"] {
+        for text in
+            ["info,sever=debug", "audit::=x", "info,=debug", "rabbit=info", "info,server=loud", "server:session=debug"]
+        {
             assert!(text.parse::<LogLevels>().is_err(), "{text}");
         }
     }

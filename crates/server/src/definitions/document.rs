@@ -72,9 +72,9 @@ impl Lines {
     /// The line of a part of the document, from 1; 0 in a document of one line.
     fn line_of(&self, document: &str, part: &str) -> usize {
         let text = document.trim_end();
-        let ends = self.ends.get_or_init(|| {
-            text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect()
-        });
+        let ends = self
+            .ends
+            .get_or_init(|| text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect());
         // The part is a slice of the document, so the distance between the two is where it stands.
         let offset = (part.as_ptr() as usize).saturating_sub(self.begin);
         if ends.is_empty() { 0 } else { ends.partition_point(|end| *end < offset) + 1 }

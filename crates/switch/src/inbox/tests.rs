@@ -353,7 +353,10 @@ fn a_publish_to_the_memory_of_a_node_that_cannot_be_reached_waits_for_the_node_o
     assert!(matches!(unanswered[..], [Effect::Refuse { first: 1, .. }]), "nobody knows whether it came");
     inbox.push(memory, publish(2));
     inbox.push(memory, stat());
-    assert!(matches!(inbox.take_given_up()[..], [Effect::Reply { reply: Reply::NotLeader, .. }]), "it may be asked again");
+    assert!(
+        matches!(inbox.take_given_up()[..], [Effect::Reply { reply: Reply::NotLeader, .. }]),
+        "it may be asked again"
+    );
     assert!(inbox.waits_for_leader(), "the shard has to look by itself");
     assert_eq!(step(&mut inbox, &leaders), 0);
     inbox.roads.open(LinkUp { peer: NodeLife { node: 3, start: 1 }, epoch: 7 });
