@@ -10,7 +10,7 @@ use crate::others::{Gathered, Said};
 use crate::statistics::{History, Kind, Ranges, column, rates_of};
 use crate::{json, listing};
 use broker::VhostId;
-use broker::topology::{Exchange, ExchangeDeclare, Name, Topology};
+use broker::topology::{Access, Exchange, ExchangeDeclare, Name, Topology};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -118,6 +118,16 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
     let fields = fields::EXCHANGE.of(&body.read(cx.caller).await?)?;
+    let name = named(name)?;
+    let may = |topology: &Topology| {
+        Ok(topology.check_right(
+            cx.caller.actor(),
+            vhost,
+            (broker::topology::Kind::Exchange, name),
+            Access::Configure,
+        )?)
+    };
+    cx.check_before_body(may).await?;
     check_node(cx, &fields)?;
     let kind = match fields.get("type") {
         Some(Value::String(kind)) => kind.clone(),
@@ -126,7 +136,6 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     };
     let arguments = fields.get("arguments").cloned().unwrap_or_else(|| json!({}));
     let arguments = json::to_table(&arguments).map_err(|why| why.of("arguments"))?;
-    let name = named(name)?;
     cx.handle().catch_up().await?;
     let checked = {
         let topology = cx.handle().topology();

@@ -12,7 +12,7 @@ use crate::map::Map;
 use crate::others::Gathered;
 use crate::statistics::{History, Kind, Ranges, message_stats, rates_of};
 use crate::{json, listing};
-use broker::topology::{NAME_BYTES_MAX, Name, Queue, QueueDeclare, QueueType, Topology};
+use broker::topology::{Access, NAME_BYTES_MAX, Name, Queue, QueueDeclare, QueueType, Topology};
 use broker::{NodeNumber, QueueId, VhostId};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -294,6 +294,11 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     let mut fields = fields::QUEUE.of(&body.read(cx.caller).await?)?;
     let at = check_node(cx, &fields)?;
     let arguments = fields.remove("arguments").unwrap_or_else(|| json!({}));
+    let name = named(name)?;
+    let may = |topology: &Topology| {
+        Ok(topology.check_right(cx.caller.actor(), vhost, (broker::topology::Kind::Queue, name), Access::Configure)?)
+    };
+    cx.check_before_body(may).await?;
     let mut arguments = json::to_table(&arguments).map_err(|why| why.of("arguments"))?;
     let kind = match (fields::text(&fields, "queue_type")?, fields::text(&fields, "type")?) {
         (Some(kind), _) => Some(kind.to_owned()),
@@ -314,7 +319,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     let auto_delete = flag(&fields, "auto_delete", false)?;
     let declare = QueueDeclare {
         vhost,
-        name: named(name)?,
+        name,
         server_named: false,
         durable,
         exclusive: false,
