@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use clients::api::{samples, until};
 use clients::broker::{End, free_port, is_foreign};
@@ -340,6 +341,34 @@ fn things_are_told_one_by_one_where_that_is_asked_for() {
     assert_eq!(samples(&http.get("/metrics/detailed").text).len(), 2, "identity and build");
     assert!(samples(&http.get("/metrics/memory-breakdown").text).contains_key("rabbitmq_memory_other_system_bytes"));
     assert_eq!(http.get("/metrics/nothing").status, 404);
+}
+
+#[test]
+fn a_long_page_is_made_once_a_second_and_given_to_all_who_ask_for_the_same() {
+    let Some((broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let mut declare = |name: &str| drop(client.declare(channel, &QueueDeclare { name, ..Default::default() }).unwrap());
+    (0..1500).for_each(|number| declare(&format!("{}{number:04}", "long".repeat(60))));
+    let asked = "/metrics/detailed?family=queue_coarse_metrics&vhost=/";
+    let first = http.get(asked).text;
+    assert!(first.len() > 256 << 10, "{} bytes", first.len());
+    let made = Instant::now();
+    declare("late");
+    let second = http.get(asked).text;
+    assert!(made.elapsed() > Duration::from_secs(1) || second == first, "it was made anew within a second");
+    // Another one waits until this one is gone.
+    let made = Instant::now();
+    let other = http.get("/metrics/detailed?family=queue_consumer_count").text;
+    let another = Instant::now();
+    assert!(other.contains("queue=\"late\""), "it was not made yet");
+    let yet_another = http.get("/metrics/per-object").text;
+    assert!(yet_another.contains("queue=\"late\"") && another.elapsed() > Duration::from_millis(500));
+    assert!(made.elapsed() > Duration::from_secs(1));
+    // What is short waits for nobody.
+    let asked = Instant::now();
+    http.get("/metrics");
+    assert!(asked.elapsed() < Duration::from_millis(500), "{:?}", asked.elapsed());
 }
 
 #[test]

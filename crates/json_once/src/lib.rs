@@ -3,10 +3,12 @@
 //! shell are held to it alike.
 //!
 //! Invariant: what was read had each key of an object once, however deep it lies, and nests no deeper than
-//! [`DEPTH_MAX`], so that whoever walks through it may recurse.
+//! [`DEPTH_MAX`], so that whoever walks through it may recurse. A whole number that is written `-0` is 0.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -23,7 +25,7 @@ pub enum NotRead {
     /// It is no JSON: what is wrong, and where.
     #[error("{0}")]
     NoJson(String),
-    /// A key comes twice, or it nests too deep: the sentence that says so.
+    /// A key comes twice, it nests too deep, or it has too many values: the sentence that says so.
     #[error("{0}")]
     Unfit(String),
 }
@@ -31,8 +33,15 @@ pub enum NotRead {
 /// Reads a text. Errors: it is no JSON, a key comes twice in one object, or it nests too deep. Cost: the text is gone
 /// through twice.
 pub fn read(text: &[u8]) -> Result<Value, NotRead> {
+    read_at_most(text, usize::MAX)
+}
+
+/// Reads a text of somebody who is not to choose how much memory it takes: `[]` has two characters, and is thirty bytes
+/// and more as a value. Errors: as [`read`], and it has more than `values_max` values, which is found before any of them
+/// is made. Lists and objects are values too, keys are none.
+pub fn read_at_most(text: &[u8], values_max: usize) -> Result<Value, NotRead> {
     let no_json = |error: serde_json::Error| NotRead::NoJson(error.to_string());
-    check(text).map_err(|error| match error.is_data() {
+    check_at_most(text, values_max).map_err(|error| match error.is_data() {
         true => NotRead::Unfit(sentence(&error)),
         false => no_json(error),
     })?;
@@ -42,17 +51,38 @@ pub fn read(text: &[u8]) -> Result<Value, NotRead> {
 /// Goes through a text and keeps nothing of it: documents may be large. Errors: as [`read`]; what is in data is that a
 /// key comes twice, or that it nests too deep.
 pub fn check(text: &[u8]) -> Result<(), serde_json::Error> {
-    whole(text, Check { left: DEPTH_MAX })
+    check_at_most(text, usize::MAX)
+}
+
+/// The same of a text that has at most so many values. Errors: as [`check`]; that it has more is in data too.
+pub fn check_at_most(text: &[u8], values_max: usize) -> Result<(), serde_json::Error> {
+    whole(text, Check { levels_left: DEPTH_MAX, values_max, seen: &Cell::new(0) })
 }
 
 /// Reads a text that was checked, or that one of ours wrote. Errors: it is no JSON, or nests deeper than [`DEPTH_MAX`].
 pub fn value(text: &[u8]) -> Result<Value, serde_json::Error> {
+    let text = &*with_plain_zeros(text);
     match serde_json::from_slice(text) {
         Ok(value) => Ok(value),
         // The limit of serde_json is lower.
         Err(error) if error.is_syntax() && check(text).is_ok() => whole(text, std::marker::PhantomData::<Value>),
         Err(error) => Err(error),
     }
+}
+
+/// The text with 0 for each number `-0`, of which serde_json would make one with a fraction. Other readers make the whole
+/// number of it that it is.
+fn with_plain_zeros(text: &[u8]) -> Cow<'_, [u8]> {
+    let mut plain = Cow::Borrowed(text);
+    if text.windows(2).any(|pair| pair == b"-0") {
+        for (at, number) in numbers(text) {
+            if number == "-0" {
+                // A space may stand before any value, and every other one keeps its place.
+                plain.to_mut()[at] = b' ';
+            }
+        }
+    }
+    plain
 }
 
 /// How deep lists and objects nest; a flat one is 1, a number 0.
@@ -67,23 +97,31 @@ pub fn depth(value: &Value) -> usize {
 /// The first whole number in a text of JSON that has more than 64 bits. A reader makes one with a fraction of it, which is
 /// another number.
 pub fn oversized(text: &[u8]) -> Option<&str> {
-    let mut rest = text;
-    while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'-' | b'0'..=b'9')) {
-        rest = &rest[at..];
-        if rest[0] == b'"' {
-            rest = past_text(&rest[1..]);
-            continue;
-        }
-        let is_of_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E');
-        let end = rest.iter().position(|byte| !is_of_number(byte)).unwrap_or(rest.len());
-        let number = std::str::from_utf8(&rest[..end]).expect("digits are ASCII");
+    let is_oversized = |number: &str| {
         let is_whole = !number.contains(['.', 'e', 'E']);
-        if is_whole && number.parse::<i64>().is_err() && number.parse::<u64>().is_err() {
-            return Some(number);
+        is_whole && number.parse::<i64>().is_err() && number.parse::<u64>().is_err()
+    };
+    numbers(text).map(|(_, number)| number).find(|number| is_oversized(number))
+}
+
+/// The numbers in a text of JSON as they are written, each with its place.
+fn numbers(text: &[u8]) -> impl Iterator<Item = (usize, &str)> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        loop {
+            let at = rest.iter().position(|byte| matches!(byte, b'"' | b'-' | b'0'..=b'9'))?;
+            rest = &rest[at..];
+            if rest[0] == b'"' {
+                rest = past_text(&rest[1..]);
+                continue;
+            }
+            let is_of_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E');
+            let end = rest.iter().position(|byte| !is_of_number(byte)).unwrap_or(rest.len());
+            let (place, number) = (text.len() - rest.len(), std::str::from_utf8(&rest[..end]));
+            rest = &rest[end..];
+            return Some((place, number.expect("digits are ASCII")));
         }
-        rest = &rest[end..];
-    }
-    None
+    })
 }
 
 /// What is behind the end of a text in quotes.
@@ -114,29 +152,38 @@ pub fn sentence(error: &serde_json::Error) -> String {
     text.rsplit_once(" at line ").map_or(&*text, |(sentence, _)| sentence).to_owned()
 }
 
-/// A value in which everything can be read, in which no key comes twice, and which nests so many levels further down at most.
+/// A value in which everything can be read, in which no key comes twice, which nests so many levels further down at most,
+/// and has as many values as are left of all that the text may have.
 #[derive(Clone, Copy)]
-struct Check {
-    left: usize,
+struct Check<'c> {
+    levels_left: usize,
+    values_max: usize,
+    /// Values of the whole text so far.
+    seen: &'c Cell<usize>,
 }
 
-impl Check {
+impl Check<'_> {
     /// What is one level further down.
-    fn inner<E: Error>(self) -> Result<Check, E> {
+    fn inner<E: Error>(self) -> Result<Self, E> {
         let too_deep = || E::custom(format_args!("lists and objects nest more than {DEPTH_MAX} levels deep"));
-        self.left.checked_sub(1).map(|left| Check { left }).ok_or_else(too_deep)
+        self.levels_left.checked_sub(1).map(|levels_left| Check { levels_left, ..self }).ok_or_else(too_deep)
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Check {
+impl<'de> DeserializeSeed<'de> for Check<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        self.seen.set(self.seen.get() + 1);
+        if self.seen.get() > self.values_max {
+            let max = self.values_max;
+            return Err(D::Error::custom(format_args!("there are more than {max} values in it")));
+        }
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Check {
+impl<'de> Visitor<'de> for Check<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -239,6 +286,31 @@ mod tests {
             assert_eq!(read(text.as_bytes()), Err(NotRead::Unfit(sentence)));
             assert!(value(text.as_bytes()).is_err());
         }
+    }
+
+    #[test]
+    fn a_text_has_as_many_values_as_its_reader_allows() {
+        let most = |text: &str| {
+            let unfit = |most| matches!(read_at_most(text.as_bytes(), most), Err(NotRead::Unfit(_)));
+            (0..100).find(|most| !unfit(*most)).expect("it has few")
+        };
+        for (text, values) in
+            [("7", 1), ("[]", 1), ("[[],[]]", 3), (r#"{"a":1,"b":[true,null,"x"]}"#, 6), (r#"["[1,2,3]"]"#, 2)]
+        {
+            assert_eq!(most(text), values, "{text}");
+        }
+        let many = format!(r#"{{"a":[{}[]]}}"#, "[],".repeat(10_000));
+        let sentence = "there are more than 10000 values in it".to_owned();
+        assert_eq!(read_at_most(many.as_bytes(), 10_000), Err(NotRead::Unfit(sentence)));
+        assert!(read(many.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn minus_nought_is_the_whole_number_that_it_is() {
+        let text = r#"{"a":-0,"b":[-0 ,-0.0,-0e1,"-0","\"-0",-1],"-0":-0}"#;
+        let read = read(text.as_bytes()).expect("it is JSON");
+        assert_eq!(read.to_string(), r#"{"-0":0,"a":0,"b":[0,-0.0,-0.0,"-0","\"-0",-1]}"#);
+        assert_eq!(value(b"-0").map(|zero| zero.as_i64()).ok(), Some(Some(0)));
     }
 
     #[test]

@@ -11,6 +11,10 @@ use json_once::NotRead;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
+/// So many values a body may have, lists and objects among them. A body that is long has a long text in it, as a message,
+/// and a list of users to delete has as many names.
+const VALUES_MAX: usize = 10_000;
+
 /// So much of an unknown name is repeated in the refusal.
 const NAME_CHARS_SHOWN: usize = 64;
 
@@ -78,12 +82,12 @@ pub(crate) fn cut(name: &str) -> Cow<'_, str> {
 }
 
 /// A body as an object; an empty one says nothing. Errors: 400 for what is no object, for a key that comes twice, for
-/// what nests too deep, and for a whole number that would become another one.
+/// what nests too deep or has more than [`VALUES_MAX`] values, and for a whole number that would become another one.
 fn object(body: &Bytes) -> Result<Map<String, Value>, Refused> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok(Map::new());
     }
-    match json_once::read(body) {
+    match json_once::read_at_most(body, VALUES_MAX) {
         Ok(Value::Object(fields)) => match json_once::oversized(body) {
             Some(number) => Err(Refused::BadRequest(format!("{}: a whole number has at most 64 bits", cut(number)))),
             None => Ok(fields),
@@ -380,6 +384,16 @@ mod tests {
         }
         let twice = r#"{"durable":true,"arguments":{"x-max-length":1,"x-max-length":2}}"#;
         assert_eq!(told(&QUEUE, twice), r#"the field "x-max-length" comes twice"#);
+    }
+
+    #[test]
+    fn a_body_of_very_many_values_is_refused_and_one_of_a_long_text_is_not() {
+        let lists = |count: usize| format!(r#"{{"arguments":{{"a":[{}[]]}}}}"#, "[],".repeat(count - 1));
+        assert_eq!(told(&QUEUE, &lists(VALUES_MAX)), "there are more than 10000 values in it");
+        let longest = lists(VALUES_MAX - 3);
+        QUEUE.of(&Bytes::from(longest)).expect("the object, the arguments and the list are values too");
+        let message = format!(r#"{{"payload":"{}"}}"#, "[],".repeat(1 << 20));
+        PUBLISH.of(&Bytes::from(message)).expect("it is one long text");
     }
 
     #[test]

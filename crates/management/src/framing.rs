@@ -151,14 +151,16 @@ pub(crate) fn objection(head: &Parts, has_body: bool, says_two: bool) -> Option<
 
 /// What a request asks for that is not done here.
 fn not_done(head: &Parts, has_body: bool) -> Option<Refused> {
-    let other = |name: HeaderName, known: &str| {
-        let values = head.headers.get_all(&name).into_iter();
-        let mut words = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
-        words.any(|word| !word.is_empty() && !word.eq_ignore_ascii_case(known.as_bytes()))
+    let words = |name: HeaderName| {
+        let values = head.headers.get_all(name).into_iter();
+        let words = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+        words.filter(|word| !word.is_empty())
     };
+    let other = |name: HeaderName, known: &str| words(name).any(|word| !word.eq_ignore_ascii_case(known.as_bytes()));
     let refused = |status, reason: &str| Some(Refused::NotDone(status, reason.to_owned()));
-    if other(TRANSFER_ENCODING, "chunked") {
-        return refused(StatusCode::NOT_IMPLEMENTED, "of Transfer-Encoding there is chunked only");
+    // Chunks in chunks are undone once by us, and perhaps twice by the next.
+    if other(TRANSFER_ENCODING, "chunked") || words(TRANSFER_ENCODING).count() > 1 {
+        return refused(StatusCode::NOT_IMPLEMENTED, "of Transfer-Encoding there is chunked only, once");
     }
     if has_body && other(CONTENT_ENCODING, "identity") {
         return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "a body is taken without Content-Encoding only");
@@ -245,7 +247,7 @@ mod tests {
         for coded in ["gzip", "identity, br", "x"] {
             assert_eq!([true, false].map(|has_body| status(CONTENT_ENCODING, coded, has_body)), [415, 200], "{coded}");
         }
-        for coded in ["gzip, chunked", "identity, chunked", "gzip"] {
+        for coded in ["gzip, chunked", "identity, chunked", "gzip", "chunked, chunked", "chunked,Chunked"] {
             assert_eq!(status(TRANSFER_ENCODING, coded, true), 501, "{coded}");
         }
         assert_eq!([status(EXPECT, "200-maybe", true), status(EXPECT, "100-continue, x", false)], [417, 417]);

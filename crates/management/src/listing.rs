@@ -20,14 +20,91 @@ const PAGE_SIZE_DEFAULT: usize = 100;
 /// The places of the page that the query of `call` wants, where nothing but its number decides what
 /// is on it: a list need not describe the others. What is wrong with the query is left to [`list`].
 pub(crate) fn page(call: &Call<'_>) -> Option<Range<usize>> {
-    let decides = |name: &str| call.query(name).is_some_and(|value| !value.is_empty());
-    if decides("name") || decides("sort") || call.flag("sort_reverse") {
+    if says(call, "name").is_some() { None } else { page_of_named(call) }
+}
+
+/// The same in a list that was filtered by name.
+pub(crate) fn page_of_named(call: &Call<'_>) -> Option<Range<usize>> {
+    if says(call, "sort").is_some() || call.flag("sort_reverse") {
         return None;
     }
     let number = |text: String| text.parse::<usize>().ok().filter(|number| *number > 0);
     let page = number(call.query("page")?)?;
     let size = call.query("page_size").map_or(Some(PAGE_SIZE_DEFAULT), number).filter(|size| *size <= PAGE_SIZE_MAX)?;
     Some((page - 1).saturating_mul(size)..page.saturating_mul(size))
+}
+
+/// A parameter of the query that says something.
+fn says(call: &Call<'_>, name: &str) -> Option<String> {
+    call.query(name).filter(|value| !value.is_empty())
+}
+
+/// The things of a list that have a name which the query looks for, and how many there are with others.
+pub(crate) struct Named<T> {
+    pub(crate) items: Vec<T>,
+    total: usize,
+}
+
+impl<T> Named<T> {
+    /// Whether it lacks some, and has no more than a page may have.
+    pub(crate) fn is_short(&self) -> bool {
+        self.items.len() < self.total && self.items.len() <= PAGE_SIZE_MAX
+    }
+}
+
+/// Those of `all` whose name the query of `call` looks for: of the others nothing is described. Errors: 400 for a pattern
+/// that is none, or takes too long.
+pub(crate) fn by_name<T>(call: &Call<'_>, mut all: Vec<T>, name: impl Fn(&T) -> &[u8]) -> Result<Named<T>, Refused> {
+    let total = all.len();
+    if let Some(sought) = Sought::of(call)? {
+        sought.keep(&mut all, |item| sought.finds(&String::from_utf8_lossy(name(item))))?;
+    }
+    Ok(Named { items: all, total })
+}
+
+/// What `name` and `use_regex` of a query look for.
+struct Sought {
+    lower: String,
+    pattern: Option<Pattern>,
+    /// Others wait for this thread, so a pattern has a time for the whole list.
+    meter: Meter,
+}
+
+impl Sought {
+    /// `None` where everything is wanted. Errors: 400 for a pattern that is none.
+    fn of(call: &Call<'_>) -> Result<Option<Sought>, Refused> {
+        let Some(name) = says(call, "name") else { return Ok(None) };
+        let pattern = match call.flag("use_regex") {
+            false => None,
+            true => {
+                let wrong = || Refused::BadRequest("invalid regex".to_owned());
+                // Large letters and small ones are the same, as in RabbitMQ and as without a pattern.
+                Some(Pattern::new(&format!("(?i){name}")).map_err(|_| wrong())?)
+            }
+        };
+        Ok(Some(Sought { lower: name.to_lowercase(), pattern, meter: Meter::of_filter() }))
+    }
+
+    /// Whether this name is looked for. Errors: 400 where that takes too long.
+    fn finds(&self, name: &str) -> Result<bool, Refused> {
+        let Some(pattern) = &self.pattern else { return Ok(name.to_lowercase().contains(&self.lower)) };
+        let late = || Refused::BadRequest("regex takes too long".to_owned());
+        let found = pattern.find(name.as_bytes()).map_err(|_| late())?;
+        if self.meter.goes_on() { Ok(found) } else { Err(late()) }
+    }
+
+    /// Keeps those that are wanted. Errors: as of `is_wanted`.
+    fn keep<T>(&self, all: &mut Vec<T>, is_wanted: impl Fn(&T) -> Result<bool, Refused>) -> Result<(), Refused> {
+        let mut done = Ok(());
+        all.retain(|item| {
+            done.is_ok()
+                && is_wanted(item).unwrap_or_else(|refused| {
+                    done = Err(refused);
+                    false
+                })
+        });
+        done
+    }
 }
 
 /// So many things are described at a time: one thread answers everybody, and those who change them
@@ -42,67 +119,106 @@ pub(crate) async fn answer<T>(
     all: &[T],
     describe: impl Fn(&[T]) -> Vec<Value>,
 ) -> Result<Answer, Refused> {
-    let says = |name: &str| call.query(name).filter(|value| !value.is_empty());
-    if ["name", "sort", "page"].iter().all(|name| says(name).is_none()) && !call.flag("sort_reverse") {
-        let columns = says("columns");
-        let choose = |item| chosen(item, columns.as_deref());
-        return self::all(all, |part| describe(part).into_iter().map(choose).collect()).await;
+    if says(call, "name").is_none() {
+        return shown(call, (all, all.len()), describe).await;
     }
-    if let (Some(sort), Some(_)) = (says("sort"), says("page")) {
-        return sorted_page(call, all, &sort, describe).await;
-    }
-    let (page, mut items) = (page(call), Vec::with_capacity(all.len()));
+    let mut named: Vec<(usize, Vec<String>)> = Vec::new();
     for (number, part) in all.chunks(PART).enumerate() {
-        let first = number * PART;
-        if page.as_ref().is_none_or(|page| page.start < first + part.len() && first < page.end) {
-            items.extend(describe(part));
-            tokio::task::yield_now().await;
-        } else {
-            // It is on no page that is shown.
-            items.resize(items.len() + part.len(), Value::Null);
-        }
+        let items = narrowly(call, NAMES.join(","), || each(part, &describe));
+        let names = |item: Value| names_of(&item).map(str::to_owned).collect();
+        named.extend(items.into_iter().map(|(place, item)| (number * PART + place, names(item))));
+        tokio::task::yield_now().await;
     }
-    Ok(Answer::json(&list(call, items)?))
+    let total = named.len();
+    if let Some(sought) = Sought::of(call)? {
+        sought.keep(&mut named, |(_, names)| any(names.iter(), |name| sought.finds(name)))?;
+    }
+    let places: Vec<usize> = named.into_iter().map(|(place, _)| place).collect();
+    let at = |place: &usize| describe(std::slice::from_ref(&all[*place]));
+    shown(call, (&places, total), |part| part.iter().flat_map(at).collect()).await
 }
 
-/// One page of a list in some order. All of it is described as far as the order needs, and what is
-/// on the page as a whole.
-async fn sorted_page<T>(
+/// The same of a list that was filtered by name.
+pub(crate) async fn answer_named<T>(
+    call: &Call<'_>,
+    named: &Named<T>,
+    describe: impl Fn(&[T]) -> Vec<Value>,
+) -> Result<Answer, Refused> {
+    shown(call, (&named.items, named.total), describe).await
+}
+
+/// A list that was filtered by name, of so many in total, as the query of `call` wants it otherwise.
+async fn shown<T>(
+    call: &Call<'_>,
+    (all, total): (&[T], usize),
+    describe: impl Fn(&[T]) -> Vec<Value>,
+) -> Result<Answer, Refused> {
+    let (columns, sort, is_reversed) = (says(call, "columns"), says(call, "sort"), call.flag("sort_reverse"));
+    let choose = |item| chosen(item, columns.as_deref());
+    let is_ordered = sort.is_some() || is_reversed;
+    let page = call.query("page").filter(|page| !page.is_empty() || is_ordered || says(call, "name").is_some());
+    let Some(page) = page else {
+        if !is_ordered {
+            return self::all(all, |part| describe(part).into_iter().map(choose).collect()).await;
+        }
+        let mut items = Vec::with_capacity(all.len());
+        for part in all.chunks(PART) {
+            items.extend(describe(part));
+            tokio::task::yield_now().await;
+        }
+        in_order(&mut items, sort.as_deref(), is_reversed);
+        return Ok(Answer::json(&items.into_iter().map(choose).collect()));
+    };
+    let mut places: Vec<(usize, Value)> = match &sort {
+        None => (0..all.len()).map(|place| (place, Value::Null)).collect(),
+        Some(sort) => keyed(call, all, sort, &describe).await,
+    };
+    if sort.is_some() {
+        places.sort_by(|(_, a), (_, b)| order(a, b));
+    }
+    if is_reversed {
+        places.reverse();
+    }
+    let gone = all.len() - places.len();
+    let window = Window::of(call, &page, places.len())?;
+    let on_page = places[window.places()].iter();
+    let items: Vec<Value> = on_page.flat_map(|(place, _)| describe(std::slice::from_ref(&all[*place]))).collect();
+    Ok(Answer::json(&window.told(items.into_iter().map(choose).collect(), total - gone)))
+}
+
+/// Of each thing what decides its place in an order, and which it is.
+async fn keyed<T>(
     call: &Call<'_>,
     all: &[T],
     sort: &str,
-    describe: impl Fn(&[T]) -> Vec<Value>,
-) -> Result<Answer, Refused> {
-    let mut items = Vec::with_capacity(all.len());
+    describe: &impl Fn(&[T]) -> Vec<Value>,
+) -> Vec<(usize, Value)> {
+    let mut keys = Vec::with_capacity(all.len());
     for (number, part) in all.chunks(PART).enumerate() {
-        *call.narrow.borrow_mut() = Some(format!("{sort},name"));
-        for (place, one) in part.iter().enumerate() {
-            // What has gone meanwhile is not described.
-            let described = describe(std::slice::from_ref(one)).into_iter().next();
-            items.extend(described.map(|item| keyed(&item, sort, number * PART + place)));
-        }
-        *call.narrow.borrow_mut() = None;
+        let items = narrowly(call, format!("{sort},name"), || each(part, describe));
+        let key = |item: Value| find(&item, sort).cloned().unwrap_or_else(nothing);
+        keys.extend(items.into_iter().map(|(place, item)| (number * PART + place, key(item))));
         tokio::task::yield_now().await;
     }
-    let mut paged = arranged(call, items, None)?;
-    if let Some(shown) = paged.get_mut("items").and_then(Value::as_array_mut) {
-        let columns = call.query("columns").filter(|columns| !columns.is_empty());
-        let places: Vec<u64> = shown.iter().filter_map(|item| item[PLACE].as_u64()).collect();
-        let found = places.into_iter().flat_map(|place| describe(std::slice::from_ref(&all[place as usize])));
-        *shown = found.map(|item| chosen(item, columns.as_deref())).collect();
-        paged["item_count"] = paged["items"].as_array().map_or(0, Vec::len).into();
-    }
-    Ok(Answer::json(&paged))
+    keys
 }
 
-/// Where an item that stands for another has the place of it.
-const PLACE: &str = "\0place";
+/// What is made while nobody looks at other columns than these.
+fn narrowly<R>(call: &Call<'_>, columns: String, make: impl FnOnce() -> R) -> R {
+    *call.narrow.borrow_mut() = Some(columns);
+    let made = make();
+    *call.narrow.borrow_mut() = None;
+    made
+}
 
-/// What of an item its order and its name decide.
-fn keyed(item: &Value, sort: &str, place: usize) -> Value {
-    let mut kept = chosen(item.clone(), Some(&format!("name,{sort}")));
-    kept[PLACE] = place.into();
-    kept
+/// What is said of each of these, by its place among them. What has gone meanwhile is left out.
+fn each<T>(part: &[T], describe: &impl Fn(&[T]) -> Vec<Value>) -> Vec<(usize, Value)> {
+    let items = describe(part);
+    if items.len() == part.len() {
+        return items.into_iter().enumerate().collect();
+    }
+    let one = |(place, one)| Some((place, describe(std::slice::from_ref(one)).into_iter().next()?));
+    part.iter().enumerate().filter_map(one).collect()
 }
 
 /// The list of what `describe` says of each of `all`, as it is: so it need not be there as a whole but
@@ -155,82 +271,83 @@ pub(crate) async fn written<T>(all: &[T], write: impl Fn(&[T], &mut Text)) -> Re
 /// The fields in which `name` is looked for.
 const NAMES: [&str; 2] = ["name", "user_provided_name"];
 
-/// The list as the query of `call` wants it.
-pub(crate) fn list(call: &Call<'_>, items: Vec<Value>) -> Result<Value, Refused> {
-    let columns = call.query("columns").filter(|columns| !columns.is_empty());
-    arranged(call, items, columns.as_deref())
+/// What an item is called. A connection has the name that its client chose too: people look for that one.
+fn names_of(item: &Value) -> impl Iterator<Item = &str> {
+    NAMES.iter().filter_map(|field| item.get(*field)?.as_str())
 }
 
-/// Those that the query of `call` wants, in its order and on its page, with these columns.
-fn arranged(call: &Call<'_>, mut items: Vec<Value>, columns: Option<&str>) -> Result<Value, Refused> {
-    let total = items.len();
-    if let Some(name) = call.query("name").filter(|name| !name.is_empty()) {
-        let pattern = match call.flag("use_regex") {
-            false => None,
-            true => {
-                let wrong = || Refused::BadRequest("invalid regex".to_owned());
-                // Large letters and small ones are the same, as in RabbitMQ and as without a pattern.
-                Some(Pattern::new(&format!("(?i){name}")).map_err(|_| wrong())?)
-            }
-        };
-        let lower = name.to_lowercase();
-        // Others wait for this thread, so a pattern has a time for the whole list.
-        let meter = Meter::of_filter();
-        let mut is_in_time = true;
-        items.retain(|item| {
-            // A connection has the name that its client chose too: people look for that one.
-            let mut names = NAMES.iter().filter_map(|field| item.get(*field)?.as_str());
-            names.any(|own| match &pattern {
-                Some(pattern) if is_in_time => match pattern.find(own.as_bytes()) {
-                    Ok(found) => {
-                        is_in_time = meter.goes_on();
-                        found
-                    }
-                    Err(_) => {
-                        is_in_time = false;
-                        false
-                    }
-                },
-                Some(_) => false,
-                None => own.to_lowercase().contains(&lower),
-            })
-        });
-        if !is_in_time {
-            return Err(Refused::BadRequest("regex takes too long".to_owned()));
+/// Whether any of these is. Errors: the first.
+fn any<I>(mut items: impl Iterator<Item = I>, is: impl Fn(I) -> Result<bool, Refused>) -> Result<bool, Refused> {
+    items.try_fold(false, |found, item| Ok(found || is(item)?))
+}
+
+/// The list as the query of `call` wants it.
+pub(crate) fn list(call: &Call<'_>, mut items: Vec<Value>) -> Result<Value, Refused> {
+    let (columns, total) = (says(call, "columns"), items.len());
+    if let Some(sought) = Sought::of(call)? {
+        sought.keep(&mut items, |item| any(names_of(item), |name| sought.finds(name)))?;
+    }
+    in_order(&mut items, says(call, "sort").as_deref(), call.flag("sort_reverse"));
+    let choose = |item| chosen(item, columns.as_deref());
+    let Some(page) = call.query("page") else { return Ok(items.into_iter().map(choose).collect()) };
+    let window = Window::of(call, &page, items.len())?;
+    let on_page = items.drain(window.places()).map(choose).collect();
+    Ok(window.told(on_page, total))
+}
+
+/// What is not there comes before everything else, as in RabbitMQ: a queue without traffic has no rates, and stands behind
+/// those that have.
+fn nothing() -> Value {
+    Value::from(0)
+}
+
+/// Puts items in the order of a column, or leaves them in theirs, and perhaps turns that round.
+fn in_order(all: &mut [Value], sort: Option<&str>, is_reversed: bool) {
+    if let Some(column) = sort {
+        let nothing = nothing();
+        all.sort_by(|a, b| order(find(a, column).unwrap_or(&nothing), find(b, column).unwrap_or(&nothing)));
+    }
+    if is_reversed {
+        all.reverse();
+    }
+}
+
+/// A page of a list that has so many items.
+struct Window {
+    page: usize,
+    size: usize,
+    count: usize,
+}
+
+impl Window {
+    /// The one that is wanted. Errors: RabbitMQ's for one that there is not.
+    fn of(call: &Call<'_>, page: &str, count: usize) -> Result<Window, Refused> {
+        let (page, size) = wanted_page(page, call.query("page_size").as_deref())?;
+        if page > count.div_ceil(size).max(1) {
+            let reason = format!("Page out of range, page: {page} page size: {size}, len: {count}");
+            return Err(Refused::WrongPage("page_out_of_range", reason));
         }
+        Ok(Window { page, size, count })
     }
-    if let Some(column) = call.query("sort").filter(|column| !column.is_empty()) {
-        // What is not there comes before everything else, as in RabbitMQ: a queue without traffic has no
-        // rates, and stands behind those that have.
-        let nothing = Value::from(0);
-        items.sort_by(|a, b| order(find(a, &column).unwrap_or(&nothing), find(b, &column).unwrap_or(&nothing)));
+
+    /// What is on it.
+    fn places(&self) -> Range<usize> {
+        let first = ((self.page - 1) * self.size).min(self.count);
+        first..(first + self.size).min(self.count)
     }
-    if call.flag("sort_reverse") {
-        items.reverse();
+
+    /// The answer with these items of so many that there were before a name was looked for.
+    fn told(&self, items: Vec<Value>, total: usize) -> Value {
+        json!({
+            "filtered_count": self.count,
+            "item_count": items.len(),
+            "items": items,
+            "page": self.page,
+            "page_count": self.count.div_ceil(self.size),
+            "page_size": self.size,
+            "total_count": total,
+        })
     }
-    let paged = match call.query("page") {
-        None => Value::Array(items.into_iter().map(|item| chosen(item, columns)).collect()),
-        Some(page) => {
-            let (page, size) = wanted_page(&page, call.query("page_size").as_deref())?;
-            let filtered = items.len();
-            let page_count = filtered.div_ceil(size);
-            if page > page_count.max(1) {
-                let reason = format!("Page out of range, page: {page} page size: {size}, len: {filtered}");
-                return Err(Refused::WrongPage("page_out_of_range", reason));
-            }
-            let shown: Vec<Value> = items.into_iter().skip((page - 1) * size).take(size).collect();
-            json!({
-                "filtered_count": filtered,
-                "item_count": shown.len(),
-                "items": shown.into_iter().map(|item| chosen(item, columns)).collect::<Vec<_>>(),
-                "page": page,
-                "page_count": page_count,
-                "page_size": size,
-                "total_count": total,
-            })
-        }
-    };
-    Ok(paged)
 }
 
 /// The page that is wanted, and how many items one has. Errors: RabbitMQ's for what cannot be wanted.

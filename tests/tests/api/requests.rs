@@ -189,6 +189,18 @@ fn lists_are_paged_sorted_and_cut_to_columns() {
         let refused = http.get(&format!("/api/queues/{vhost}?{query}"));
         assert_eq!((reason(&refused, 400).as_str(), &refused.with(400)["error"]), (told, &json!(error)), "{query}");
     }
+    let found = of("page=2&page_size=1&name=a&columns=name");
+    assert_eq!(found["items"], json!([{"name":"ab"}]));
+    assert_eq!(
+        (&found["filtered_count"], &found["total_count"], &found["page_count"]),
+        (&json!(2), &json!(4), &json!(2))
+    );
+    assert_eq!(of("name=B&columns=name"), json!([{"name":"ab"},{"name":"b"}]));
+    assert_eq!(of("name=a&columns=name&sort=name&sort_reverse=true"), json!([{"name":"ab"},{"name":"a"}]));
+    let refused = http.get(&format!("/api/queues/{vhost}?name=(&use_regex=true"));
+    assert_eq!(reason(&refused, 400), "invalid regex");
+    let exchanges = http.get(&format!("/api/exchanges/{vhost}?name=AMQ.T&page=1&columns=name")).with(200);
+    assert_eq!((&exchanges["items"], &exchanges["filtered_count"]), (&json!([{"name":"amq.topic"}]), &json!(1)));
     let none = of("page=1&name=none");
     assert_eq!((&none["items"], &none["page_count"], &none["filtered_count"]), (&json!([]), &json!(0), &json!(0)));
     // The case of letters is the same to a pattern.
@@ -383,6 +395,7 @@ fn a_body_in_an_encoding_that_nobody_undoes_is_refused() {
     };
     assert_eq!(put("Content-Encoding: gzip"), 415);
     assert_eq!(put("Transfer-Encoding: gzip, chunked"), 501);
+    assert_eq!(put("Transfer-Encoding: chunked, chunked"), 501);
     assert_eq!(put("Expect: 200-maybe"), 417);
     assert_eq!(http.get("/api/policies/%2F/coded").status, 404, "nothing of it was done");
     assert_eq!(put("Content-Encoding: identity"), 201);
@@ -404,4 +417,67 @@ fn a_whole_number_that_no_argument_can_hold_is_refused_and_not_made_another_one(
     put("[9223372036854775807,-9223372036854775808,1e30]").with(201);
     let shown = http.get(at).with(200)["arguments"]["x-note"][0]["n"].clone();
     assert_eq!(shown, json!([i64::MAX, i64::MIN, 1e30]));
+}
+
+#[test]
+fn minus_nought_is_a_whole_number() {
+    let Some((_broker, http)) = Broker::managed(&[]) else { return };
+    let vhost = vhost(&http);
+    http.put(&format!("/api/queues/{vhost}/q"), r#"{"arguments":{"x-message-ttl":-0}}"#).with(201);
+    let shown = http.get(&format!("/api/queues/{vhost}/q")).with(200)["arguments"]["x-message-ttl"].clone();
+    assert_eq!(shown, json!(0));
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}
+
+#[test]
+fn a_body_of_very_many_values_is_refused_whoever_sends_it() {
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    http.put("/api/users/ann", r#"{"password":"p","tags":"management"}"#).with(201);
+    let lists = |count: usize| format!(r#"{{"a":[{}[]]}}"#, "[],".repeat(count));
+    let ann = http.as_user("ann", "p");
+    let told = "there are more than 10000 values in it";
+    assert_eq!(reason(&ann.post("/api/leveret/session", &lists(1 << 20)), 400), told);
+    assert_eq!(reason(&http.put("/api/queues/%2F/q", &lists(10_000)), 400), told);
+    for path in ["/api/definitions", "/api/definitions/%2F"] {
+        let refused = http.post(path, &lists(2 << 20));
+        assert_eq!(reason(&refused, 400), "there are more than 2097152 values in it", "{path}");
+    }
+    // So many are a large import.
+    http.post("/api/definitions/%2F", r#"{"queues":[{"name":"d","durable":true}]}"#).with(204);
+    assert_eq!(http.get("/api/queues/%2F/d").with(200)["vhost"], "/");
+}
+
+#[test]
+fn who_lacks_a_right_or_names_what_is_not_there_is_refused_before_a_body_comes() {
+    // RabbitMQ reads it.
+    let Some((_broker, http)) = Broker::managed(&[]).filter(|_| !is_foreign()) else { return };
+    http.put("/api/queues/%2F/q", "{}").with(201);
+    http.put("/api/users/ann", r#"{"password":"p","tags":"management"}"#).with(201);
+    http.put("/api/permissions/%2F/ann", r#"{"configure":"","write":"","read":""}"#).with(201);
+    // A head that tells of a body, and nothing behind it.
+    let begun = |login: &str, method: &str, path: &str| {
+        let head = format!("{method} /api/{path} HTTP/1.1\r\nHost: a\r\nAuthorization: Basic {login}\r\n");
+        http.raw(format!("{head}Connection: close\r\nContent-Length: 1000000\r\n\r\n").as_bytes()).status
+    };
+    let (ann, guest) = ("YW5uOnA=", "Z3Vlc3Q6Z3Vlc3Q=");
+    for (method, path, status) in [
+        ("PUT", "queues/%2F/new", 401),
+        ("PUT", "exchanges/%2F/new", 401),
+        ("POST", "bindings/%2F/e/amq.direct/q/q", 401),
+        ("POST", "exchanges/%2F/amq.direct/publish", 400),
+        ("POST", "queues/%2F/q/get", 401),
+        ("POST", "leveret/queues/%2F/q/move", 401),
+    ] {
+        assert_eq!(begun(ann, method, path), status, "{method} {path}");
+    }
+    for (method, path) in [
+        ("PUT", "queues/none/new"),
+        ("POST", "bindings/%2F/e/amq.direct/q/none"),
+        ("POST", "bindings/%2F/e/none/q/q"),
+        ("POST", "exchanges/%2F/none/publish"),
+        ("POST", "queues/%2F/none/get"),
+        ("POST", "nothing/of/the/kind"),
+    ] {
+        assert_eq!(begun(guest, method, path), 404, "{method} {path}");
+    }
 }

@@ -168,6 +168,18 @@ impl Topology {
         }
     }
 
+    /// Whether the actor may do this to a queue or an exchange of this name, whether it is there or not. Errors: 403.
+    pub fn check_right(
+        &self,
+        actor: Actor<'_>,
+        vhost: VhostId,
+        (kind, name): (Kind, &[u8]),
+        access: Access,
+    ) -> Result<(), Refusal> {
+        let name = Name::stripped(name);
+        self.check_access(actor, vhost, Resource { kind, name: &name, vhost: self.vhost_name(vhost)? }, access)
+    }
+
     /// Whether the actor may publish to the exchange with this key; the exchange has to be there
     /// and not internal. Errors: 403, 404. Holds while `version` stays the same.
     pub fn check_publish(

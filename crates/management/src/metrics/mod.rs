@@ -15,6 +15,7 @@
 mod families;
 mod out;
 mod own;
+mod pages;
 mod raft;
 mod scrape;
 mod view;
@@ -22,11 +23,13 @@ mod view;
 use crate::answer::{Answer, Refused};
 use crate::call::Call;
 use bytes::Bytes;
+use hyper::header::RETRY_AFTER;
+pub(crate) use pages::Pages;
+use pages::{LATE, Page};
+use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use scrape::Scrape;
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::time::Duration;
+use std::fmt::{self, Write};
 use view::View;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -38,20 +41,12 @@ pub(crate) async fn answer(call: &Call<'_>) -> Result<Answer, Refused> {
     if !["GET", "HEAD"].contains(&call.head.method.as_str()) {
         return Err(Refused::NotAllowed(&["GET", "HEAD"]));
     }
-    let page = match view {
-        View::Total | View::Memory => encode(Scrape::new(call, view).await).ok_or(Refused::NoAnswer)?,
-        View::Each => call.pages.page(call).await?,
-        // Others have this thread meanwhile.
-        View::Detailed(_) => {
-            let scrape = Scrape::new(call, view).await;
-            let page = tokio::task::spawn_blocking(|| encode(scrape)).await;
-            page.ok().flatten().ok_or(Refused::NoAnswer)?
-        }
-    };
-    Ok(match wants_plain(call) {
-        true => Answer::text(plain(&page), PLAIN),
-        false => Answer::text(page, OPEN_METRICS),
-    })
+    let page = Page { view, is_plain: wants_plain(call) };
+    let content_type = if page.is_plain { PLAIN } else { OPEN_METRICS };
+    match call.pages.text_of(call, page).await? {
+        Some(text) => Ok(Answer::text(text, content_type)),
+        None => Ok(Answer::from(Refused::Unavailable(LATE.to_owned())).with(RETRY_AFTER, "1")),
+    }
 }
 
 /// Whether whoever asks wants the older of the two formats and cannot read the newer one. Who says
@@ -61,17 +56,69 @@ fn wants_plain(call: &Call<'_>) -> bool {
     accepts.contains("text/plain") && !accepts.contains("openmetrics") && !accepts.contains("*/*")
 }
 
-/// A page in the older format: there the type of a counter has the name of its samples.
-fn plain(page: &Bytes) -> Bytes {
-    let text = String::from_utf8_lossy(page);
-    let mut out = String::with_capacity(text.len() + text.len() / 16);
-    let mut help = "";
-    for line in text.lines() {
-        if line.starts_with("# HELP ") {
-            help = line;
-            continue;
+/// The text of a page, of which it is known that it is about so long, or that is measured before: it may have hundreds of
+/// megabytes, and would be there twice each time that it is moved to where there is more room.
+fn encode(scrape: Scrape, is_plain: bool, bytes: Option<usize>) -> Option<Bytes> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(scrape));
+    let bytes = match bytes {
+        Some(bytes) => bytes,
+        None => {
+            let mut measured = Measured(0);
+            text::encode(&mut measured, &registry).ok()?;
+            measured.0
         }
-        if let Some(described) = line.strip_prefix("# TYPE ") {
+    };
+    // A little more, as figures grow.
+    let mut page = String::with_capacity(bytes + bytes / 32);
+    match is_plain {
+        true => text::encode(&mut Plain { page: &mut page, line: String::new(), help: String::new() }, &registry),
+        false => text::encode(&mut page, &registry),
+    }
+    .ok()?;
+    Some(page.into())
+}
+
+/// The length of what is written.
+struct Measured(usize);
+
+impl Write for Measured {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        self.0 += part.len();
+        Ok(())
+    }
+}
+
+/// Writes in the older format what comes in the newer one: there the type of a counter has the name of its samples.
+struct Plain<'p> {
+    page: &'p mut String,
+    /// What has come of a line, and the last line that described something.
+    line: String,
+    help: String,
+}
+
+impl Write for Plain<'_> {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        for piece in part.split_inclusive('\n') {
+            match piece.strip_suffix('\n') {
+                None => self.line.push_str(piece),
+                Some(end) => {
+                    self.line.push_str(end);
+                    self.end_line();
+                    self.line.clear();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Plain<'_> {
+    fn end_line(&mut self) {
+        let line = self.line.as_str();
+        if line.starts_with("# HELP ") {
+            line.clone_into(&mut self.help);
+        } else if let Some(described) = line.strip_prefix("# TYPE ") {
             let (name, kind) = described.split_once(' ').unwrap_or((described, "untyped"));
             let (suffix, kind) = match kind {
                 "counter" => ("_total", kind),
@@ -79,57 +126,13 @@ fn plain(page: &Bytes) -> Bytes {
                 "info" => ("_info", "gauge"),
                 _ => ("", kind),
             };
-            let words =
-                help.strip_prefix("# HELP ").and_then(|help| help.split_once(' ')).map_or("", |(_, words)| words);
-            out.push_str(&format!("# HELP {name}{suffix} {words}\n# TYPE {name}{suffix} {kind}\n"));
+            let help = self.help.strip_prefix("# HELP ");
+            let words = help.and_then(|help| help.split_once(' ')).map_or("", |(_, words)| words);
+            self.page.push_str(&format!("# HELP {name}{suffix} {words}\n# TYPE {name}{suffix} {kind}\n"));
         } else if !line.starts_with("# ") {
-            out.push_str(line);
-            out.push('\n');
+            self.page.push_str(line);
+            self.page.push('\n');
         }
-    }
-    out.into()
-}
-
-fn encode(scrape: Scrape) -> Option<Bytes> {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(scrape));
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry).ok()?;
-    Some(text.into())
-}
-
-/// How long a page is given to others who ask: they are not asked for a password, and a page of
-/// many queues takes long to make.
-const PAGE_AGE: Duration = Duration::from_secs(1);
-/// Shorter pages are made for each.
-const PAGE_BYTES: usize = 256 << 10;
-
-/// The page per object that was made last, if that was a moment ago.
-#[derive(Debug, Default)]
-pub(crate) struct Pages {
-    newest: RefCell<Option<Bytes>>,
-    making: tokio::sync::Mutex<()>,
-}
-
-impl Pages {
-    async fn page(self: &Rc<Self>, call: &Call<'_>) -> Result<Bytes, Refused> {
-        let _turn = self.making.lock().await;
-        if let Some(page) = self.newest.borrow().clone() {
-            return Ok(page);
-        }
-        let scrape = Scrape::new(call, View::Each).await;
-        // Others have this thread meanwhile.
-        let page = tokio::task::spawn_blocking(|| encode(scrape)).await;
-        let page = page.ok().flatten().ok_or(Refused::NoAnswer)?;
-        if page.len() >= PAGE_BYTES {
-            *self.newest.borrow_mut() = Some(page.clone());
-            let pages = self.clone();
-            tokio::task::spawn_local(async move {
-                tokio::time::sleep(PAGE_AGE).await;
-                *pages.newest.borrow_mut() = None;
-            });
-        }
-        Ok(page)
     }
 }
 
@@ -139,11 +142,15 @@ mod tests {
 
     #[test]
     fn the_older_format_has_the_same_samples_and_names_their_type() {
-        let page = Bytes::from_static(
-            b"# HELP a_b Things.\n# TYPE a_b counter\na_b_total{c=\"d\"} 1\n# HELP e Others.\n# TYPE e gauge\ne 2\n# EOF\n",
-        );
+        let page = "# HELP a_b Things.\n# TYPE a_b counter\na_b_total{c=\"d\"} 1\n# HELP e Others.\n# TYPE e gauge\ne 2\n# EOF\n";
         let text = "# HELP a_b_total Things.\n# TYPE a_b_total counter\na_b_total{c=\"d\"} 1\n\
                     # HELP e Others.\n# TYPE e gauge\ne 2\n";
-        assert_eq!(plain(&page), text);
+        for part in [1, 7, page.len()] {
+            let mut plain = String::new();
+            let mut writer = Plain { page: &mut plain, line: String::new(), help: String::new() };
+            let parts = page.as_bytes().chunks(part).map(|part| std::str::from_utf8(part).expect("it is ASCII"));
+            parts.for_each(|part| writer.write_str(part).expect("it is written"));
+            assert_eq!(plain, text);
+        }
     }
 }

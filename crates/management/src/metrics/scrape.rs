@@ -19,6 +19,7 @@ use std::collections::HashMap;
 /// A queue.
 #[derive(Clone, Debug)]
 pub(super) struct QueueRow {
+    /// Its names are empty where sums are told.
     pub(super) vhost: String,
     pub(super) name: String,
     pub(super) figures: QueueFigures,
@@ -199,8 +200,8 @@ fn led(topology: &Topology, leader: impl Fn(PartitionId) -> Option<NodeNumber>, 
 
 fn queue_rows(topology: &Topology, found: &InQueues, store: &crate::statistics::Store, view: &View) -> Vec<QueueRow> {
     let row = |queue: &broker::topology::Queue| QueueRow {
-        vhost: vhost_name(topology, queue.vhost),
-        name: queue.name.to_string(),
+        vhost: if view.is_each() { vhost_name(topology, queue.vhost) } else { String::new() },
+        name: if view.is_each() { queue.name.to_string() } else { String::new() },
         figures: found.of(queue).unwrap_or_else(|| QueueFigures::empty(queue.id)),
         counts: counts(store.queue(queue.id).map_or(&[], |history| history.now())),
         has_dedup: queue.rules.dedup.is_some(),

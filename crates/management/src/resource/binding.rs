@@ -13,7 +13,7 @@ use crate::fields;
 use crate::{json, listing};
 use amqp::Table;
 use broker::VhostId;
-use broker::topology::{Binding, Kind, Name, Topology};
+use broker::topology::{Access, Binding, Kind, Name, Topology};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +78,22 @@ pub(super) async fn post(
     body: Body,
 ) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
+    let (source, of_path) = (Name::new(checked(from_path(source))?), destination);
+    let destination = Name::new(checked(destination)?);
+    let ends = |topology: &Topology| {
+        let actor = cx.caller.actor();
+        topology.check_right(actor, vhost, (kind, &destination), Access::Write)?;
+        topology.check_right(actor, vhost, (Kind::Exchange, &source), Access::Read)?;
+        let (source, destination) = (source.clone(), destination.clone());
+        let (key, arguments) = (Name::from(""), Table::new());
+        let bare = Binding { vhost, source, destination_kind: kind, destination, key, arguments };
+        match topology.check_bind(actor, bare) {
+            Err(refusal) if refusal.code == 404 => Err(refusal.into()),
+            // What else is said of it depends on its key and arguments.
+            _ => Ok(()),
+        }
+    };
+    cx.check_before_body(ends).await?;
     let fields = fields::BINDING.of(&body.read(cx.caller).await?)?;
     let key = match fields.get("routing_key") {
         None | Some(Value::Null) => Name::from(""),
@@ -86,17 +102,10 @@ pub(super) async fn post(
     };
     let arguments = fields.get("arguments").cloned().unwrap_or_else(|| json!({}));
     let arguments = json::to_table(&arguments).map_err(|why| why.of("arguments"))?;
-    let binding = Binding {
-        vhost,
-        source: Name::new(checked(from_path(source))?),
-        destination_kind: kind,
-        destination: Name::new(checked(destination)?),
-        key,
-        arguments,
-    };
+    let binding = Binding { vhost, source, destination_kind: kind, destination, key, arguments };
     // Relative to where it was asked for, as RabbitMQ says it.
     let key = properties_key(&binding);
-    let place = format!("{}/{}", percent_encode(destination, KEPT), percent_encode(key.as_bytes(), KEPT));
+    let place = format!("{}/{}", percent_encode(of_path, KEPT), percent_encode(key.as_bytes(), KEPT));
     cx.handle().catch_up().await?;
     let checked = cx.handle().topology().check_bind(cx.caller.actor(), binding)?;
     cx.handle().carry_out(checked).await?;

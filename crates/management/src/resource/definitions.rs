@@ -4,17 +4,23 @@
 //! passwords never do. What comes in is understood as a whole before anything changes.
 
 use super::{Cx, parameter, permission, policy, user};
-use crate::answer::{Answer, Refused};
+use crate::answer::{Answer, JSON, Refused};
 use crate::body::Body;
 use crate::json;
 use crate::upload;
 use broker::VhostId;
-use broker::topology::{Kind, QueueType, Topology};
-use bytes::Bytes;
+use broker::topology::{Binding, Exchange, Kind, Name, Queue, QueueType, Topology};
 use hyper::header::CONTENT_DISPOSITION;
-use json_once::NotRead;
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use server::definitions::ImportError;
+use server::handle::NodeFacts;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// The parts whose entries are each of one virtual host.
+const PARTS_OF_VHOST: [&str; 5] = ["parameters", "policies", "queues", "exchanges", "bindings"];
 
 /// GET of everything, or of what is in one virtual host.
 pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
@@ -25,33 +31,9 @@ pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused
     let missing = |_| Refused::BadRequest("vhost_not_found".to_owned());
     let only = vhost.map(|name| super::find_vhost(&topology, name).map_err(missing)).transpose()?;
     let wanted = |id: VhostId| only.is_none_or(|only| only == id);
-    let mut document = json!({
-        "rabbit_version": facts.config.product_version,
-        "rabbitmq_version": facts.config.product_version,
-        "product_name": facts.config.product,
-        "product_version": facts.config.product_version,
-        "parameters": parameter::all(&topology, wanted),
-        "policies": policy::exported(&topology, wanted),
-        "queues": queues(&topology, wanted),
-        "exchanges": exchanges(&topology, wanted),
-        "bindings": bindings(&topology, wanted),
-    });
-    if only.is_none() {
-        let users: Vec<Value> = topology.users().map(|(name, of)| user::describe(name, of)).collect();
-        document["users"] = users.into();
-        document["vhosts"] = vhosts(&topology).into();
-        document["permissions"] = permission::all(&topology, |_, _| true).into();
-        document["topic_permissions"] = permission::all_topics(&topology, |_, _| true).into();
-        document["global_parameters"] = parameter::all_global(&topology).into();
-    } else {
-        document["rabbitmq_definition_format"] = "single_virtual_host".into();
-        for part in ["parameters", "policies", "queues", "exchanges", "bindings"] {
-            for item in document[part].as_array_mut().into_iter().flatten() {
-                item.as_object_mut().map(|fields| fields.remove("vhost"));
-            }
-        }
-    }
-    let answer = Answer::json(&document);
+    let is_single = only.is_some();
+    let text = write(facts, &topology, wanted, is_single).map_err(|_| Refused::NoAnswer)?;
+    let answer = Answer::text(text.into(), JSON);
     // A name to save it under. What could not stand in a header is no name.
     let is_name = |name: &String| {
         !name.is_empty()
@@ -63,6 +45,68 @@ pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused
     })
 }
 
+/// The text of a document, in the order of its fields. Of what there may be very many of, no values are kept but those of one
+/// entry.
+fn write(
+    facts: &NodeFacts,
+    topology: &Topology,
+    wanted: impl Fn(VhostId) -> bool + Copy,
+    is_single: bool,
+) -> Result<Vec<u8>, serde_json::Error> {
+    let entry = |mut entry: Value| {
+        if let Some(fields) = entry.as_object_mut().filter(|_| is_single) {
+            fields.remove("vhost");
+        }
+        entry
+    };
+    let all = |entries: Vec<Value>| entries.into_iter().map(entry).collect::<Vec<_>>();
+    let version = &facts.config.product_version;
+    let mut text = Vec::new();
+    let mut serializer = serde_json::Serializer::new(&mut text);
+    let mut document = serializer.serialize_map(None)?;
+    document.serialize_entry("bindings", &each(bindings(topology, wanted), |one| entry(binding(topology, one))))?;
+    document.serialize_entry("exchanges", &each(exchanges(topology, wanted), |one| entry(exchange(topology, one))))?;
+    if !is_single {
+        document.serialize_entry("global_parameters", &parameter::all_global(topology))?;
+    }
+    document.serialize_entry("parameters", &all(parameter::all(topology, wanted)))?;
+    if !is_single {
+        document.serialize_entry("permissions", &permission::all(topology, |_, _| true))?;
+    }
+    document.serialize_entry("policies", &all(policy::exported(topology, wanted)))?;
+    document.serialize_entry("product_name", &facts.config.product)?;
+    document.serialize_entry("product_version", version)?;
+    document.serialize_entry("queues", &each(queues(topology, wanted), |one| entry(queue(topology, one))))?;
+    document.serialize_entry("rabbit_version", version)?;
+    if is_single {
+        document.serialize_entry("rabbitmq_definition_format", "single_virtual_host")?;
+    }
+    document.serialize_entry("rabbitmq_version", version)?;
+    if !is_single {
+        document.serialize_entry("topic_permissions", &permission::all_topics(topology, |_, _| true))?;
+        document.serialize_entry(
+            "users",
+            &topology.users().map(|(name, of)| user::describe(name, of)).collect::<Vec<_>>(),
+        )?;
+        document.serialize_entry("vhosts", &vhosts(topology))?;
+    }
+    document.end()?;
+    Ok(text)
+}
+
+/// A list of what is said of each of these, an entry at a time.
+struct Each<T, F>(Vec<T>, F);
+
+fn each<T, F: Fn(&T) -> Value>(all: Vec<T>, describe: F) -> Each<T, F> {
+    Each(all, describe)
+}
+
+impl<T, F: Fn(&T) -> Value> Serialize for Each<T, F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(&self.1))
+    }
+}
+
 /// POST of a document; what it does not speak of stays.
 pub(super) async fn import(cx: Cx<'_>, vhost: Option<&[u8]>, body: Body) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
@@ -71,14 +115,17 @@ pub(super) async fn import(cx: Cx<'_>, vhost: Option<&[u8]>, body: Body) -> Resu
         super::find_vhost(&cx.handle().topology(), name).map_err(missing)?;
     }
     let body = upload::file(cx.call.header("content-type"), body.read(cx.caller).await?).await?;
-    let text = match vhost {
-        None => String::from_utf8(body.to_vec()).map_err(|_| Refused::BadRequest("not_json".to_owned()))?,
-        Some(name) => in_vhost(&body, name)?,
-    };
-    let handle = cx.handle().clone();
-    // Every change waits for the disk; other requests do not wait with it.
-    let done = tokio::task::spawn_blocking(move || handle.import_definitions(&text)).await;
-    match done.map_err(|_| Refused::NoAnswer)? {
+    let (handle, vhost) = (cx.handle().clone(), vhost.map(<[u8]>::to_vec));
+    // A long document takes long to read, and every change waits for the disk; other requests do not wait with it.
+    let done = tokio::task::spawn_blocking(move || {
+        check_values(&body)?;
+        let text = match &vhost {
+            None => std::str::from_utf8(&body).map(Cow::Borrowed).map_err(|_| not_json())?,
+            Some(name) => Cow::Owned(in_vhost(&body, name)?),
+        };
+        Ok::<_, Refused>(handle.import_definitions(&text))
+    });
+    match done.await.map_err(|_| Refused::NoAnswer)?? {
         Ok(imported) => {
             let by = cx.caller.name.to_string();
             let (different, left_out) = (imported.different.len(), imported.left_out.len());
@@ -115,42 +162,44 @@ fn name_of(topology: &Topology, vhost: VhostId) -> Value {
     topology.vhost_of(vhost).map_or(Value::Null, |vhost| json::text(&vhost.name))
 }
 
-fn queues(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value> {
+fn queues(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<&Queue> {
     let mut found: Vec<_> = topology.declared_queues().filter(|q| wanted(q.vhost) && q.exclusive.is_none()).collect();
     found.sort_unstable_by_key(|queue| queue.id);
-    let described = found.into_iter().map(|queue| {
-        json!({
-            "name": json::text(&queue.name),
-            "vhost": name_of(topology, queue.vhost),
-            "durable": queue.shape.durable,
-            "auto_delete": queue.shape.auto_delete,
-            "type": queue.shape.queue_type.word(),
-            "arguments": json::table(&queue.shape.arguments),
-        })
-    });
-    described.collect()
+    found
 }
 
-fn exchanges(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value> {
-    let own = |name: &broker::topology::Name| name.is_empty() || name.is_reserved();
+fn queue(topology: &Topology, queue: &Queue) -> Value {
+    json!({
+        "name": json::text(&queue.name),
+        "vhost": name_of(topology, queue.vhost),
+        "durable": queue.shape.durable,
+        "auto_delete": queue.shape.auto_delete,
+        "type": queue.shape.queue_type.word(),
+        "arguments": json::table(&queue.shape.arguments),
+    })
+}
+
+fn exchanges(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<&Exchange> {
+    let own = |name: &Name| name.is_empty() || name.is_reserved();
     let mut found: Vec<_> = topology.exchanges().filter(|e| wanted(e.vhost) && !own(&e.name)).collect();
     found.sort_unstable_by(|a, b| (a.vhost, &a.name).cmp(&(b.vhost, &b.name)));
-    let described = found.into_iter().map(|exchange| {
-        json!({
-            "name": json::text(&exchange.name),
-            "vhost": name_of(topology, exchange.vhost),
-            "type": exchange.kind.word(),
-            "durable": exchange.durable,
-            "auto_delete": exchange.auto_delete,
-            "internal": exchange.internal,
-            "arguments": json::table(&exchange.arguments),
-        })
-    });
-    described.collect()
+    found
 }
 
-fn bindings(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value> {
-    let is_exclusive = |binding: &broker::topology::Binding| {
+fn exchange(topology: &Topology, exchange: &Exchange) -> Value {
+    json!({
+        "name": json::text(&exchange.name),
+        "vhost": name_of(topology, exchange.vhost),
+        "type": exchange.kind.word(),
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": json::table(&exchange.arguments),
+    })
+}
+
+fn bindings(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Binding> {
+    let is_exclusive = |binding: &Binding| {
         let queue = topology.find_queue(binding.vhost, &binding.destination);
         binding.destination_kind == Kind::Queue && queue.is_some_and(|queue| queue.exclusive.is_some())
     };
@@ -158,41 +207,125 @@ fn bindings(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Value>
     found.sort_by(|a, b| {
         (a.vhost, &a.source, &a.destination, &a.key).cmp(&(b.vhost, &b.source, &b.destination, &b.key))
     });
-    let described = found.into_iter().map(|binding| {
-        json!({
-            "source": json::text(&binding.source),
-            "vhost": name_of(topology, binding.vhost),
-            "destination": json::text(&binding.destination),
-            "destination_type": binding.destination_kind.word(),
-            "routing_key": json::text(&binding.key),
-            "arguments": json::table(&binding.arguments),
-        })
-    });
-    described.collect()
+    found
 }
 
-/// A document of one virtual host with that virtual host's name wherever one belongs.
-fn in_vhost(body: &Bytes, vhost: &[u8]) -> Result<String, Refused> {
-    let mut document = match json_once::read(body) {
-        Ok(Value::Object(document)) => document,
-        Err(NotRead::Unfit(sentence)) => return Err(Refused::BadRequest(sentence)),
-        _ => return Err(Refused::BadRequest("not_json".to_owned())),
-    };
+fn binding(topology: &Topology, binding: &Binding) -> Value {
+    json!({
+        "source": json::text(&binding.source),
+        "vhost": name_of(topology, binding.vhost),
+        "destination": json::text(&binding.destination),
+        "destination_type": binding.destination_kind.word(),
+        "routing_key": json::text(&binding.key),
+        "arguments": json::table(&binding.arguments),
+    })
+}
+
+/// So many values a document may have, lists and objects among them. The shortest entries that there are, permissions with
+/// empty patterns and bindings of short names, have one for each ten bytes of text: the longest body fits with
+/// them too. Each takes memory while the document is understood, which text alone would not bound.
+const VALUES_MAX: usize = 2 << 20;
+
+/// Errors: 400 where there are more, or a key comes twice. What is no JSON is told by who reads it.
+fn check_values(body: &[u8]) -> Result<(), Refused> {
+    match json_once::check_at_most(body, VALUES_MAX) {
+        Err(error) if error.is_data() => Err(Refused::BadRequest(json_once::sentence(&error))),
+        _ => Ok(()),
+    }
+}
+
+fn not_json() -> Refused {
+    Refused::BadRequest("not_json".to_owned())
+}
+
+/// The fields of an object as they were written. Their names differ, as the document was checked.
+type RawFields<'a> = BTreeMap<String, &'a RawValue>;
+
+/// A document of one virtual host with that virtual host's name wherever one belongs. It was checked, and is on one line
+/// then, as the lines of another text would lead nobody anywhere.
+fn in_vhost(body: &[u8], vhost: &[u8]) -> Result<String, Refused> {
+    let mut parts: RawFields<'_> = serde_json::from_slice(body).map_err(|_| not_json())?;
     for part in ["users", "vhosts", "permissions", "topic_permissions", "global_parameters"] {
         // What concerns more than one virtual host is not changed through one of them.
-        document.remove(part);
+        parts.remove(part);
     }
     for part in ["metadata", "limits", "description", "default_queue_type"] {
         // What is said of the virtual host that was exported changes nothing about this one, as in
         // RabbitMQ; limits come as parameters too.
-        document.remove(part);
+        parts.remove(part);
     }
-    for part in ["parameters", "policies", "queues", "exchanges", "bindings"] {
-        for item in document.get_mut(part).and_then(Value::as_array_mut).into_iter().flatten() {
-            if let Value::Object(fields) = item {
-                fields.insert("vhost".to_owned(), json::text(vhost));
-            }
+    let vhost = serde_json::value::to_raw_value(&json::Text(vhost)).map_err(|_| not_json())?;
+    let mut text = Vec::with_capacity(body.len() + body.len() / 4);
+    for (name, part) in &parts {
+        text.push(if text.is_empty() { b'{' } else { b',' });
+        text.extend_from_slice(json!(name).to_string().as_bytes());
+        text.push(b':');
+        match PARTS_OF_VHOST.contains(&name.as_str()) && part.get().starts_with('[') {
+            true => put_vhost(&mut text, part, &vhost)?,
+            false => text.extend_from_slice(part.get().as_bytes()),
         }
     }
-    Ok(Value::Object(document).to_string())
+    text.extend_from_slice(if text.is_empty() { b"{}" } else { b"}" });
+    // In a text of JSON they stand between values alone.
+    text.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+    String::from_utf8(text).map_err(|_| not_json())
+}
+
+/// Writes a list with this virtual host in each of its objects.
+fn put_vhost(text: &mut Vec<u8>, list: &RawValue, vhost: &RawValue) -> Result<(), Refused> {
+    let items: Vec<&RawValue> = serde_json::from_str(list.get()).map_err(|_| not_json())?;
+    text.push(b'[');
+    for (number, item) in items.into_iter().enumerate() {
+        if number > 0 {
+            text.push(b',');
+        }
+        if !item.get().starts_with('{') {
+            text.extend_from_slice(item.get().as_bytes());
+            continue;
+        }
+        let mut fields: RawFields<'_> = serde_json::from_str(item.get()).map_err(|_| not_json())?;
+        fields.insert("vhost".to_owned(), vhost);
+        serde_json::to_writer(&mut *text, &fields).map_err(|_| not_json())?;
+    }
+    text.push(b']');
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_virtual_host_of_the_path_is_put_into_every_entry_and_nothing_else_changes() {
+        let document = "{\"bindings\": [{\"source\": \"x\\n\", \"vhost\": \"other\",\n \"arguments\": {\"a\":\r\n [1.50]}}],\n\
+             \"queues\": [{}, 7, []], \"exchanges\": 5, \"users\": [{}], \"metadata\": {}, \"rabbit_version\": \"3\"}";
+        let written = in_vhost(document.as_bytes(), b"a\"b").expect("it is JSON");
+        assert!(!written.contains(['\n', '\r']), "{written}");
+        let read: Value = serde_json::from_str(&written).expect("it is JSON still");
+        let expected = json!({
+            "bindings": [{ "source": "x\n", "vhost": "a\"b", "arguments": { "a": [1.5] } }],
+            "queues": [{ "vhost": "a\"b" }, 7, []],
+            "exchanges": 5,
+            "rabbit_version": "3",
+        });
+        assert_eq!(read, expected);
+        assert_eq!(in_vhost(b" {} ", b"v"), Ok("{}".to_owned()));
+        for never in ["[]", "5", "{", ""] {
+            assert_eq!(in_vhost(never.as_bytes(), b"v"), Err(not_json()), "{never}");
+        }
+    }
+
+    #[test]
+    fn a_document_of_the_longest_body_is_taken_and_one_of_nothing_but_brackets_is_not() {
+        let longest = 16 << 20;
+        let shortest = r#"{"user":"u","vhost":"/","configure":"","write":"","read":""},"#;
+        let permissions = shortest.repeat(longest / shortest.len());
+        let document = format!(r#"{{"permissions":[{}]}}"#, permissions.trim_end_matches(','));
+        check_values(document.as_bytes()).expect("it is of real entries");
+        let brackets = format!(r#"{{"queues":[{}[]]}}"#, "[],".repeat(VALUES_MAX));
+        assert!(brackets.len() < longest);
+        let sentence = format!("there are more than {VALUES_MAX} values in it");
+        assert_eq!(check_values(brackets.as_bytes()), Err(Refused::BadRequest(sentence)));
+        assert_eq!(check_values(b"{"), Ok(()), "who reads it says where it ends");
+    }
 }

@@ -10,7 +10,7 @@ use crate::others::{Gathered, Said};
 use crate::statistics::{History, Kind, Ranges, column, rates_of};
 use crate::{json, listing};
 use broker::VhostId;
-use broker::topology::{Exchange, ExchangeDeclare, Name, Topology};
+use broker::topology::{Access, Exchange, ExchangeDeclare, Name, Topology};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -40,6 +40,7 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
         None => Gathered::default(),
     };
     let elsewhere = counted_elsewhere(&gathered);
+    let named = listing::by_name(cx.call, exchanges, |(_, name)| name)?;
     let describe = |part: &[(VhostId, Name)]| {
         let topology = cx.handle().topology();
         let found = part.iter().filter_map(|(vhost, name)| topology.find_exchange(*vhost, name));
@@ -52,7 +53,7 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
         };
         found.map(whole).collect()
     };
-    Ok(gathered.told(listing::answer(cx.call, &exchanges, describe).await?))
+    Ok(gathered.told(listing::answer_named(cx.call, &named, describe).await?))
 }
 
 /// What another node is asked for: what went through each exchange over clients of that one.
@@ -117,6 +118,16 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
 /// PUT: a declare in the caller's name.
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
+    let name = named(name)?;
+    let may = |topology: &Topology| {
+        Ok(topology.check_right(
+            cx.caller.actor(),
+            vhost,
+            (broker::topology::Kind::Exchange, name),
+            Access::Configure,
+        )?)
+    };
+    cx.check_before_body(may).await?;
     let fields = fields::EXCHANGE.of(&body.read(cx.caller).await?)?;
     check_node(cx, &fields)?;
     let kind = match fields.get("type") {
@@ -126,7 +137,6 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     };
     let arguments = fields.get("arguments").cloned().unwrap_or_else(|| json!({}));
     let arguments = json::to_table(&arguments).map_err(|why| why.of("arguments"))?;
-    let name = named(name)?;
     cx.handle().catch_up().await?;
     let checked = {
         let topology = cx.handle().topology();

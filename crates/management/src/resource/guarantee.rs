@@ -51,6 +51,7 @@ pub(super) async fn queues(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, R
         topology.declared_queues().filter(seen).map(|queue| (queue.vhost, queue.name.clone(), queue.id)).collect()
     };
     queues.sort_unstable();
+    let named = listing::by_name(cx.call, queues, |(_, name, _)| name)?;
     let describe = |part: &[(VhostId, Name, QueueId)]| {
         let topology = cx.handle().topology();
         part.iter()
@@ -58,7 +59,7 @@ pub(super) async fn queues(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, R
             .map(|queue| found.describe(cx, &topology, queue))
             .collect()
     };
-    listing::answer(cx.call, &queues, describe).await
+    listing::answer_named(cx.call, &named, describe).await
 }
 
 /// GET of what one queue promises now.

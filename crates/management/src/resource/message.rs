@@ -18,7 +18,8 @@ use amqp::Properties;
 use amqp::wire::method::Method;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use broker::PartitionId;
+use broker::topology::{Access, Kind, Topology};
+use broker::{PartitionId, VhostId};
 use serde_json::{Map, Value, json};
 use std::time::{Duration, Instant};
 
@@ -41,18 +42,28 @@ pub(super) async fn publish(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -
     if !exchange.is_empty() && cx.handle().topology().find_exchange(id, exchange).is_none() {
         return Err(Refused::Missing("exchange_not_found".to_owned()));
     }
-    let fields = fields::PUBLISH.of(&body.read(cx.caller).await?)?;
+    let may = |topology: &Topology| check_right(cx, topology, id, (Kind::Exchange, exchange), Access::Write);
+    cx.check_before_body(may).await.map_err(|refused| match refused {
+        // RabbitMQ's status for whatever the channel says of a publish.
+        Refused::Denied(text) => {
+            super::tell_refusal(cx, &text);
+            Refused::BadRequest(format!("403 {text}"))
+        }
+        other => other,
+    })?;
+    let mut fields = fields::PUBLISH.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["routing_key", "properties", "payload", "payload_encoding"])?;
-    let Value::String(routing_key) = &fields["routing_key"] else { return Err(not("not_string", "routing_key")) };
+    let Value::String(routing_key) = fields["routing_key"].take() else { return Err(not("not_string", "routing_key")) };
     if routing_key.len() > broker::topology::NAME_BYTES_MAX {
         return Err(Refused::BadRequest("routing_key has more than 255 bytes".to_owned()));
     }
-    let Value::String(payload) = &fields["payload"] else {
+    // It may be long, and is not there twice while its turn is waited for.
+    let Some(Value::String(payload)) = fields.remove("payload") else {
         return Err(Refused::BadRequest("payload_not_string".to_owned()));
     };
     let payload = match fields["payload_encoding"].as_str() {
-        Some("string") => payload.as_bytes().to_vec(),
-        Some("base64") => STANDARD.decode(payload).map_err(|_| not("not_base64", payload))?,
+        Some("string") => payload.into_bytes(),
+        Some("base64") => STANDARD.decode(&payload).map_err(|_| not("not_base64", &payload))?,
         _ => return Err(Refused::Because(json!(["unsupported_encoding", fields["payload_encoding"]]))),
     };
     let properties = wire_properties(&fields["properties"])?;
@@ -81,6 +92,17 @@ pub(super) async fn publish(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -
     tokio::time::timeout(TIMEOUT, publishing).await.unwrap_or_else(|_| Err(Refused::Unavailable(late.to_owned())))
 }
 
+/// Errors: 401 with AMQP's words where the caller may not do this, as the channel would say them that does it later.
+pub(super) fn check_right(
+    cx: Cx<'_>,
+    topology: &Topology,
+    vhost: VhostId,
+    of: (Kind, &[u8]),
+    access: Access,
+) -> Result<(), Refused> {
+    topology.check_right(cx.caller.actor(), vhost, of, access).map_err(|refusal| Refused::Denied(refusal.text))
+}
+
 /// What becomes of messages that were got.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AckMode {
@@ -105,6 +127,7 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     let Some((found, partition)) = found else {
         return Err(Refused::Missing("queue_not_found".to_owned()));
     };
+    cx.check_before_body(|topology| check_right(cx, topology, id, (Kind::Queue, queue), Access::Read)).await?;
     if let Some(refusal) = cx.handle().home_is_away(found) {
         return Err(refusal.into());
     }

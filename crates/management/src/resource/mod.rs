@@ -81,6 +81,16 @@ impl Cx<'_> {
         if name == self.handle().facts().node_name.as_bytes() { Ok(()) } else { Err(Refused::NotFound) }
     }
 
+    /// Checks what is to be refused before a body is read. What was decided through another node may not be known here yet,
+    /// so a refusal counts once this node has caught up.
+    async fn check_before_body(&self, check: impl Fn(&Topology) -> Result<(), Refused>) -> Result<(), Refused> {
+        if check(&self.handle().topology()).is_ok() {
+            return Ok(());
+        }
+        self.handle().catch_up().await?;
+        check(&self.handle().topology())
+    }
+
     /// The virtual host of this name, if the caller may look at what is declared in it. Errors:
     /// 404, and 401 where it is not theirs.
     fn visible_vhost(&self, topology: &Topology, name: &[u8]) -> Result<VhostId, Refused> {

@@ -7,12 +7,12 @@ use super::{Cx, NOT_THEIRS, find_vhost};
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::fields;
-use crate::listing::Text;
+use crate::listing::{Named, Text};
 use crate::map::Map;
 use crate::others::Gathered;
 use crate::statistics::{History, Kind, Ranges, message_stats, rates_of};
 use crate::{json, listing};
-use broker::topology::{NAME_BYTES_MAX, Name, Queue, QueueDeclare, QueueType, Topology};
+use broker::topology::{Access, NAME_BYTES_MAX, Name, Queue, QueueDeclare, QueueType, Topology};
 use broker::{NodeNumber, QueueId, VhostId};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -35,11 +35,13 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
         topology.declared_queues().filter(seen).map(|queue| (rank(queue), queue.name.clone(), queue.id)).collect()
     };
     queues.sort_unstable();
+    let named = listing::by_name(cx.call, queues, |(_, name, _)| name)?;
+    let queues = &named.items;
     let map = cx.map();
-    let (figures, mut led_elsewhere) = tokio::join!(cx.handle().queue_figures(), elsewhere(cx, vhost, &queues));
+    let (figures, mut led_elsewhere) = tokio::join!(cx.handle().queue_figures(), elsewhere(cx, vhost, &named));
     let owners = Owners::of(cx, queues.iter().map(|(_, _, id)| *id)).await;
     if rates.is_some() && cx.call.wants("single_active_consumer_tag") {
-        led_elsewhere.tags = active::tags(cx, with_single(cx, &queues), &led_elsewhere.gathered.missing).await;
+        led_elsewhere.tags = active::tags(cx, with_single(cx, queues), &led_elsewhere.gathered.missing).await;
     }
     let write = |part: &[Listed], text: &mut Text| {
         let (topology, store) = (cx.handle().topology(), cx.call.statistics.store());
@@ -48,7 +50,7 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
         queues.for_each(|queue| text.push(&led_elsewhere.told(queue.id, rows.row(queue))));
     };
     if listing::is_whole(cx.call) {
-        return Ok(led_elsewhere.gathered.told(listing::written(&queues, write).await?));
+        return Ok(led_elsewhere.gathered.told(listing::written(queues, write).await?));
     }
     let describe = |part: &[Listed]| {
         let (topology, store) = (cx.handle().topology(), cx.call.statistics.store());
@@ -56,7 +58,7 @@ pub(super) async fn list(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Ref
         let queues = part.iter().filter_map(|(_, _, id)| topology.queue(*id));
         queues.map(|queue| json!(led_elsewhere.told(queue.id, rows.row(queue)))).collect()
     };
-    Ok(led_elsewhere.gathered.told(listing::answer(cx.call, &queues, describe).await?))
+    Ok(led_elsewhere.gathered.told(listing::answer_named(cx.call, &named, describe).await?))
 }
 
 /// A queue in a list, by what orders it: the place of its virtual host among all, and its name.
@@ -65,8 +67,8 @@ type Listed = (usize, Name, QueueId);
 /// Those of a list whose consumers take turns as the active one, each with its leader.
 fn with_single(cx: Cx<'_>, queues: &[Listed]) -> Vec<(QueueId, Option<NodeNumber>)> {
     let topology = cx.handle().topology();
-    let shown =
-        listing::page(cx.call).map_or(queues, |page| &queues[page.start.min(queues.len())..page.end.min(queues.len())]);
+    let page = listing::page_of_named(cx.call);
+    let shown = page.map_or(queues, |page| &queues[page.start.min(queues.len())..page.end.min(queues.len())]);
     let single = shown.iter().filter_map(|(_, _, id)| topology.queue(*id)).filter(|queue| has_single(queue));
     single.map(|queue| (queue.id, cx.handle().leader(queue.partition))).collect()
 }
@@ -123,12 +125,13 @@ impl Elsewhere {
 
 /// Asks the other nodes about the queues of a list: about those of the page that is wanted, or, where
 /// more decides what is on it, about all.
-async fn elsewhere(cx: Cx<'_>, vhost: Option<VhostId>, queues: &[Listed]) -> Elsewhere {
-    let others = cx.others();
+async fn elsewhere(cx: Cx<'_>, vhost: Option<VhostId>, named: &Named<Listed>) -> Elsewhere {
+    let (others, queues) = (cx.others(), &named.items[..]);
     if others.is_empty() {
         return Elsewhere::default();
     }
-    let page = listing::page(cx.call);
+    // Of a few that a name was found in not all others are told either.
+    let page = listing::page_of_named(cx.call).or_else(|| named.is_short().then_some(0..queues.len()));
     let (mut target, wanted) = match &page {
         Some(page) => {
             let shown = &queues[page.start.min(queues.len())..page.end.min(queues.len())];
@@ -291,6 +294,11 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
 /// PUT: a declare in the caller's name.
 pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Result<Answer, Refused> {
     let vhost = cx.usable_vhost(vhost)?;
+    let name = named(name)?;
+    let may = |topology: &Topology| {
+        Ok(topology.check_right(cx.caller.actor(), vhost, (broker::topology::Kind::Queue, name), Access::Configure)?)
+    };
+    cx.check_before_body(may).await?;
     let mut fields = fields::QUEUE.of(&body.read(cx.caller).await?)?;
     let at = check_node(cx, &fields)?;
     let arguments = fields.remove("arguments").unwrap_or_else(|| json!({}));
@@ -314,7 +322,7 @@ pub(super) async fn put(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) -> Re
     let auto_delete = flag(&fields, "auto_delete", false)?;
     let declare = QueueDeclare {
         vhost,
-        name: named(name)?,
+        name,
         server_named: false,
         durable,
         exclusive: false,

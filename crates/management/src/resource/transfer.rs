@@ -4,13 +4,14 @@
 //! this in between leaves it where it was, or in both.
 
 use super::Cx;
-use super::message::{need_keys, number, open, refused, said};
+use super::message::{check_right, need_keys, number, open, refused, said};
 use super::queue::checked;
 use crate::answer::{Answer, Refused};
 use crate::body::Body;
 use crate::fields;
 use crate::own_channel::Published;
 use amqp::wire::method::Method;
+use broker::topology::{Access, Kind};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ pub(super) async fn transfer(cx: Cx<'_>, vhost: &[u8], name: &[u8], body: Body) 
     if cx.handle().topology().find_queue(id, checked(name)?).is_none() {
         return Err(Refused::Missing("queue_not_found".to_owned()));
     }
+    cx.check_before_body(|topology| check_right(cx, topology, id, (Kind::Queue, name), Access::Read)).await?;
     let fields = fields::MOVE.of(&body.read(cx.caller).await?)?;
     need_keys(&fields, &["to", "count"])?;
     let Value::String(to) = &fields["to"] else { return Err(Refused::BadRequest("to is no text".to_owned())) };

@@ -10,6 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use broker::topology::{HashAlgorithm, Name, PasswordHash};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::collections::HashMap;
 
 /// The hashes of passwords in the clear, by user and password.
@@ -65,8 +66,8 @@ pub(super) fn hash_clear(shared: &Shared, text: &str) -> ClearPasswords {
         return ClearPasswords::new();
     }
     // What is wrong with the document the plan says, with its line.
-    let document = json_once::read(text.as_bytes()).unwrap_or_default();
-    let users = document.get("users").and_then(Value::as_array).into_iter().flatten();
+    let users = users_in(text).unwrap_or_default();
+    let users = users.as_array().into_iter().flatten();
     let clear = users
         .filter(|user| user.get("password_hash").is_none())
         .filter_map(|user| Some((user.get("name")?.as_str()?.to_owned(), user.get("password")?.as_str()?.to_owned())));
@@ -78,6 +79,18 @@ pub(super) fn hash_clear(shared: &Shared, text: &str) -> ClearPasswords {
         ((name, password), hash)
     };
     clear.filter(|(name, _)| name.len() <= broker::topology::NAME_BYTES_MAX).map(hash).collect()
+}
+
+/// The users of a document, of which nothing else is kept: there may be very much. None where it cannot be read.
+fn users_in(text: &str) -> Option<Value> {
+    #[derive(serde::Deserialize)]
+    struct Document<'a> {
+        #[serde(borrow)]
+        users: &'a RawValue,
+    }
+    json_once::check(text.as_bytes()).ok()?;
+    let Document { users } = serde_json::from_str(text).ok()?;
+    json_once::value(users.get().as_bytes()).ok()
 }
 
 #[cfg(test)]
