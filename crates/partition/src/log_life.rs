@@ -429,6 +429,7 @@ impl Turn<'_, LogAccess<'_, '_>> {
                 self.at.cx.out.effects.push(Effect::DeadLetter(Box::new(letter)));
             } else {
                 life.sink.end(seq, reason);
+                *self.at.letters_bytes += letter.bytes();
                 self.at.letters.push(letter);
                 self.at.builder.want_sync();
             }
