@@ -185,7 +185,8 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
     }
 
     fn has_letter_room(&mut self) -> bool {
-        let is_crowded = *self.at.letters_bytes >= LETTERS_BYTES_MAX;
+        let dying_bytes = self.lq.life.as_ref().map_or(0, |life| life.sink.dying_bytes());
+        let is_crowded = *self.at.letters_bytes + dying_bytes >= LETTERS_BYTES_MAX;
         // Each queue may have one on its way, however many the others have.
         let has_own = || {
             let is_kept = self.lq.life.as_ref().is_some_and(|life| life.sink.kept() > 0);

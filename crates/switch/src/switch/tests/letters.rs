@@ -78,7 +78,8 @@ fn turn(switch: &Switch<(), NoOutsider>, stand: &Stand) -> (usize, usize) {
 
 #[test]
 fn a_turn_sends_few_letters_where_each_goes_to_many_queues_and_comes_again_for_the_rest() {
-    let ([at, _], _, stand) = shards();
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OWN.node)), 5);
     declare(&stand, 100);
     let body = Bytes::from_static(b"x");
     give_up(&at, (1..=30).map(|seq| letter(seq, Reason::MaxLength, &body)), &stand);
@@ -89,7 +90,8 @@ fn a_turn_sends_few_letters_where_each_goes_to_many_queues_and_comes_again_for_t
 
 #[test]
 fn a_turn_sends_few_letters_where_each_is_large() {
-    let ([at, _], _, stand) = shards();
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OWN.node)), 5);
     declare(&stand, 1);
     let body = Bytes::from(vec![0; 300_000]);
     give_up(&at, (1..=10).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
@@ -98,7 +100,8 @@ fn a_turn_sends_few_letters_where_each_is_large() {
 
 #[test]
 fn letters_wait_where_publishers_would_have_to() {
-    let ([at, _], _, stand) = shards();
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OWN.node)), 5);
     declare(&stand, 1);
     let body = Bytes::from_static(b"x");
     stand.is_loaded.set(true);
@@ -113,7 +116,8 @@ fn letters_wait_where_publishers_would_have_to() {
 
 #[test]
 fn letters_of_what_is_too_much_are_dropped_beyond_what_may_wait_and_counted() {
-    let ([at, _], _, stand) = shards();
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OWN.node)), 5);
     declare(&stand, 1);
     let body = Bytes::from(vec![0; 1 << 20]);
     give_up(&at, (1..=40).map(|seq| letter(seq, Reason::MaxLength, &body)), &stand);
