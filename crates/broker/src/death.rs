@@ -91,21 +91,27 @@ pub fn annotate(properties: &[u8], death: &Death<'_>, keeps_keys: bool) -> Vec<u
     out
 }
 
-/// Whether a dead letter with these properties would run in a circle by itself in `queue`: it died
-/// there before, and nobody rejected it since. Such a message is dropped.
-pub fn is_cycle(properties: &[u8], queue: &[u8]) -> bool {
-    let parsed = Properties::parse(properties).expect("they were written here");
-    let deaths = deaths_of(Headers::new(parsed.headers.unwrap_or_default()));
-    match deaths.iter().position(|entry| is_text(entry, "queue", queue)) {
-        Some(at) => deaths[..=at].iter().all(|entry| !is_text(entry, "reason", REJECTED)),
-        None => false,
-    }
-}
+/// The queues in which a dead letter would run in a circle by itself: it died there before, and nobody rejected it
+/// since. There it is dropped. Read once for a letter, whose history may be long, and asked for each queue it goes to.
+#[derive(Debug, Default)]
+pub struct Circle(Vec<Bytes>);
 
-/// In how many queues, and for how many reasons, a message with these properties has died.
-pub fn count(properties: &[u8]) -> usize {
-    let parsed = Properties::parse(properties).ok();
-    parsed.map_or(0, |parsed| deaths_of(Headers::new(parsed.headers.unwrap_or_default())).len())
+impl Circle {
+    /// Of a dead letter with these properties.
+    pub fn of(properties: &[u8]) -> Circle {
+        let parsed = Properties::parse(properties).expect("they were written here");
+        let deaths = deaths_of(Headers::new(parsed.headers.unwrap_or_default()));
+        let since_rejected = deaths.iter().take_while(|entry| !is_text(entry, "reason", REJECTED));
+        let queue_of = |entry: &Table| entry.get("queue").cloned().and_then(as_text);
+        let mut queues: Vec<Bytes> = since_rejected.filter_map(queue_of).collect();
+        queues.sort_unstable();
+        Circle(queues)
+    }
+
+    /// Whether this queue is one of them.
+    pub fn has(&self, queue: &[u8]) -> bool {
+        self.0.binary_search_by(|known| known[..].cmp(queue)).is_ok()
+    }
 }
 
 fn deaths_of(fields: Headers<'_>) -> Vec<Table> {
@@ -326,11 +332,11 @@ mod tests {
     #[test]
     fn a_circle_is_one_only_if_nobody_rejected_on_the_way() {
         let expired = annotate(&plain(None), &death("a", "expired"), true);
-        assert!(is_cycle(&expired, b"a") && !is_cycle(&expired, b"b"));
+        assert!(Circle::of(&expired).has(b"a") && !Circle::of(&expired).has(b"b"));
         let on = annotate(&expired, &death("b", "maxlen"), true);
-        assert!(is_cycle(&on, b"a"));
+        assert!(Circle::of(&on).has(b"a"));
         let rejected = annotate(&expired, &death("b", "rejected"), true);
-        assert!(!is_cycle(&rejected, b"a"), "a consumer did that");
-        assert!(!is_cycle(&rejected, b"b"));
+        assert!(!Circle::of(&rejected).has(b"a"), "a consumer did that");
+        assert!(!Circle::of(&rejected).has(b"b"));
     }
 }

@@ -368,6 +368,16 @@ pub struct DeadLetter {
     pub wants_answer: bool,
 }
 
+impl DeadLetter {
+    /// What a dead letter costs beside its message while it is on its way, in bytes.
+    pub const OVERHEAD_BYTES: usize = 256;
+
+    /// What it takes of memory while it is on its way.
+    pub fn bytes(&self) -> usize {
+        self.message.len() + DeadLetter::OVERHEAD_BYTES
+    }
+}
+
 /// Answers to requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
@@ -531,4 +541,13 @@ pub trait Outlets {
     /// Bytes that may be dispatched to this consumer now; 0 stalls it until a [`Command::Stall`]
     /// with `false`.
     fn room(&mut self, consumer: ConsumerKey) -> usize;
+
+    /// Whether a queue may end messages for their age now that become dead letters: so few of them are on their way
+    /// that another one has room.
+    fn has_letter_room(&mut self, _queue: QueueId) -> bool {
+        true
+    }
+
+    /// It ends one, which becomes a dead letter of so many bytes.
+    fn take_letter_room(&mut self, _queue: QueueId, _bytes: usize) {}
 }

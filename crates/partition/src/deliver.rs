@@ -34,6 +34,8 @@ const CROWDED_READ_BYTES: u32 = 16 << 10;
 const AHEAD_BYTES_MAX: u64 = 256 << 10;
 /// and batches.
 const AHEAD_BATCHES_MAX: usize = 64;
+/// While dead letters of so many bytes wait for their entries to be applied, few messages end for their age.
+const LETTERS_BYTES_MAX: usize = 4 << 20;
 
 impl QueuePartition {
     /// Hands out what can be, over all queues in which something changed.
@@ -74,6 +76,7 @@ impl QueuePartition {
                 raised: &mut leader.raised,
                 ahead: &mut leader.ahead,
                 letters: &mut leader.letters,
+                letters_bytes: &mut leader.letters_bytes,
                 answers: &mut leader.answers,
                 due: &mut leader.due,
                 scheduled,
@@ -348,6 +351,8 @@ pub(crate) struct LogAccess<'a, 'c> {
     ahead: &'a mut Vec<QueueId>,
     /// Dead letters that leave with the entry being built.
     pub(crate) letters: &'a mut Vec<DeadLetter>,
+    /// Bytes of those, and of all in entries that are not applied yet.
+    pub(crate) letters_bytes: &'a mut usize,
     /// Answers that wait for the entry being built.
     answers: &'a mut Vec<Answer>,
     /// Scheduled messages that are due.

@@ -401,6 +401,8 @@ pub(crate) struct Leader {
     pub(crate) timers: Timers,
     /// Dead letters that leave once the entry being built is applied.
     pub(crate) letters: Vec<DeadLetter>,
+    /// Bytes of those, and of all in entries that are not applied yet.
+    pub(crate) letters_bytes: usize,
     /// Answers that are given once the entry being built is applied.
     pub(crate) answers: Vec<Answer>,
     /// Scheduled messages that this turn found due.
@@ -450,6 +452,7 @@ impl Leader {
             rooms: Rooms::default(),
             timers: Timers::new(),
             letters: Vec::new(),
+            letters_bytes: 0,
             answers: Vec::new(),
             repeats: FixedMap::default(),
             due: Vec::new(),

@@ -176,6 +176,11 @@ impl<S: Sink> Queue<S> {
             || rules.length_bytes_max.is_some_and(|max| bytes > max)
     }
 
+    /// Whether what it gives up becomes dead letters.
+    pub(crate) fn dead_letters(&self) -> bool {
+        self.rules.as_ref().is_some_and(|rules| rules.dead_letter.is_some())
+    }
+
     /// The time of an unused queue begins when it is looked at next.
     pub(crate) fn begin_anew(&mut self) -> Option<u64> {
         self.life.as_mut()?.used_ms = 0;

@@ -51,6 +51,8 @@ pub(crate) struct LogLife {
     uncounted: std::ops::Range<u64>,
     /// By their turns.
     dying: VecDeque<Dying>,
+    /// What those take whose bytes are in hand.
+    dying_bytes: usize,
     /// The turn of the next one.
     next_turn: u64,
     /// With *at least once*: dead letters under way, and the turns that they had.
@@ -110,6 +112,7 @@ impl Life<LogLife> {
             for (seq, (_, reason)) in std::mem::take(&mut self.sink.awaiting) {
                 self.sink.end(seq, reason);
             }
+            self.sink.dying_bytes = 0;
             for dying in std::mem::take(&mut self.sink.dying) {
                 self.sink.end(dying.seq, dying.reason);
             }
@@ -225,8 +228,14 @@ impl LogLife {
 
     /// A message that is given up stands behind those that were before.
     fn queue_up(&mut self, seq: u64, reason: Reason, message: Option<Bytes>) {
+        self.dying_bytes += message.as_ref().map_or(0, Bytes::len);
         self.dying.push_back(Dying { turn: self.next_turn, seq, reason, message });
         self.next_turn += 1;
+    }
+
+    /// What messages take that are given up and whose bytes are in hand.
+    pub(crate) fn dying_bytes(&self) -> usize {
+        self.dying_bytes
     }
 }
 
@@ -405,12 +414,16 @@ impl Turn<'_, LogAccess<'_, '_>> {
             let (turn, seq, reason) = (dying.turn, dying.seq, dying.reason);
             if rules.dead_letter.is_none() {
                 // The exchange was taken away meanwhile.
+                life.sink.dying_bytes -= dying.message.take().map_or(0, |message| message.len());
                 life.sink.dying.pop_front();
                 life.sink.end(seq, reason);
                 continue;
             }
             let message = match dying.message.take() {
-                Some(message) => message,
+                Some(message) => {
+                    life.sink.dying_bytes -= message.len();
+                    message
+                }
                 None => {
                     if self.at.state.is_some_and(|s| seq < s.next_seq() && !s.runs().is_live(seq)) {
                         // Purged, or settled by an entry of a leader before this one.
@@ -429,6 +442,7 @@ impl Turn<'_, LogAccess<'_, '_>> {
                 self.at.cx.out.effects.push(Effect::DeadLetter(Box::new(letter)));
             } else {
                 life.sink.end(seq, reason);
+                *self.at.letters_bytes += letter.bytes();
                 self.at.letters.push(letter);
                 self.at.builder.want_sync();
             }

@@ -23,6 +23,12 @@ pub(crate) enum Next {
     Later,
 }
 
+/// While too many dead letters are on their way, a queue with a message that is too old is looked at again after so
+/// long,
+const LETTERS_AGAIN_MS: u64 = 10;
+/// and one more for each so many queues with timers, so that the looks of many queues cost little.
+const TIMERS_A_MS: usize = 64;
+
 /// What a turn has at hand besides its queue.
 pub(crate) trait Access {
     type Sink: Sink;
@@ -69,6 +75,12 @@ pub(crate) trait Store {
 
     /// Whether the head may be ended for its age now.
     fn may_expire(&self, head: Head) -> bool;
+
+    /// Whether so few dead letters are on their way that a message may become one for its age.
+    fn has_letter_room(&mut self) -> bool;
+
+    /// A message that becomes a dead letter ends for its age.
+    fn take_letter_room(&mut self, message: &Bytes);
 
     /// The head was only looked at.
     fn let_go(&mut self);
@@ -181,13 +193,19 @@ where
                     self.blocked_at = Some(head.seq);
                     break 'turns;
                 }
+                // Not blocked: what came behind it is as old as it is when its turn comes.
+                if self.is_known_over(head) && !self.has_letter_room() {
+                    break 'turns;
+                }
                 let Next::Message(message) = self.fetch(head.seq) else {
                     self.blocked_at = Some(head.seq);
                     break 'turns;
                 };
                 if self.lq.life.is_some() {
                     if self.lq.is_timed(head.seq) && self.lq.is_over(head, &message, self.now_ms) {
-                        self.drop_head(head, Reason::Expired, Some(message));
+                        if !self.end_aged(head, message) {
+                            break 'turns;
+                        }
                         continue 'turns;
                     }
                     self.lq.note_taken(head.seq, &message, !no_ack);
@@ -222,6 +240,33 @@ where
             self.lq.note_taken(head.seq, message, false);
         }
         self.give_up(head.seq, reason, message);
+    }
+
+    /// Ends the head for its age. False if it stays for now, as it would become a dead letter and too many are on
+    /// their way: nobody is given it meanwhile.
+    fn end_aged(&mut self, head: Head, message: Bytes) -> bool {
+        if self.lq.dead_letters() {
+            if !self.has_letter_room() {
+                return false;
+            }
+            self.take_letter_room(&message);
+        }
+        self.drop_head(head, Reason::Expired, Some(message));
+        true
+    }
+
+    /// Whether a look before this one found that the head is too old, and it would become a dead letter. Then its
+    /// bytes are fetched once there is room for one.
+    fn is_known_over(&self, head: Head) -> bool {
+        let looked = self.lq.life.as_ref().and_then(|life| life.looked);
+        let is_over =
+            |(seq, expires_at): (u64, Option<u64>)| seq == head.seq && expires_at.is_some_and(|at| at <= self.now_ms);
+        looked.is_some_and(is_over) && self.lq.dead_letters()
+    }
+
+    /// When there may be room for a dead letter again.
+    fn room_again_ms(&self) -> u64 {
+        self.now_ms + LETTERS_AGAIN_MS + (self.timers.len() / TIMERS_A_MS) as u64
     }
 
     /// After messages went out: what is too much goes, what is too old goes, what was given up is
@@ -269,12 +314,18 @@ where
             {
                 return expires_at;
             }
+            if self.is_known_over(head) && !self.has_letter_room() {
+                return Some(self.room_again_ms());
+            }
             let Next::Message(message) = self.peek(head.seq) else { return None };
             if !self.lq.is_over(Head { returned: true, ..head }, &message, self.now_ms) {
                 self.let_go();
                 return self.lq.life.as_ref().and_then(|l| l.looked).and_then(|(_, at)| at);
             }
-            self.drop_head(head, Reason::Expired, Some(message));
+            if !self.end_aged(head, message) {
+                self.let_go();
+                return Some(self.room_again_ms());
+            }
         }
     }
 
@@ -319,7 +370,7 @@ where
                         self.reply(Answer { channel, request, reply: Reply::Empty });
                         continue;
                     };
-                    if !self.may_be_sent(head.seq) {
+                    if !self.may_be_sent(head.seq) || self.is_known_over(head) && !self.has_letter_room() {
                         return;
                     }
                     let Next::Message(message) = self.fetch(head.seq) else { return };
@@ -327,7 +378,9 @@ where
                     // out all the same.
                     let aged = Head { returned: true, ..head };
                     if self.lq.is_timed(head.seq) && self.lq.is_over(aged, &message, self.now_ms) {
-                        self.drop_head(head, Reason::Expired, Some(message));
+                        if !self.end_aged(head, message) {
+                            return;
+                        }
                         continue;
                     }
                     self.lq.note_used(self.now_ms);

@@ -2,11 +2,10 @@
 //! queue.
 //!
 //! One message may become as many as there are ways through queues that lead to each other, so a
-//! turn sends so many letters and no more, and everybody else has theirs. While there are too many,
-//! those that have died most often go first: then what waits is as much as one way is long, and not
-//! as all of them are many.
+//! turn sends so many letters and no more, and everybody else has theirs. How many wait, and in which order they
+//! leave, is in `outgoing`.
 //!
-//! Invariant: letters of a queue that died equally often leave in their order. A letter that wants
+//! Invariant: a letter that wants
 //! an answer gets one, `DeadLetterAnswered`, once all queues that it goes to have confirmed it or
 //! one of them has not. Where there is no exchange, or no route, there is no place: at most once,
 //! the message is gone; at least once, its queue keeps it and tries again.
@@ -14,7 +13,7 @@
 use crate::emit::by_partition;
 use crate::surroundings::{Outsider, Surroundings};
 use crate::switch::Switch;
-use broker::death::{self, Death};
+use broker::death::{self, Circle, Death};
 use broker::topology::{QueueType, RouteRequest, RouteTarget, Topology};
 use broker::{ChannelKey, PartitionId, QueueId};
 use bytes::Bytes;
@@ -25,7 +24,6 @@ use partition::message::{MESSAGE_BYTES_MAX, MessageView};
 use partition::{Command, DeadLetter, Level, Message, Publish};
 use session::PublishedFacts;
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, VecDeque};
 
 /// What a queue does with messages that died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +83,10 @@ pub(crate) struct AwaitedDeadLetters {
     last: u64,
     /// Those that were sent, whether anybody waited for them or not.
     sent: DeadLettered,
+    /// Those that were dropped as there was no room for them.
+    dropped: Seldom,
+    /// Those that were dropped as they would go round for ever.
+    circled: Seldom,
 }
 
 impl AwaitedDeadLetters {
@@ -105,46 +107,39 @@ impl AwaitedDeadLetters {
     }
 }
 
-/// Letters that a turn sends at most. More of them wait for the next.
-const A_TURN: usize = 512;
-/// A turn that took so long sends no more, whatever each of them costs.
+/// What a turn sends at most: so many letters,
+const LETTERS_A_TURN: usize = 2048;
+/// as many times a queue gets one of them, which is what the turn of its partition costs,
+const TARGETS_A_TURN: usize = 1024;
+/// so many bytes,
+const BYTES_A_TURN: usize = 1 << 20;
+/// and what takes so long,
 const TURN_US: u64 = 500;
+/// or so long while many wait.
+const CROWDED_TURN_US: u64 = 2_000;
 /// How many letters go between two looks at the clock.
 const LOOK_EVERY: usize = 8;
+/// How often the log tells of dead letters that were dropped.
+const TELL_EVERY_US: u64 = 10_000_000;
 
-/// Letters on their way, by the partition that gave them up.
-#[derive(Default)]
-pub(crate) struct Outgoing {
-    letters: VecDeque<(PartitionId, Box<DeadLetter>)>,
-    /// Those that came while there were too many, by how often they have died.
-    surplus: BTreeMap<usize, VecDeque<(PartitionId, Box<DeadLetter>)>>,
+const _: () = assert!(TARGETS_A_TURN <= LETTERS_A_TURN);
+
+/// Something that happens often and is told seldom.
+#[derive(Debug, Default)]
+pub(crate) struct Seldom {
+    untold: u64,
+    next_us: u64,
 }
 
-impl Outgoing {
-    /// Adds one.
-    pub(crate) fn push(&mut self, partition: PartitionId, letter: Box<DeadLetter>) {
-        if self.surplus.is_empty() && self.letters.len() < A_TURN {
-            return self.letters.push_back((partition, letter));
+impl Seldom {
+    /// It happened. Gives how often since it was told, if it is to be told now.
+    pub(crate) fn note(&mut self, now_us: u64) -> Option<u64> {
+        self.untold += 1;
+        if now_us < self.next_us {
+            return None;
         }
-        let deaths = MessageView::parse(&letter.message).map_or(0, |view| death::count(view.properties()));
-        self.surplus.entry(deaths).or_default().push_back((partition, letter));
-    }
-
-    fn pop(&mut self) -> Option<(PartitionId, Box<DeadLetter>)> {
-        if let Some(first) = self.letters.pop_front() {
-            return Some(first);
-        }
-        let mut deepest = self.surplus.last_entry()?;
-        let letter = deepest.get_mut().pop_front();
-        if deepest.get().is_empty() {
-            deepest.remove();
-        }
-        letter
-    }
-
-    /// Whether there are any.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.letters.is_empty() && self.surplus.is_empty()
+        self.next_us = now_us + TELL_EVERY_US;
+        Some(std::mem::take(&mut self.untold))
     }
 }
 
@@ -174,31 +169,72 @@ impl<C, O> Switch<C, O> {
 impl<C: Clone, O: Outsider> Switch<C, O> {
     /// Publishes what a turn may of the dead letters that wait. What is left has the shard's task
     /// come again, after the tasks that are ready now.
+    ///
+    /// None leave while publishers would have to wait, for a shard of this node or for another node; the step that
+    /// follows has them tried again.
     pub fn send_dead_letters(&self, env: &impl Surroundings<Connection = C, Outsider = O>) {
-        if self.outgoing.borrow().is_empty() {
+        let is_crowded = {
+            let mut outgoing = self.outgoing.borrow_mut();
+            outgoing.end_step();
+            if outgoing.is_empty() {
+                return;
+            }
+            outgoing.is_crowded()
+        };
+        if env.is_any_loaded() || self.leaders().has_peers() && self.inbox.borrow().is_full() {
             return;
         }
-        let began = env.elapsed_us();
-        for sent in 0..A_TURN {
-            if sent % LOOK_EVERY == LOOK_EVERY - 1 && env.elapsed_us() - began >= TURN_US {
+        let (began, turn_us) = (env.elapsed_us(), if is_crowded { CROWDED_TURN_US } else { TURN_US });
+        let (mut targets, mut bytes) = (0, 0);
+        for sent in 0..LETTERS_A_TURN {
+            let is_late = sent % LOOK_EVERY == LOOK_EVERY - 1 && env.elapsed_us() - began >= turn_us;
+            if is_late || targets >= TARGETS_A_TURN || bytes >= BYTES_A_TURN {
                 break;
             }
             let Some((partition, letter)) = self.outgoing.borrow_mut().pop() else { return };
-            self.send_dead_letter(partition, *letter, env);
+            bytes += letter.bytes();
+            targets += self.send_dead_letter(partition, *letter, env);
         }
-        if !self.outgoing.borrow().is_empty() {
+        if self.has_dead_letters() {
             self.inbox.borrow_mut().wake();
         }
     }
 
-    /// Publishes a dead letter.
+    /// Whether dead letters wait to be published.
+    pub fn has_dead_letters(&self) -> bool {
+        !self.outgoing.borrow().is_empty()
+    }
+
+    /// A partition of this shard gave a message up.
+    pub(crate) fn take_dead_letter(
+        &self,
+        partition: PartitionId,
+        letter: Box<DeadLetter>,
+        env: &impl Surroundings<Connection = C, Outsider = O>,
+    ) {
+        let Some(letter) = self.outgoing.borrow_mut().push(partition, letter) else {
+            return self.inbox.borrow_mut().wake();
+        };
+        let topology = env.topology();
+        let Some(queue) = topology.queue(letter.queue) else { return };
+        let mut awaited = self.awaited.borrow_mut();
+        awaited.sent.note((queue.shape.queue_type, letter.reason), Strategy::Disabled, 1);
+        if let Some(messages) = awaited.dropped.note(env.elapsed_us()) {
+            tracing::warn!(
+                queue = %queue.name, messages,
+                "dropped what was too much for its queue: as many dead letters are on their way as may be"
+            );
+        }
+    }
+
+    /// Publishes a dead letter. Returns how many queues get it.
     fn send_dead_letter(
         &self,
         partition: PartitionId,
         letter: DeadLetter,
         env: &impl Surroundings<Connection = C, Outsider = O>,
-    ) {
-        let addressed = address(&letter, env);
+    ) -> usize {
+        let addressed = self.address(&letter, env);
         let DeadLetter { queue, seq, reason, wants_answer, .. } = letter;
         let of = env.topology().queue(queue).map(|queue| (queue.shape.queue_type, reason));
         if !wants_answer {
@@ -211,7 +247,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         if wants_answer {
             if groups.is_empty() {
                 let answered = Command::DeadLetterAnswered { queue, seq, is_safe: false };
-                return self.inbox.borrow_mut().push_here(partition, answered);
+                self.inbox.borrow_mut().push_here(partition, answered);
+                return 1;
             }
             let mut awaited = self.awaited.borrow_mut();
             awaited.last += 1;
@@ -219,102 +256,76 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             let dead_letter = AwaitedDeadLetter { partition, queue, seq, of, left: groups.len(), is_safe: true };
             awaited.waiting.insert(publish_seq, dead_letter);
         }
-        let Some(Addressed { message, .. }) = addressed else { return };
+        let Some(Addressed { message, targets: all }) = addressed else { return 1 };
         for (id, targets) in groups {
             let publish = Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message: message.clone() };
             self.push(id, Command::Publish(publish));
         }
+        all.len().max(1)
     }
-}
 
-fn address(letter: &DeadLetter, env: &impl Surroundings) -> Option<Addressed> {
-    let topology = env.topology();
-    let queue = topology.queue(letter.queue)?;
-    let rule = queue.rules.dead_letter.as_ref()?;
-    let view = MessageView::parse(&letter.message).expect("partitions hold whole messages");
-    let time_s = env.wall_ms() / 1000;
-    let reason = letter.reason.death().expect("only deaths make dead letters");
-    let (exchange, routing_key) = (view.exchange(), view.routing_key());
-    let death = Death { queue: &queue.name, reason, exchange, routing_key, time_s };
-    let properties = death::annotate(view.properties(), &death, rule.routing_key.is_none());
-    let mut keys: SmallVec<[Bytes; 2]> = SmallVec::new();
-    match &rule.routing_key {
-        Some(key) => keys.push(Bytes::copy_from_slice(key)),
-        None => {
-            keys.push(Bytes::copy_from_slice(routing_key));
-            keys.extend(death::carbon_copies(&properties));
+    fn address(&self, letter: &DeadLetter, env: &impl Surroundings) -> Option<Addressed> {
+        let topology = env.topology();
+        let queue = topology.queue(letter.queue)?;
+        let rule = queue.rules.dead_letter.as_ref()?;
+        let view = MessageView::parse(&letter.message).expect("partitions hold whole messages");
+        let time_s = env.wall_ms() / 1000;
+        let reason = letter.reason.death().expect("only deaths make dead letters");
+        let (exchange, routing_key) = (view.exchange(), view.routing_key());
+        let death = Death { queue: &queue.name, reason, exchange, routing_key, time_s };
+        let properties = death::annotate(view.properties(), &death, rule.routing_key.is_none());
+        let mut keys: SmallVec<[Bytes; 2]> = SmallVec::new();
+        match &rule.routing_key {
+            Some(key) => keys.push(Bytes::copy_from_slice(key)),
+            None => {
+                keys.push(Bytes::copy_from_slice(routing_key));
+                keys.extend(death::carbon_copies(&properties));
+            }
         }
-    }
-    let mut targets = Vec::new();
-    let facts = PublishedFacts::new(&properties, || env.dice());
-    let key_slices: SmallVec<[&[u8]; 2]> = keys.iter().map(|key| &key[..]).collect();
-    let request = RouteRequest { vhost: queue.vhost, exchange: &rule.exchange, keys: &key_slices, facts: &facts };
-    topology.route(&request, &mut targets).ok()?;
-    targets.retain(|target| {
-        let is_cycle = topology.queue(target.queue).is_some_and(|to| death::is_cycle(&properties, &to.name));
-        if is_cycle {
-            tracing::warn!(
-                queue = %queue.name, reason,
-                "message dropped: it would go round in dead-letter queues for ever"
-            );
+        let mut targets = Vec::new();
+        let facts = PublishedFacts::new(&properties, || env.dice());
+        let key_slices: SmallVec<[&[u8]; 2]> = keys.iter().map(|key| &key[..]).collect();
+        let request = RouteRequest { vhost: queue.vhost, exchange: &rule.exchange, keys: &key_slices, facts: &facts };
+        topology.route(&request, &mut targets).ok()?;
+        let circle = Circle::of(&properties);
+        targets.retain(|target| {
+            let is_cycle = topology.queue(target.queue).is_some_and(|to| circle.has(&to.name));
+            if is_cycle && let Some(messages) = self.awaited.borrow_mut().circled.note(env.elapsed_us()) {
+                tracing::warn!(
+                    queue = %queue.name, reason, messages,
+                    "messages dropped: they would go round in dead-letter queues for ever"
+                );
+            }
+            !is_cycle
+        });
+        let message = Message {
+            exchange: Bytes::copy_from_slice(&rule.exchange),
+            routing_key: keys[0].clone(),
+            properties: properties.into(),
+            body: view.body_of(&letter.message),
+        };
+        let bytes = partition::message::stored_bytes(&message);
+        if bytes > MESSAGE_BYTES_MAX {
+            // With each queue that it died in its headers grow, and only a client that means it
+            // gets this far.
+            tracing::warn!(queue = %queue.name, reason, bytes, "message not dead-lettered: its headers grew too long");
+            return None;
         }
-        !is_cycle
-    });
-    let message = Message {
-        exchange: Bytes::copy_from_slice(&rule.exchange),
-        routing_key: keys[0].clone(),
-        properties: properties.into(),
-        body: view.body_of(&letter.message),
-    };
-    let bytes = partition::message::stored_bytes(&message);
-    if bytes > MESSAGE_BYTES_MAX {
-        // With each queue that it died in its headers grow, and only a client that means it
-        // gets this far.
-        tracing::warn!(queue = %queue.name, reason, bytes, "message not dead-lettered: its headers grew too long");
-        return None;
+        Some(Addressed { message, targets })
     }
-    Some(Addressed { message, targets })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amqp::{Properties, Table, Value};
-
-    fn letter(number: u64, deaths: usize) -> Box<DeadLetter> {
-        let died = Value::Array((0..deaths).map(|_| Value::Table(Table::new())).collect());
-        let mut headers = Table::new();
-        headers.push("x-death", died);
-        let (encoded, mut properties) = (headers.encode(), Vec::new());
-        Properties { headers: Some(&encoded[4..]), ..Properties::default() }.encode_to(&mut properties);
-        let (exchange, routing_key, body) = (Bytes::new(), Bytes::new(), Bytes::new());
-        let message = Message { exchange, routing_key, properties: properties.into(), body };
-        let mut stored = Vec::new();
-        partition::message::store(&message, 0, partition::message::Stamp::None, &mut stored);
-        Box::new(DeadLetter {
-            queue: QueueId(1),
-            seq: number,
-            reason: Reason::Expired,
-            message: stored.into(),
-            wants_answer: false,
-        })
-    }
 
     #[test]
-    fn letters_leave_in_their_order_and_the_deepest_first_while_there_are_too_many() {
-        let mut outgoing = Outgoing::default();
-        let numbers = |outgoing: &mut Outgoing, count: usize| -> Vec<u64> {
-            (0..count).filter_map(|_| outgoing.pop()).map(|(_, letter)| letter.seq).collect()
-        };
-        (0..10).for_each(|number| outgoing.push(PartitionId(1), letter(number, number as usize % 3)));
-        assert_eq!(numbers(&mut outgoing, 20), (0..10).collect::<Vec<_>>());
-        let many = A_TURN as u64;
-        (0..many + 4).for_each(|number| outgoing.push(PartitionId(1), letter(number, usize::from(number % 2 == 1))));
-        assert_eq!(numbers(&mut outgoing, A_TURN), (0..many).collect::<Vec<_>>());
-        outgoing.push(PartitionId(1), letter(many + 4, 5));
-        assert_eq!(numbers(&mut outgoing, 9), [many + 4, many + 1, many + 3, many, many + 2]);
-        assert!(outgoing.is_empty());
+    fn what_happens_often_is_told_at_once_and_then_seldom_with_its_count() {
+        let mut seldom = Seldom::default();
+        assert_eq!([0, 1, TELL_EVERY_US - 1].map(|now_us| seldom.note(now_us)), [Some(1), None, None]);
+        assert_eq!(seldom.note(TELL_EVERY_US), Some(3));
     }
+
     #[test]
     fn a_letter_counts_once_and_with_its_queue_waiting_only_when_it_is_safe() {
         let mut awaited = AwaitedDeadLetters::default();

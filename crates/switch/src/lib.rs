@@ -17,7 +17,7 @@
 //! (`parcel`), where partitions run (`directory`) and how channels are numbered (`channel_key`), what
 //! waits (`inbox`), who leads what (`leaders`), what goes to other nodes (`roads`,
 //! `unanswered`, `turning`) and what the next leader is told again (`settles`, `publishes`), how much may
-//! be on its way (`windows`), the switch itself (`switch`), what follows a change of the topology (`follow`), and what a shard publishes (`emit`, `dead_letter`).
+//! be on its way (`windows`), the switch itself (`switch`), what follows a change of the topology (`follow`), and what a shard publishes (`emit`, `dead_letter`, `outgoing`).
 
 mod balance;
 mod channel_key;
@@ -27,6 +27,7 @@ mod emit;
 mod follow;
 mod inbox;
 mod leaders;
+mod outgoing;
 mod owners;
 mod parcel;
 mod placing;

@@ -80,6 +80,11 @@ pub trait Surroundings {
     /// Whether this shard has as much to write as it may: other nodes send it no more then.
     fn is_loaded(&self) -> bool;
 
+    /// Whether some shard of this node has as much to write as it may: dead letters wait then, as publishers do.
+    fn is_any_loaded(&self) -> bool {
+        self.is_loaded()
+    }
+
     /// Milliseconds since the epoch, as the wall clock has it.
     fn wall_ms(&self) -> u64;
 

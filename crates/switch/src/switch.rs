@@ -8,11 +8,12 @@
 //! nodes (`links`), and how queues are deleted (`deleting`).
 
 use crate::channel_key::ChannelKeys;
-use crate::dead_letter::{AwaitedDeadLetters, Outgoing};
+use crate::dead_letter::AwaitedDeadLetters;
 use crate::directory::Directory;
 use crate::follow::{Follower, Tell, follow};
 use crate::inbox::Inbox;
 use crate::leaders::Leaders;
+use crate::outgoing::Outgoing;
 use crate::owners::Owners;
 use crate::parcel::Parcel;
 use crate::surroundings::{Outsider, Surroundings};
@@ -76,6 +77,7 @@ impl<C, O> Switch<C, O> {
     /// The switch of a shard with `members` partitions, in this life of its node.
     pub fn new(life: NodeLife, index: usize, directory: Directory, leaders: Leaders, members: usize) -> Self {
         let keys = ChannelKeys::new(life, index);
+        let outgoing = RefCell::new(Outgoing::new(directory.shards()));
         Switch {
             index,
             inbox: RefCell::new(Inbox::new(index, keys.own(), directory.clone(), leaders.clone(), members)),
@@ -94,7 +96,7 @@ impl<C, O> Switch<C, O> {
             deletions: Deletions::default(),
             last_request: Cell::new(0),
             reach_changes: Cell::new(0),
-            outgoing: RefCell::default(),
+            outgoing,
             awaited: RefCell::default(),
         }
     }

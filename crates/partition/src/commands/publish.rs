@@ -255,7 +255,9 @@ impl QueuePartition {
             let id = scheduled_for(queue);
             if !closes && self.is_surplus(queue, &message, cx.now_ms) {
                 let leader = self.leader.as_deref_mut().expect("publishing ends no office");
-                leader.letters.push(refused_letter(queue, &message));
+                let letter = refused_letter(queue, &message);
+                leader.letters_bytes += letter.bytes();
+                leader.letters.push(letter);
                 leader.builder.settle(id, Reason::MaxLength, &[(due.1, 1)]);
                 leader.builder.want_sync();
                 self.propose_if_full(cx);

@@ -1,7 +1,9 @@
 //! A queue of the log as a turn sees it: what is next, where its bytes are, what becomes of it.
 
-use super::{AHEAD_BATCHES_MAX, AHEAD_BYTES_MAX, CROWDED_READ_BYTES, EXTENT_READ_BYTES, LogAccess, in_tail};
-use crate::command::Delivery;
+use super::{
+    AHEAD_BATCHES_MAX, AHEAD_BYTES_MAX, CROWDED_READ_BYTES, EXTENT_READ_BYTES, LETTERS_BYTES_MAX, LogAccess, in_tail,
+};
+use crate::command::{DeadLetter, Delivery};
 use crate::damage::next_sound;
 use crate::entry::Reason;
 use crate::leader::Leader;
@@ -180,6 +182,21 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
         // A fresh one whose consumer only waits for the log may still go out.
         let is_awaited = self.blocked_at.is_some() && !head.returned && head.seq >= life.fresh_from;
         !life.sink.is_crowded() && !is_awaited
+    }
+
+    fn has_letter_room(&mut self) -> bool {
+        let dying_bytes = self.lq.life.as_ref().map_or(0, |life| life.sink.dying_bytes());
+        let is_crowded = *self.at.letters_bytes + dying_bytes >= LETTERS_BYTES_MAX;
+        // Each queue may have one on its way, however many the others have.
+        let has_own = || {
+            let is_kept = self.lq.life.as_ref().is_some_and(|life| life.sink.kept() > 0);
+            is_kept || self.lq.sink.settles_in_flight > 0 || self.at.letters.iter().any(|l| l.queue == self.id)
+        };
+        !(is_crowded && has_own()) && self.at.cx.outlets.has_letter_room(self.id)
+    }
+
+    fn take_letter_room(&mut self, message: &Bytes) {
+        self.at.cx.outlets.take_letter_room(self.id, message.len() + DeadLetter::OVERHEAD_BYTES);
     }
 
     fn let_go(&mut self) {

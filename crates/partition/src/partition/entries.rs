@@ -5,7 +5,7 @@
 //! proposed, and with the numbers that it gave to their messages (asserted).
 
 use super::{Context, QueuePartition};
-use crate::command::{Effect, Level};
+use crate::command::{DeadLetter, Effect, Level};
 use crate::deleted::Deleted;
 use crate::entry::{Batch, LogCommand, Reason};
 use crate::leader::{InFlight, Leader, PendingBatch};
@@ -186,6 +186,7 @@ impl QueuePartition {
         leader.in_flight_bytes -= done.bytes;
         // Committed is as much as any level asks for.
         cx.out.effects.extend(done.confirms.into_all().map(Effect::from));
+        leader.letters_bytes -= done.letters.iter().map(DeadLetter::bytes).sum::<usize>();
         cx.out.effects.extend(done.letters.into_iter().map(|letter| Effect::DeadLetter(Box::new(letter))));
         cx.out.effects.extend(done.answers.into_iter().map(Effect::from));
         for (id, value) in done.values {

@@ -242,6 +242,14 @@ impl Store for Turn<'_, MemoryAccess<'_>> {
         true
     }
 
+    fn has_letter_room(&mut self) -> bool {
+        self.at.outlets.has_letter_room(self.id)
+    }
+
+    fn take_letter_room(&mut self, message: &Bytes) {
+        self.at.outlets.take_letter_room(self.id, message.len() + DeadLetter::OVERHEAD_BYTES);
+    }
+
     fn let_go(&mut self) {}
 
     fn send_on(&mut self) -> Option<u64> {

@@ -18,10 +18,19 @@ use smallvec::smallvec;
 use std::collections::VecDeque;
 use storage::{FileNo, Location, RecordKind};
 
-struct Open;
-impl Outlets for Open {
+/// Consumers have room, and so many messages may become dead letters for their age.
+struct Open<'a>(&'a mut usize);
+impl Outlets for Open<'_> {
     fn room(&mut self, _: ConsumerKey) -> usize {
         usize::MAX
+    }
+
+    fn has_letter_room(&mut self, _: QueueId) -> bool {
+        *self.0 > 0
+    }
+
+    fn take_letter_room(&mut self, _: QueueId, _: usize) {
+        *self.0 -= 1;
     }
 }
 
@@ -52,6 +61,8 @@ pub(crate) struct Rig {
     pub(crate) refusals: u32,
     /// They are for want of the file.
     pub(crate) is_unmounted: bool,
+    /// So many messages may become dead letters for their age.
+    pub(crate) letter_room: usize,
 }
 
 pub(crate) const QUEUE: QueueId = QueueId(7);
@@ -113,6 +124,7 @@ impl Rig {
             rotten_in_memory: false,
             refusals: 0,
             is_unmounted: false,
+            letter_room: usize::MAX,
         };
         rig.with(tell);
         for _ in 0..50 {
@@ -125,7 +137,7 @@ impl Rig {
 
     pub(crate) fn with(&mut self, f: impl FnOnce(&mut QueuePartition, &mut Context<'_>)) {
         self.now += 1;
-        let mut open = Open;
+        let mut open = Open(&mut self.letter_room);
         let mut cx = Context { now_ms: self.now, tail: &mut self.tail, outlets: &mut open, out: &mut self.out };
         f(&mut self.partition, &mut cx);
         self.collect();

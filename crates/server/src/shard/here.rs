@@ -110,6 +110,11 @@ impl Surroundings for Here<'_> {
         self.0.shared.is_loaded(self.0.index, 0)
     }
 
+    fn is_any_loaded(&self) -> bool {
+        let shared = &self.0.shared;
+        (0..shared.gauges.len()).any(|shard| shared.is_loaded(shard, 0))
+    }
+
     fn wall_ms(&self) -> u64 {
         wall_ms()
     }

@@ -33,6 +33,9 @@ const TRIM_AFTER_MS: Millis = 2_000;
 /// One step in so many begins to measure an entry.
 const MEASURED_STEPS: u32 = 16;
 
+/// How often it is looked whether dead letters may leave that wait for another shard, or another node.
+const LETTERS_LOOK_MS: Millis = 10;
+
 /// How often the memory in use is looked at while there is too much of it.
 const ALARM_LOOK_MS: Millis = 50;
 
@@ -288,8 +291,13 @@ impl StepTask {
         local.watch.end_step(progress, |span| spans.end(span));
     }
 
-    /// Tells the other threads how much this shard holds.
+    /// Tells the other threads how much this shard holds, and has connections read on that waited for it.
     fn publish_gauges(&mut self) {
+        self.show_gauges();
+        self.resume_readers();
+    }
+
+    fn show_gauges(&mut self) {
         let (local, shared) = (&self.local, &self.local.shared);
         let gauge = &shared.gauges[local.index];
         let memory = self.shard.memory_bytes();
@@ -306,6 +314,10 @@ impl StepTask {
         gauge.unwritten_bytes.store(self.shard.unwritten_bytes(), Ordering::Relaxed);
         shared.mailboxes[local.index].release(std::mem::take(&mut self.taken_bytes));
         gauge.traffic.show(&local.tally);
+    }
+
+    fn resume_readers(&mut self) {
+        let (local, shared) = (&self.local, &self.local.shared);
         let loaded = local.is_loaded_for(local.index);
         if self.was_loaded && !loaded {
             for (index, mailbox) in shared.mailboxes.iter().enumerate() {
@@ -326,7 +338,9 @@ impl StepTask {
         let alarm = self.local.shared.memory.is_over().then_some(now + ALARM_LOOK_MS);
         let partitions = self.shard.poll_timeout().filter(|_| !self.drain.stands_still());
         let leader = self.local.switch.is_leaderless().then_some(now + LEADERS_LOOK_MS);
-        [self.local.wheel.borrow().next(), partitions, self.trim_at, self.drain.cut_off_at(), alarm, leader]
+        // Those that are not held back have woken this task already.
+        let letters = self.local.switch.has_dead_letters().then_some(now + LETTERS_LOOK_MS);
+        [self.local.wheel.borrow().next(), partitions, self.trim_at, self.drain.cut_off_at(), alarm, leader, letters]
             .into_iter()
             .flatten()
             .min()
@@ -363,7 +377,6 @@ impl Future for StepTask {
         this.handle_parcels(cx.waker(), now);
         this.handle_timers(now);
         this.local.switch.resume_roads(&Here(&this.local));
-        this.local.switch.send_dead_letters(&Here(&this.local));
         if !this.local.watch.is_empty() {
             this.local.watch.begin_step(this.local.shared.elapsed_us());
         }
@@ -391,7 +404,10 @@ impl Future for StepTask {
         this.local.switch.inbox().borrow_mut().end_turn();
         // Before anything is written, so that who reads the answer finds the gauges that go with
         // it.
-        this.publish_gauges();
+        this.show_gauges();
+        // Before publishers read on: where the disk is the limit, they would leave no room for dead letters.
+        this.local.switch.send_dead_letters(&Here(&this.local));
+        this.resume_readers();
         this.flush(now);
         this.publish_gauges();
         if let Some(links) = this.local.shared.links.get() {

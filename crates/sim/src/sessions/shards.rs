@@ -128,7 +128,8 @@ impl Sessions {
         switch.tell_leaders();
         // What one turn leaves for a partition comes to it in one step. Who lets gets go ahead takes
         // steps between.
-        let looks = switch.is_leaderless() && looks_at.get() <= now;
+        let are_letters_held = switch.has_dead_letters() && !switch.inbox().borrow().is_woken();
+        let looks = (switch.is_leaderless() || are_letters_held) && looks_at.get() <= now;
         if looks {
             looks_at.set(now + switch::LEADERS_LOOK_MS * MS);
         }

@@ -7,7 +7,7 @@ use super::Switch;
 use crate::balance::{self, Led};
 use crate::surroundings::{Outsider, Surroundings};
 use broker::topology::PartitionStage;
-use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId};
+use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId};
 use node::{Beginning, Edge, KnownQueue, NodeId};
 use partition::{Effect, Outlets, QueuePartition};
 
@@ -94,6 +94,14 @@ impl<E: Surroundings> Outlets for Crossing<'_, E> {
             }
             Reach::Nobody => 0,
         }
+    }
+
+    fn has_letter_room(&mut self, queue: QueueId) -> bool {
+        self.switch.outgoing.borrow().has_room(queue)
+    }
+
+    fn take_letter_room(&mut self, queue: QueueId, bytes: usize) {
+        self.switch.outgoing.borrow_mut().take_room(queue, bytes);
     }
 }
 

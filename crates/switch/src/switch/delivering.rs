@@ -128,10 +128,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             }
             Effect::Lapsed { queue } => unused(queue),
             Effect::Parted { channel } => self.inbox.borrow_mut().roads.parted(partition, channel),
-            Effect::DeadLetter(letter) => {
-                self.outgoing.borrow_mut().push(partition, letter);
-                self.inbox.borrow_mut().wake();
-            }
+            Effect::DeadLetter(letter) => self.take_dead_letter(partition, letter, env),
             _ => {}
         }
     }

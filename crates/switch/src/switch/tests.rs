@@ -8,6 +8,8 @@ use node::Waiting;
 use partition::command::Disposition;
 use session::{Asker, Deletion};
 
+mod letters;
+
 /// Nobody asks from outside.
 #[derive(Debug)]
 struct NoOutsider;
@@ -22,6 +24,7 @@ struct Stand {
     mailed: RefCell<Vec<(usize, Parcel<NoOutsider>)>>,
     /// What channels heard.
     heard: RefCell<Vec<Effect>>,
+    is_loaded: Cell<bool>,
 }
 
 impl Surroundings for Stand {
@@ -70,7 +73,7 @@ impl Surroundings for Stand {
     fn passes(&self, _: PartitionId, _: &Command) {}
 
     fn is_loaded(&self) -> bool {
-        false
+        self.is_loaded.get()
     }
 
     fn wall_ms(&self) -> u64 {
@@ -94,8 +97,12 @@ const OTHER: NodeLife = NodeLife { node: 1, start: 1 };
 fn shards() -> ([Switch<(), NoOutsider>; 2], Leaders, Stand) {
     let leaders = Leaders::among_others(NodeNumber(OWN.node), P);
     let directory = Directory::new(2, &[(P, 0)]).among_others(NodeNumber(OWN.node));
-    let stand =
-        Stand { topology: RefCell::new(Topology::new()), mailed: RefCell::default(), heard: RefCell::default() };
+    let stand = Stand {
+        topology: RefCell::new(Topology::new()),
+        mailed: RefCell::default(),
+        heard: RefCell::default(),
+        is_loaded: Cell::new(false),
+    };
     let shards = [0, 1].map(|index| Switch::new(OWN, index, directory.clone(), leaders.clone(), 2));
     for switch in &shards {
         switch.take(Parcel::LinkUp(LinkUp { peer: OTHER, epoch: 1 }), &stand);

@@ -1,0 +1,132 @@
+//! Dead letters of a shard: how many a turn sends, when none leave, and what is dropped.
+
+use super::*;
+use broker::topology::{Binding, DeclareExchange, ExchangeType, Kind};
+use bytes::Bytes;
+use partition::entry::Reason;
+use partition::message::{Stamp, store};
+use partition::{DeadLetter, Message};
+
+const SOURCE: QueueId = QueueId(1);
+
+/// A queue whose dead-letter exchange is bound to so many others.
+fn declare(stand: &Stand, targets: usize) {
+    let change = |change: Change| assert!(stand.topology.borrow_mut().apply(&change).outcome.is_ok());
+    let (vhost, exchange) = (VhostId(0), Name::from("dlx"));
+    change(Change::DeclareExchange(DeclareExchange {
+        vhost,
+        name: exchange.clone(),
+        kind: ExchangeType::Fanout,
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        arguments: amqp::Table::new(),
+        is_shared: false,
+    }));
+    let queue = |name: &str, arguments| {
+        Change::DeclareQueue(DeclareQueue {
+            vhost,
+            name: Name::from(name),
+            durable: true,
+            exclusive: None,
+            auto_delete: false,
+            arguments,
+            partition: P,
+            home: None,
+        })
+    };
+    let mut arguments = amqp::Table::new();
+    arguments.push("x-dead-letter-exchange", amqp::Value::LongString(Bytes::from_static(b"dlx")));
+    change(queue("source", arguments));
+    for target in 0..targets {
+        let name = format!("target {target}");
+        change(queue(&name, amqp::Table::new()));
+        change(Change::Bind(Binding {
+            vhost,
+            source: exchange.clone(),
+            destination_kind: Kind::Queue,
+            destination: Name::from(&name[..]),
+            key: Name::from(""),
+            arguments: amqp::Table::new(),
+        }));
+    }
+}
+
+fn letter(seq: u64, reason: Reason, body: &Bytes) -> Effect {
+    let (none, properties) = (Bytes::new(), Bytes::from_static(&[0, 0]));
+    let message = Message { exchange: none.clone(), routing_key: none, properties, body: body.clone() };
+    let mut stored = Vec::new();
+    store(&message, 0, Stamp::None, &mut stored);
+    Effect::DeadLetter(Box::new(DeadLetter { queue: SOURCE, seq, reason, message: stored.into(), wants_answer: false }))
+}
+
+fn give_up(switch: &Switch<(), NoOutsider>, letters: impl Iterator<Item = Effect>, stand: &Stand) {
+    switch.deliver(letters, Some(P), stand);
+}
+
+/// What one turn sends: letters, and copies of them in queues.
+fn turn(switch: &Switch<(), NoOutsider>, stand: &Stand) -> (usize, usize) {
+    switch.inbox().borrow_mut().start_step(std::task::Waker::noop());
+    switch.send_dead_letters(stand);
+    let targets = |command: Command| match command {
+        Command::Publish(publish) => publish.targets.len(),
+        other => panic!("{other:?}"),
+    };
+    let sent: Vec<usize> = told(switch).into_iter().map(targets).collect();
+    (sent.len(), sent.iter().sum())
+}
+
+#[test]
+fn a_turn_sends_few_letters_where_each_goes_to_many_queues_and_comes_again_for_the_rest() {
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OWN.node)), 5);
+    declare(&stand, 100);
+    let body = Bytes::from_static(b"x");
+    give_up(&at, (1..=30).map(|seq| letter(seq, Reason::MaxLength, &body)), &stand);
+    assert_eq!(turn(&at, &stand), (11, 1_100), "a thousand copies, and no letter by halves");
+    assert!(at.inbox().borrow().is_woken(), "nothing else calls for the next turn");
+    assert_eq!([(); 3].map(|()| turn(&at, &stand)), [(11, 1_100), (8, 800), (0, 0)]);
+}
+
+#[test]
+fn a_turn_sends_few_letters_where_each_is_large() {
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OWN.node)), 5);
+    declare(&stand, 1);
+    let body = Bytes::from(vec![0; 300_000]);
+    give_up(&at, (1..=10).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
+    assert_eq!([(); 4].map(|()| turn(&at, &stand).0), [4, 4, 2, 0]);
+}
+
+#[test]
+fn letters_wait_where_publishers_would_have_to() {
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OWN.node)), 5);
+    declare(&stand, 1);
+    let body = Bytes::from_static(b"x");
+    stand.is_loaded.set(true);
+    give_up(&at, (1..=10).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
+    assert_eq!(turn(&at, &stand), (0, 0));
+    assert!(at.has_dead_letters() && at.is_busy(), "a node that ends waits for them");
+    assert!(!at.inbox().borrow().is_woken(), "the log wakes the shard, or a timer");
+    stand.is_loaded.set(false);
+    assert_eq!(turn(&at, &stand), (10, 10));
+    assert!(!at.has_dead_letters());
+}
+
+#[test]
+fn letters_of_what_is_too_much_are_dropped_beyond_what_may_wait_and_counted() {
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OWN.node)), 5);
+    declare(&stand, 1);
+    let body = Bytes::from(vec![0; 1 << 20]);
+    give_up(&at, (1..=40).map(|seq| letter(seq, Reason::MaxLength, &body)), &stand);
+    let dropped = |switch: &Switch<(), NoOutsider>| switch.dead_lettered().counts[0][2];
+    // Half of 64 MiB is this shard's.
+    assert_eq!(dropped(&at), [0, 0, 8, 0]);
+    give_up(&at, (41..=50).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
+    assert_eq!(dropped(&at), [0, 0, 8, 0], "consumers rejected those");
+    let sent: usize = (0..100).map(|_| turn(&at, &stand).0).sum();
+    assert_eq!(sent, 42);
+    assert_eq!(at.dead_lettered().counts[0][0], [10, 0, 32, 0]);
+}
