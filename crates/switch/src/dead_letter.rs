@@ -83,6 +83,8 @@ pub(crate) struct AwaitedDeadLetters {
     last: u64,
     /// Those that were sent, whether anybody waited for them or not.
     sent: DeadLettered,
+    /// When letters left last, microseconds.
+    left_us: u64,
     /// Those that were dropped as there was no room for them.
     dropped: Seldom,
     /// Those that were dropped as they would go round for ever.
@@ -117,6 +119,8 @@ const BYTES_A_TURN: usize = 1 << 20;
 const TURN_US: u64 = 500;
 /// or so long while many wait.
 const CROWDED_TURN_US: u64 = 2_000;
+/// How often a turn's letters leave though publishers would have to wait.
+const HELD_US: u64 = 100_000;
 /// How many letters go between two looks at the clock.
 const LOOK_EVERY: usize = 8;
 /// How often the log tells of dead letters that were dropped.
@@ -170,8 +174,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     /// Publishes what a turn may of the dead letters that wait. What is left has the shard's task
     /// come again, after the tasks that are ready now.
     ///
-    /// None leave while publishers would have to wait, for a shard of this node or for another node; the step that
-    /// follows has them tried again.
+    /// While publishers would have to wait, for a shard of this node or for another node, a turn's letters leave every
+    /// [`HELD_US`]: some queue may have no majority for long, and they may be for others. The step that follows has the rest tried again.
     pub fn send_dead_letters(&self, env: &impl Surroundings<Connection = C, Outsider = O>) {
         let is_crowded = {
             let mut outgoing = self.outgoing.borrow_mut();
@@ -181,10 +185,13 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             }
             outgoing.is_crowded()
         };
-        if env.is_any_loaded() || self.leaders().has_peers() && self.inbox.borrow().is_full() {
+        let began = env.elapsed_us();
+        let is_held = env.is_any_loaded() || self.leaders().has_peers() && self.inbox.borrow().is_full();
+        if is_held && began < self.awaited.borrow().left_us + HELD_US {
             return;
         }
-        let (began, turn_us) = (env.elapsed_us(), if is_crowded { CROWDED_TURN_US } else { TURN_US });
+        self.awaited.borrow_mut().left_us = began;
+        let turn_us = if is_crowded { CROWDED_TURN_US } else { TURN_US };
         let (mut targets, mut bytes) = (0, 0);
         for sent in 0..LETTERS_A_TURN {
             let is_late = sent % LOOK_EVERY == LOOK_EVERY - 1 && env.elapsed_us() - began >= turn_us;
@@ -195,7 +202,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             bytes += letter.bytes();
             targets += self.send_dead_letter(partition, *letter, env);
         }
-        if self.has_dead_letters() {
+        // Otherwise a timer has the shard look.
+        if self.has_dead_letters() && !is_held {
             self.inbox.borrow_mut().wake();
         }
     }

@@ -25,6 +25,7 @@ struct Stand {
     /// What channels heard.
     heard: RefCell<Vec<Effect>>,
     is_loaded: Cell<bool>,
+    elapsed_us: Cell<u64>,
 }
 
 impl Surroundings for Stand {
@@ -85,7 +86,7 @@ impl Surroundings for Stand {
     }
 
     fn elapsed_us(&self) -> u64 {
-        0
+        self.elapsed_us.get()
     }
 }
 
@@ -102,6 +103,7 @@ fn shards() -> ([Switch<(), NoOutsider>; 2], Leaders, Stand) {
         mailed: RefCell::default(),
         heard: RefCell::default(),
         is_loaded: Cell::new(false),
+        elapsed_us: Cell::new(0),
     };
     let shards = [0, 1].map(|index| Switch::new(OWN, index, directory.clone(), leaders.clone(), 2));
     for switch in &shards {

@@ -112,6 +112,14 @@ fn letters_wait_where_publishers_would_have_to() {
     stand.is_loaded.set(false);
     assert_eq!(turn(&at, &stand), (10, 10));
     assert!(!at.has_dead_letters());
+    // A queue without a majority may hold up publishers for long: letters for others trickle.
+    stand.is_loaded.set(true);
+    give_up(&at, (1..=2000).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
+    let turn_at = |us| {
+        stand.elapsed_us.set(us);
+        turn(&at, &stand).0
+    };
+    assert_eq!([99_999, 100_000, 100_001, 200_000, 300_000].map(turn_at), [0, 1024, 0, 976, 0]);
 }
 
 #[test]
