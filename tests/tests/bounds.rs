@@ -429,6 +429,35 @@ fn answers_that_nobody_reads_take_a_limit_and_make_nobody_wait() {
 }
 
 #[test]
+fn a_search_among_many_queues_takes_no_memory_for_those_that_it_does_not_show() {
+    if clients::broker::is_foreign() {
+        return eprintln!("skipped: another broker's memory is its own");
+    }
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    for number in 0..20_000 {
+        let name = format!("{}{number:05}", "long".repeat(60));
+        client.declare(channel, &QueueDeclare { name: &name, ..Default::default() }).unwrap();
+    }
+    let most_bytes = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", broker.pid().unwrap())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    };
+    // From the first look on there are samples of each queue.
+    http.get("/api/queues?page=1").with(200);
+    let before = most_bytes();
+    for (query, found) in [("name=long", 20_000), ("name=none", 0), ("name=0000%5B0-9%5D%24&use_regex=true", 10)] {
+        let page = http.get(&format!("/api/queues?{query}&page=1&page_size=10&sort=messages")).with(200);
+        assert_eq!((&page["filtered_count"], &page["total_count"]), (&found.into(), &20_000.into()), "{query}");
+        assert_eq!(http.get(&format!("/api/queues?{query}&page=1")).with(200)["filtered_count"], found, "{query}");
+    }
+    let grown = most_bytes().saturating_sub(before);
+    assert!(grown < 60 * MEBIBYTE, "{} MiB for ten queues that are shown", grown / MEBIBYTE);
+}
+
+#[test]
 fn inspect_reads_the_folder_of_a_killed_broker_and_changes_nothing() {
     let Some(mut broker) = Broker::own_or_skip(SMALL_FILES) else { return };
     declare(&broker, "q", "quorum");
