@@ -145,6 +145,15 @@ impl Seldom {
         self.next_us = now_us + TELL_EVERY_US;
         Some(std::mem::take(&mut self.untold))
     }
+
+    /// How often it happened since it was told, if that is to be told now though it does not happen.
+    fn take_due(&mut self, now_us: u64) -> Option<u64> {
+        let is_due = self.untold > 0 && now_us >= self.next_us;
+        is_due.then(|| {
+            self.next_us = now_us.saturating_add(TELL_EVERY_US);
+            std::mem::take(&mut self.untold)
+        })
+    }
 }
 
 /// Where a letter goes, and with what.
@@ -205,6 +214,23 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         // Otherwise a timer has the shard look.
         if self.has_dead_letters() && !is_held {
             self.inbox.borrow_mut().wake();
+        }
+    }
+
+    /// Tells how many messages were dropped on their way that the log has not told of: what is due at this time of the
+    /// node, or at the end of the shard, with `u64::MAX`, all.
+    pub fn tell_dropped(&self, now_us: u64) {
+        let mut awaited = self.awaited.borrow_mut();
+        let (circled, dropped) = (awaited.circled.take_due(now_us), awaited.dropped.take_due(now_us));
+        drop(awaited);
+        if let Some(messages) = circled {
+            tracing::warn!(messages, "messages dropped: they would go round in dead-letter queues for ever");
+        }
+        if let Some(messages) = dropped {
+            tracing::warn!(
+                messages,
+                "dropped what was too much for its queue: as many dead letters are on their way as may be"
+            );
         }
     }
 
@@ -332,6 +358,9 @@ mod tests {
         let mut seldom = Seldom::default();
         assert_eq!([0, 1, TELL_EVERY_US - 1].map(|now_us| seldom.note(now_us)), [Some(1), None, None]);
         assert_eq!(seldom.note(TELL_EVERY_US), Some(3));
+        assert_eq!(seldom.take_due(u64::MAX), None, "all is told");
+        assert_eq!(seldom.note(TELL_EVERY_US + 1), None);
+        assert_eq!([TELL_EVERY_US + 1, 2 * TELL_EVERY_US].map(|now_us| seldom.take_due(now_us)), [None, Some(1)]);
     }
 
     #[test]
