@@ -176,6 +176,27 @@ impl Intake for RefCell<Waits> {
     }
 }
 
+/// A publish of a body of zeroes, for tests.
+#[cfg(test)]
+pub(crate) fn publish(publish_seq: u64, body: usize) -> Command {
+    let empty = bytes::Bytes::new();
+    let message = partition::Message {
+        exchange: empty.clone(),
+        routing_key: empty.clone(),
+        properties: empty,
+        body: vec![0; body].into(),
+    };
+    let channel = broker::ChannelKey(1);
+    Command::Publish(partition::Publish {
+        channel,
+        publish_seq,
+        term: 0,
+        targets: Default::default(),
+        delay_ms: 0,
+        message,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,25 +260,4 @@ mod tests {
             _ => 99,
         }
     }
-}
-
-/// A publish of a body of zeroes, for tests.
-#[cfg(test)]
-pub(crate) fn publish(publish_seq: u64, body: usize) -> Command {
-    let empty = bytes::Bytes::new();
-    let message = partition::Message {
-        exchange: empty.clone(),
-        routing_key: empty.clone(),
-        properties: empty,
-        body: vec![0; body].into(),
-    };
-    let channel = broker::ChannelKey(1);
-    Command::Publish(partition::Publish {
-        channel,
-        publish_seq,
-        term: 0,
-        targets: Default::default(),
-        delay_ms: 0,
-        message,
-    })
 }

@@ -196,7 +196,8 @@ mod tests {
         let known = Topology::new().encode_snapshot();
         assert!(can_read(&known));
         assert!(!can_read(&known.slice(..known.len() - 1)), "damage is no newer build");
-        for (byte, to) in [(4, broker::topology::SNAPSHOT_VERSION + 1), (5, u8::try_from(MACHINE_VERSION + 1).unwrap())]
+        for (byte, to) in
+            [(4, broker::topology::SNAPSHOT_VERSION + 1), (5, u8::try_from(MACHINE_VERSION + 1).expect("it is small"))]
         {
             let mut newer = known.to_vec();
             newer[byte] = to;
