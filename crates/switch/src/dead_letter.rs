@@ -184,7 +184,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     /// come again, after the tasks that are ready now.
     ///
     /// While publishers would have to wait, for a shard of this node or for another node, a turn's letters leave every
-    /// [`HELD_US`]: some queue may have no majority for long, and they may be for others. The step that follows has the rest tried again.
+    /// `HELD_US`: some queue may have no majority for long, and they may be for others. The step that follows has the rest tried again.
     pub fn send_dead_letters(&self, env: &impl Surroundings<Connection = C, Outsider = O>) {
         let is_crowded = {
             let mut outgoing = self.outgoing.borrow_mut();
