@@ -9,6 +9,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clients::broker::binary;
@@ -31,6 +32,13 @@ const MEBIBYTE: u64 = 1 << 20;
 fn resident_bytes(broker: &Broker) -> u64 {
     let statm = std::fs::read_to_string(format!("/proc/{}/statm", broker.pid().unwrap())).unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * rustix::param::page_size() as u64
+}
+
+/// The most that it ever had.
+fn peak_bytes(broker: &Broker) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", broker.pid().unwrap())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
 }
 
 fn disk_bytes(folder: &Path) -> u64 {
@@ -140,10 +148,67 @@ fn many_publishers_of_tiny_messages_take_no_more_memory_than_the_broker_may_have
             });
         }
     });
-    let status = std::fs::read_to_string(format!("/proc/{}/status", broker.pid().unwrap())).unwrap();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    let peak: u64 = peak.trim().strip_suffix(" kB").unwrap().parse().unwrap();
-    assert!(peak < 130 << 10, "{peak} KiB at most");
+    let peak = peak_bytes(&broker);
+    assert!(peak < 130 * MEBIBYTE, "{peak} bytes at most");
+}
+
+#[test]
+fn a_large_message_to_many_queues_is_written_for_one_partition_after_the_other() {
+    let Some(broker) = Broker::own_or_skip(&["--partitions=16"]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let queues: Vec<String> = (0..30).map(|number| format!("large.{number}")).collect();
+    for name in &queues {
+        client.declare(channel, &QueueDeclare { name, durable: true, ..Default::default() }).unwrap();
+        client.bind(channel, name, "amq.fanout", "", &[]).unwrap();
+    }
+    client.confirm_select(channel).unwrap();
+    let before = peak_bytes(&broker);
+    let body = vec![b'x'; 16 << 20];
+    for number in 1..=2 {
+        client.publish(channel, &Publish { exchange: "amq.fanout", body: &body, ..Publish::default() });
+        client.confirmed(channel, number, number);
+    }
+    // Sixteen partitions would have as many copies on their way.
+    let grown = peak_bytes(&broker) - before;
+    assert!(grown < 130 * MEBIBYTE, "{} MiB for messages of 16", grown / MEBIBYTE);
+    for name in &queues {
+        assert_eq!(client.counts(channel, name).unwrap(), (2, 0), "{name}");
+    }
+}
+
+#[test]
+fn who_always_has_something_to_publish_holds_nobody_up() {
+    let Some(broker) = Broker::own_or_skip(&["--shard-threads=1"]) else { return };
+    let mut first = broker.connect();
+    let channel = first.channel();
+    let arguments = vec![("x-max-length", Value::from(1))];
+    first.declare(channel, &QueueDeclare { name: "flood", arguments, ..Default::default() }).unwrap();
+    let tiny = Publish { key: "flood", body: b"x", ..Publish::default() };
+    let bytes = tiny.frames(1, 0).repeat(1_000);
+    let (addr, is_over) = (broker.addr(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = Client::connect(addr);
+            client.channel();
+            while !is_over.load(Ordering::Relaxed) {
+                client.raw(&bytes);
+            }
+        });
+        let mut other = broker.connect();
+        let channel = other.channel();
+        other.declare(channel, &QueueDeclare { name: "other", durable: true, ..Default::default() }).unwrap();
+        other.confirm_select(channel).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        let begun = Instant::now();
+        for number in 1..=20 {
+            other.put(channel, "other", b"m");
+            other.confirmed(channel, number, number);
+        }
+        let took = begun.elapsed();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(took < PATIENCE, "{took:?} for twenty publishes");
+    });
 }
 
 #[test]
@@ -440,20 +505,15 @@ fn a_search_among_many_queues_takes_no_memory_for_those_that_it_does_not_show() 
         let name = format!("{}{number:05}", "long".repeat(60));
         client.declare(channel, &QueueDeclare { name: &name, ..Default::default() }).unwrap();
     }
-    let most_bytes = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", broker.pid().unwrap())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
-    };
     // From the first look on there are samples of each queue.
     http.get("/api/queues?page=1").with(200);
-    let before = most_bytes();
+    let before = peak_bytes(&broker);
     for (query, found) in [("name=long", 20_000), ("name=none", 0), ("name=0000%5B0-9%5D%24&use_regex=true", 10)] {
         let page = http.get(&format!("/api/queues?{query}&page=1&page_size=10&sort=messages")).with(200);
         assert_eq!((&page["filtered_count"], &page["total_count"]), (&found.into(), &20_000.into()), "{query}");
         assert_eq!(http.get(&format!("/api/queues?{query}&page=1")).with(200)["filtered_count"], found, "{query}");
     }
-    let grown = most_bytes().saturating_sub(before);
+    let grown = peak_bytes(&broker).saturating_sub(before);
     assert!(grown < 60 * MEBIBYTE, "{} MiB for ten queues that are shown", grown / MEBIBYTE);
 }
 

@@ -169,8 +169,8 @@ impl<D: Disk> LogWriter<D> {
             tracing::warn!("the disk has room again: writing goes on");
         }
         self.gauges.written_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let handed_over: usize = records.iter().map(|record| record.body.len()).sum();
-        let less = |waiting: u64| Some(waiting.saturating_sub(handed_over as u64));
+        let handed_over = batch.bytes as u64;
+        let less = |waiting: u64| Some(waiting.saturating_sub(handed_over));
         let _ = self.gauges.waiting_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         let mut at = 0;
         for (write, count) in batch.writes.drain(..).zip(counts) {

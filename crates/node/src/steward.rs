@@ -205,6 +205,13 @@ mod tests {
     }
 
     #[test]
+    fn a_member_is_alone_where_nobody_else_has_a_vote() {
+        assert!(view(&[1], &[], &[], &[]).is_alone());
+        assert!(view(&[1], &[2], &[2], &[]).is_alone(), "a learner has none");
+        assert!(!view(&[1, 2], &[], &[], &[]).is_alone(), "who is away has one all the same");
+    }
+
+    #[test]
     fn who_is_dead_goes_at_once_and_who_works_once_the_other_is_in() {
         let dead = view(&[1, 2, 3], &[], &[2], &[]);
         assert_eq!(next(&dead, &[1, 2]), [Change::Remove(NodeId(3))]);

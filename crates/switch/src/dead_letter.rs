@@ -218,9 +218,13 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     }
 
     /// Tells how many messages were dropped on their way that the log has not told of: what is due at this time of the
-    /// node, or at the end of the shard, with `u64::MAX`, all.
-    pub fn tell_dropped(&self, now_us: u64) {
+    /// node, or at the end of the shard, with `u64::MAX`, all. The clock is looked at where there is any.
+    pub fn tell_dropped(&self, now_us: impl FnOnce() -> u64) {
         let mut awaited = self.awaited.borrow_mut();
+        if awaited.circled.untold + awaited.dropped.untold == 0 {
+            return;
+        }
+        let now_us = now_us();
         let (circled, dropped) = (awaited.circled.take_due(now_us), awaited.dropped.take_due(now_us));
         drop(awaited);
         if let Some(messages) = circled {

@@ -407,7 +407,7 @@ impl Future for StepTask {
         this.show_gauges();
         // Before publishers read on: where the disk is the limit, they would leave no room for dead letters.
         this.local.switch.send_dead_letters(&Here(&this.local));
-        this.local.switch.tell_dropped(this.local.shared.elapsed_us());
+        this.local.switch.tell_dropped(|| this.local.shared.elapsed_us());
         this.resume_readers();
         this.flush(now);
         this.publish_gauges();
@@ -436,7 +436,7 @@ impl Future for StepTask {
             _ => Rest::ForOthers,
         };
         if drain.end_turn(now, has_clients, under_way) {
-            local.switch.tell_dropped(u64::MAX);
+            local.switch.tell_dropped(|| u64::MAX);
             return Poll::Ready(());
         }
         match this.trim_at {
