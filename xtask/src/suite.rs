@@ -27,12 +27,19 @@ const PYTHON_PACKAGES: &[&str] = &[
 /// them.
 const PYTHON_SUITES: &[&str] = &["kombu", "py-amqp"];
 
+/// Lines that are repeated of what failed tests said.
+const SAID_LINES_MAX: usize = 60;
+
 #[derive(Default)]
 struct Totals {
     passed: usize,
     failed: usize,
     ignored: usize,
     broken: Vec<String>,
+    /// What tests that failed said: all that is needed where only the end of a log is kept.
+    said: Vec<String>,
+    /// Whether a test that failed is speaking.
+    is_said: bool,
     /// What is to be printed once other programs are done printing.
     held: Option<Vec<String>>,
 }
@@ -133,6 +140,7 @@ impl Totals {
         for line in BufReader::new(out).lines() {
             let line = line.map_err(|why| format!("{name}: {why}"))?;
             self.count(&line);
+            self.listen(&line);
             self.print(line);
         }
         let status = child.wait().map_err(|why| format!("{name}: {why}"))?;
@@ -156,6 +164,21 @@ impl Totals {
         self.failed += beside.failed;
         self.ignored += beside.ignored;
         self.broken.extend(beside.broken);
+        self.said.extend(beside.said);
+    }
+
+    /// Keeps where and why a test failed, without the stack: of cargo's `---- name stdout ----` on to where `stack backtrace:` or the
+    /// list of names begins, and the lines `FAILED file::name - why` of pytest.
+    fn listen(&mut self, line: &str) {
+        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            self.is_said = true;
+        } else if line == "failures:" || line == "stack backtrace:" {
+            self.is_said = false;
+        }
+        let is_kept = self.is_said && !line.is_empty() || line.starts_with("FAILED ");
+        if is_kept && self.said.len() < SAID_LINES_MAX {
+            self.said.push(line.to_owned());
+        }
     }
 
     /// Counts a line like `test result: ok. 3 passed; 0 failed; ...` of cargo, or
@@ -182,7 +205,7 @@ impl Totals {
     }
 
     fn close(self, started: Instant) -> Result<(), String> {
-        let Totals { passed, failed, ignored, broken, held: _ } = self;
+        let Totals { passed, failed, ignored, broken, said, .. } = self;
         let verdict = if failed == 0 && broken.is_empty() { "ok" } else { "FAILED" };
         let seconds = started.elapsed().as_secs();
         let line = format!(
@@ -192,7 +215,7 @@ impl Totals {
             println!("{line}");
             return Ok(());
         }
-        Err(format!("{}\n{line}", broken.join("\n")))
+        Err([broken, said, vec![line]].concat().join("\n"))
     }
 }
 
@@ -228,6 +251,34 @@ fn python() -> Result<PathBuf, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_tests_said_is_repeated_before_the_closing_line() {
+        let mut totals = Totals { failed: 1, ..Totals::default() };
+        let lines = "\
+running 1 test
+test it_holds ... FAILED
+
+failures:
+
+---- it_holds stdout ----
+
+thread 'it_holds' panicked at src/lib.rs:7:9:
+76 of 76
+stack backtrace:
+   0: somewhere
+
+failures:
+    it_holds
+
+FAILED tests/a.py::test_b - AssertionError: why
+";
+        lines.lines().for_each(|line| totals.listen(line));
+        let said = totals.close(Instant::now()).expect_err("one failed");
+        let expected = "---- it_holds stdout ----\nthread 'it_holds' panicked at src/lib.rs:7:9:\n76 of 76\n\
+                        FAILED tests/a.py::test_b - AssertionError: why\ntest result: FAILED. 0 passed; 1 failed";
+        assert!(said.starts_with(expected), "{said}");
+    }
 
     #[test]
     fn results_of_both_runners_are_counted() {

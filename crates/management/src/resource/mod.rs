@@ -175,7 +175,13 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
     };
     let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
     let _turn = match is_long(&parts) && method == "GET" {
-        true => Some(call.answers.turn(Owner::User(caller.name.clone())).await),
+        true => {
+            let turn = call.answers.turn(Owner::User(caller.name.clone())).await;
+            // The runtime looks at the sockets before it goes on: those who have just come with something short are not
+            // behind all long answers whose requests are read.
+            tokio::task::yield_now().await;
+            Some(turn)
+        }
         false => None,
     };
     call.answers.room().await;
