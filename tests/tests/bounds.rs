@@ -5,6 +5,7 @@
 //! the property needs.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -491,6 +492,72 @@ fn answers_that_nobody_reads_take_a_limit_and_make_nobody_wait() {
     assert!(http.get("/metrics/per-object").text.ends_with("# EOF\n"), "who reads has all of it");
     drop(unread);
     assert_eq!(http.get("/api/queues?columns=name").json().as_array().unwrap().len(), 6000);
+}
+
+#[test]
+fn deliveries_that_one_client_leaves_unread_are_bounded_however_many_channels_it_has() {
+    if clients::broker::is_foreign() {
+        return eprintln!("skipped: another broker's memory is its own");
+    }
+    // The queues are on all of them, the client on one.
+    let Some(broker) = Broker::own_or_skip(&["--shard-threads=4"]) else { return };
+    const QUEUES: usize = 20;
+    const MESSAGES: u64 = 200;
+    let queue = |number: usize| format!("q{}", number % QUEUES);
+    let mut publisher = broker.connect();
+    let channel = publisher.channel();
+    publisher.confirm_select(channel).unwrap();
+    for number in 0..QUEUES {
+        declare(&broker, &queue(number), "quorum");
+    }
+    for number in 0..MESSAGES {
+        let mut body = vec![7; MEBIBYTE as usize];
+        body[..8].copy_from_slice(&number.to_be_bytes());
+        publisher.put(channel, &queue(number as usize), &body);
+    }
+    publisher.confirmed(channel, 1, MESSAGES);
+    let before = resident_bytes(&broker);
+    let most = |what: &str| {
+        for _ in 0..25 {
+            let more = resident_bytes(&broker).saturating_sub(before) / MEBIBYTE;
+            assert!(more < 80, "{more} MiB for {what}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let mut client = Client::of(connect_with_a_small_buffer(broker.addr()));
+    client.raw(b"AMQP\x00\x00\x09\x01");
+    client.start(&Default::default()).unwrap();
+    client.open(&Default::default()).unwrap();
+    let consume = |channel: u16| {
+        let args =
+            clients::wire::Args::new().short(0).shortstr(&queue(channel.into())).shortstr("").octet(0).table(&[]);
+        clients::client::method_frame(channel, clients::methods::BASIC_CONSUME, &args)
+    };
+    let channels: Vec<u16> = (0..400).map(|_| client.channel()).collect();
+    let frames: Vec<u8> = channels.iter().flat_map(|channel| consume(*channel)).collect();
+    client.raw(&frames);
+    most("400 consumers");
+    // Nor does it help to leave the channels and come with others.
+    let cycle = |_| {
+        let open = clients::wire::Args::new().shortstr("");
+        let close = clients::wire::Args::new().short(200).shortstr("").short(0).short(0);
+        let frame = |method, args| clients::client::method_frame(500, method, args);
+        [frame(clients::methods::CHANNEL_OPEN, &open), consume(500), frame(clients::methods::CHANNEL_CLOSE, &close)]
+            .concat()
+    };
+    let frames: Vec<u8> = (0..400).flat_map(cycle).collect();
+    client.raw(&frames);
+    most("channels that came and went");
+    // Once it reads it has all of them.
+    let (mut seen, due) = (BTreeSet::new(), Instant::now() + 2 * PATIENCE);
+    while seen.len() < MESSAGES as usize {
+        assert!(Instant::now() < due, "{} of {MESSAGES} came", seen.len());
+        for channel in &channels {
+            if let Some(Event::Delivery(delivery)) = client.event_within(*channel, Duration::from_millis(1)) {
+                seen.insert(delivery.body[..8].to_vec());
+            }
+        }
+    }
 }
 
 #[test]

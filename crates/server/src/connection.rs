@@ -33,7 +33,7 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
-use switch::Window;
+use switch::{ConnectionKeys, Window};
 use unread::SignsOfLife;
 
 /// A connection that was not read for this long gives its read buffer back.
@@ -56,6 +56,8 @@ pub(crate) struct Client {
     pub(crate) in_flush: Cell<bool>,
     /// It is in its shard's list of connections that wait for a loaded shard.
     pub(crate) is_paused: Cell<bool>,
+    /// The keys of its channels.
+    pub(crate) keys: Cell<ConnectionKeys>,
     /// It is the node's own, which carries a request of HTTP.
     pub(crate) is_own: bool,
     inner: RefCell<Inner>,
@@ -145,6 +147,7 @@ impl Client {
             seat,
             in_flush: Cell::new(false),
             is_paused: Cell::new(false),
+            keys: Cell::default(),
             is_own,
             inner: RefCell::new(inner),
             waker: RefCell::new(None),
@@ -430,10 +433,10 @@ impl Inner {
         }
         if self.amqp.output().len() <= local.window() / 2 {
             let host = &Turn { local, client };
-            self.session.drained(host);
+            let has_drained = self.session.drained(host);
             for consumer in self.starved.drain(..) {
                 if let Some(number) = local.switch.number_of(consumer.channel) {
-                    self.session.unstall(consumer, number, host);
+                    self.session.unstall(consumer, number, !has_drained, host);
                 }
             }
         }

@@ -175,7 +175,7 @@ impl Host for Turn<'_> {
     }
 
     fn open_channel(&self, number: u16) -> ChannelKey {
-        self.local.switch.open_channel(self.client.clone(), number)
+        self.local.switch.open_channel(self.client.clone(), &self.client.keys, number)
     }
 
     fn close_channel(&self, channel: ChannelKey) {

@@ -240,7 +240,8 @@ pub trait Host {
     /// A channel is gone; late effects for it meet nobody.
     fn close_channel(&self, channel: ChannelKey);
 
-    /// The client took so many bytes of a channel that a partition which is remote had sent.
+    /// The client took so many bytes of a channel that a partition which is remote had sent; [`usize::MAX`] says that
+    /// nothing of it is on its way to the client.
     fn drained(&self, partition: PartitionId, channel: ChannelKey, bytes: usize);
 
     /// Counts `count` more.

@@ -16,6 +16,8 @@ use smallvec::SmallVec;
 impl Session {
     /// A partition says that a consumer is none any more.
     pub(super) fn cancelled(&mut self, at: usize, number: u32, cx: &mut Cx<'_, impl Host>) {
+        let key = self.channels[at].key;
+        self.abandon_unread(key, cx);
         let Some(consumer) = self.channels[at].consumer(number) else { return };
         let is_there = cx.host.topology().queue(consumer.queue).is_some();
         match consumer.state {

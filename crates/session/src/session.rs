@@ -329,6 +329,7 @@ impl Session {
                 if let Some(error) = error.filter(|_| self.is_live(channel)) {
                     tracing::warn!(peer = %self.peer, channel = channel.number(), %error, "channel error");
                 }
+                self.abandon_unread(self.channels[self.at(channel)].key, cx);
                 self.end_channel(channel, cx.host);
             }
             Event::Authenticate(authenticate) => self.authenticate(authenticate, cx, now),
@@ -400,8 +401,10 @@ impl Session {
     }
 
     /// The window has room: a consumer of the channel with this number that was passed over takes
-    /// part again.
-    pub fn unstall(&mut self, consumer: ConsumerKey, number: u16, host: &impl Host) {
+    /// part again. `is_all_drained`: nothing of what another shard sent had to be written before that, so whatever counts
+    /// there is not on its way. What a client leaves when it cancels is told to who leads by then, and no
+    /// consumer is to wait for it for ever.
+    pub fn unstall(&mut self, consumer: ConsumerKey, number: u16, is_all_drained: bool, host: &impl Host) {
         let Ok(at) = self.place(number) else { return };
         let channel = &self.channels[at];
         if channel.key != consumer.channel {
@@ -409,15 +412,20 @@ impl Session {
         }
         let is_used_up = channel.credit.as_ref().is_some_and(|credit| credit.is_used_up());
         if let Some(found) = channel.consumer(consumer.number).filter(|found| !(found.no_ack && is_used_up)) {
+            if is_all_drained && found.is_remote {
+                host.drained(found.partition, consumer.channel, usize::MAX);
+            }
             host.push(found.partition, Command::Stall { queue: found.queue, consumer, stalled: false });
         }
     }
 
-    /// The socket took what other shards and nodes had sent: they may send more.
-    pub fn drained(&mut self, host: &impl Host) {
+    /// The socket took what other shards and nodes had sent: they may send more. False if there was nothing.
+    pub fn drained(&mut self, host: &impl Host) -> bool {
+        let is_any = !self.from_remote.is_empty();
         for (channel, partition, bytes) in self.from_remote.drain(..) {
             host.drained(partition, channel, bytes);
         }
+        is_any
     }
 
     #[inline]
@@ -461,6 +469,19 @@ impl Session {
         self.handle_request(at, request, cx);
     }
 
+    /// What other shards sent a channel does not count there any more, and counts here as answers: they may send it to
+    /// the next channel, which a client that reads nothing must not have without end.
+    pub(crate) fn abandon_unread(&mut self, channel: ChannelKey, cx: &mut Cx<'_, impl Host>) {
+        let mut bytes = 0;
+        self.from_remote.retain(|(key, _, sent)| {
+            bytes += if *key == channel { *sent } else { 0 };
+            *key != channel
+        });
+        if bytes > 0 {
+            cx.client.abandon_deliveries(bytes);
+        }
+    }
+
     fn end_channel(&mut self, channel: ChannelId, host: &impl Host) {
         let mut gone = self.channels.remove(self.at(channel));
         gone.take_counts(self.vhost, host.ledger());
@@ -477,7 +498,6 @@ impl Session {
         for partition in gone.partitions {
             host.push(partition, Command::Detach { channel: gone.key });
         }
-        self.from_remote.retain(|(key, _, _)| *key != gone.key);
         host.close_channel(gone.key);
         if let (true, Some(place)) = (gone.is_counted, &mut self.occupied) {
             place.close_channel();

@@ -41,7 +41,7 @@ mod unanswered;
 mod windows;
 
 pub use balance::{Led, heir};
-pub use channel_key::ChannelKeys;
+pub use channel_key::{ChannelKeys, ConnectionKeys};
 pub use dead_letter::DeadLettered;
 pub use directory::{Directory, SHARDS_MAX};
 pub use emit::{EVENT_EXCHANGE, Emission};

@@ -7,7 +7,7 @@
 //! (`crossing`), where their effects go (`delivering`), who leads them (`leading`), what comes from other
 //! nodes (`links`), and how queues are deleted (`deleting`).
 
-use crate::channel_key::ChannelKeys;
+use crate::channel_key::{ChannelKeys, ConnectionKeys};
 use crate::dead_letter::AwaitedDeadLetters;
 use crate::directory::Directory;
 use crate::follow::{Follower, Tell, follow};
@@ -133,9 +133,11 @@ impl<C, O> Switch<C, O> {
     }
 
     /// Gives out a key for a channel, with this number on its connection, which hears of the
-    /// channel's effects from now on.
-    pub fn open_channel(&self, connection: C, number: u16) -> ChannelKey {
-        let key = self.next_key();
+    /// channel's effects from now on. `keys` are those of the connection.
+    pub fn open_channel(&self, connection: C, keys: &Cell<ConnectionKeys>, number: u16) -> ChannelKey {
+        let mut of_connection = keys.get();
+        let key = self.keys.borrow_mut().next_of(&mut of_connection);
+        keys.set(of_connection);
         self.channels.borrow_mut().insert(key, (connection, number));
         key
     }

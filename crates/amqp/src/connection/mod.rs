@@ -379,6 +379,12 @@ impl Connection {
         self.pending_bytes + self.pending_frames * FRAME_BYTES
     }
 
+    /// A channel that had about so many bytes of deliveries to write is gone, or a consumer of it. They count as answers from now
+    /// on: a client that begins and ends channels and reads nothing would have more and more of them.
+    pub fn abandon_deliveries(&mut self, bytes: usize) {
+        self.output.abandon_deliveries(bytes);
+    }
+
     /// Whether all connections of the node together hold as much in waiting frames as they may.
     /// Then the socket is not read once few wait here; those that wait already go on as before.
     #[inline]

@@ -71,6 +71,12 @@ impl Output {
         self.delivered += self.len() - before;
     }
 
+    /// So many bytes of deliveries, or about that, are what the client itself asked for: it has left the channel that they
+    /// are for.
+    pub(crate) fn abandon_deliveries(&mut self, bytes: usize) {
+        self.delivered = self.delivered.saturating_sub(bytes);
+    }
+
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

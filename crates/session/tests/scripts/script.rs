@@ -417,6 +417,8 @@ impl Client for Machine {
         self.say(format!("{channel}: basic.{what} {publish_seq}"));
     }
 
+    fn abandon_deliveries(&mut self, _: usize) {}
+
     fn set_short(&mut self, _: bool) {}
 
     fn knows_cancel(&self) -> bool {

@@ -165,10 +165,10 @@ impl Sessions {
         let front = self.fronts[node].as_ref().expect("it was there");
         let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard, connection };
         if served.has_room() {
-            served.session.drained(&desk);
+            let has_drained = served.session.drained(&desk);
             for consumer in served.starved.drain(..) {
                 if let Some(number) = desk.switch().number_of(consumer.channel) {
-                    served.session.unstall(consumer, number, &desk);
+                    served.session.unstall(consumer, number, !has_drained, &desk);
                 }
             }
         }

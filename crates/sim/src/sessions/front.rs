@@ -26,7 +26,7 @@ use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
-use switch::{Directory, Follower, Leaders, Outsider, Parcel, Placing, Surroundings, Switch, Tell};
+use switch::{ConnectionKeys, Directory, Follower, Leaders, Outsider, Parcel, Placing, Surroundings, Switch, Tell};
 
 /// Durable partitions of a node, beside the topology's group.
 pub(super) const PARTITIONS: u32 = 3;
@@ -91,6 +91,8 @@ pub(super) struct Front {
     pub(super) askers: RefCell<BTreeMap<QueueId, ChannelKey>>,
     /// Who consumes from which queue, for a host that lets a get go ahead of them.
     consumers: RefCell<Vec<(QueueId, ConsumerKey)>>,
+    /// The keys of each connection's channels.
+    keys: RefCell<BTreeMap<ConnectionId, Cell<ConnectionKeys>>>,
     pub(super) proposers: RefCell<BTreeMap<u64, Proposer>>,
     pub(super) sent: RefCell<Vec<Sent>>,
     /// Clients are let in.
@@ -165,6 +167,7 @@ impl Front {
             asked_for: RefCell::default(),
             askers: RefCell::default(),
             consumers: RefCell::default(),
+            keys: RefCell::default(),
             proposers: RefCell::default(),
             sent: RefCell::default(),
             is_open: false,
@@ -539,7 +542,8 @@ impl Host for Desk<'_> {
     }
 
     fn open_channel(&self, number: u16) -> ChannelKey {
-        self.switch().open_channel(self.connection, number)
+        let mut keys = self.front.keys.borrow_mut();
+        self.switch().open_channel(self.connection, keys.entry(self.connection).or_default(), number)
     }
 
     fn close_channel(&self, channel: ChannelKey) {

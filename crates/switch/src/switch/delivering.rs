@@ -8,10 +8,12 @@ use super::{At, Switch};
 use crate::parcel::Parcel;
 use crate::settles::Settles;
 use crate::surroundings::{Outsider, Surroundings};
-use broker::PartitionId;
+use crate::windows::RemoteWindows;
+use broker::{ChannelKey, PartitionId};
 use partition::{Effect, Reply};
 use session::Deletion;
 use smallvec::SmallVec;
+use std::cell::RefCell;
 
 impl<C: Clone, O: Outsider> Switch<C, O> {
     /// Hands effects to whom they concern: channels here, other shards, or the shard itself. What
@@ -36,6 +38,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         env: &impl Surroundings<Connection = C, Outsider = O>,
     ) {
         let mut effects = effects.peekable();
+        let mut sent = Sent { windows: &self.remote, channel: None, bytes: 0 };
         while let Some(effect) = effects.next() {
             let Some(channel) = effect.channel() else {
                 if let Some(partition) = partition {
@@ -50,9 +53,9 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 Some(shard) if shard == self.index => {}
                 Some(shard) => {
                     if let Effect::Deliver(delivery) = &effect {
-                        self.remote.borrow_mut().send(channel, delivery.message.len());
+                        sent.note(channel, delivery.message.len());
                     }
-                    self.note_cancelled(&effect);
+                    sent.note_cancelled(&effect);
                     let parcel = Parcel::Effect(partition.unwrap_or(PartitionId(0)), effect);
                     self.inbox.borrow_mut().push_parcel(shard, parcel);
                     continue;
@@ -60,7 +63,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 None => {
                     // A channel of another node; one of another life is not there to hear of it.
                     let bytes = if let Effect::Deliver(delivery) = &effect { delivery.message.len() } else { 0 };
-                    self.note_cancelled(&effect);
+                    sent.note_cancelled(&effect);
                     let mut inbox = self.inbox.borrow_mut();
                     let is_told = match partition {
                         Some(partition) => inbox.roads.effect_of(partition, channel, effect),
@@ -69,7 +72,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     if is_told {
                         inbox.wake();
                         if bytes > 0 {
-                            self.remote.borrow_mut().send(channel, bytes);
+                            sent.note(channel, bytes);
                         }
                     }
                     continue;
@@ -104,14 +107,6 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             effect => heard.push(effect),
         }
         heard
-    }
-
-    /// A consumer elsewhere is none any more: what was on its way to its channel is not counted
-    /// further, as what drains of it may be told to the next leader.
-    fn note_cancelled(&self, effect: &Effect) {
-        if let Effect::Cancelled { consumer, .. } = effect {
-            self.remote.borrow_mut().forget(consumer.channel);
-        }
     }
 
     /// What a partition says to its shard.
@@ -161,5 +156,46 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         // The partition that gave them up is this node's.
         let mut inbox = self.inbox.borrow_mut();
         done.into_iter().for_each(|(partition, command)| inbox.push_here(partition, command));
+    }
+}
+
+/// What of a partition's effects leaves for channels of other shards and nodes. What goes to one of them in a row is
+/// counted at once.
+struct Sent<'a> {
+    windows: &'a RefCell<RemoteWindows>,
+    channel: Option<ChannelKey>,
+    bytes: usize,
+}
+
+impl Sent<'_> {
+    #[inline]
+    fn note(&mut self, channel: ChannelKey, bytes: usize) {
+        if self.channel != Some(channel) {
+            self.tell();
+            self.channel = Some(channel);
+        }
+        self.bytes += bytes;
+    }
+
+    /// A consumer elsewhere is none any more: what was on its way to its channel is not counted
+    /// further, as what drains of it may be told to the next leader.
+    fn note_cancelled(&mut self, effect: &Effect) {
+        if let Effect::Cancelled { consumer, .. } = effect {
+            self.tell();
+            self.windows.borrow_mut().forget(consumer.channel);
+        }
+    }
+
+    fn tell(&mut self) {
+        if let Some(channel) = self.channel.take().filter(|_| self.bytes > 0) {
+            self.windows.borrow_mut().send(channel, self.bytes);
+        }
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        self.tell();
     }
 }

@@ -137,7 +137,7 @@ fn deletion(channel: ChannelKey) -> Deletion<NoOutsider> {
 #[test]
 fn a_delete_goes_to_another_node_from_the_shard_to_which_that_answers() {
     let ([at, of_channel], leaders, stand) = shards();
-    let channel = of_channel.open_channel((), 1);
+    let channel = of_channel.open_channel((), &Cell::default(), 1);
     // The partition's shard was to decide, and hears of another leader before it does.
     leaders.note(P, Some(NodeNumber(OTHER.node)), 5);
     at.take(Parcel::Delete(Box::new(deletion(channel))), &stand);
@@ -183,7 +183,7 @@ fn an_ack_waits_for_its_queue_where_a_node_has_not_heard_of_it_and_the_mark_behi
 #[test]
 fn answers_to_publishes_that_nobody_made_are_not_passed_on() {
     let ([at, _], _, stand) = shards();
-    let channel = at.open_channel((), 1);
+    let channel = at.open_channel((), &Cell::default(), 1);
     let count = 1 << 61;
     let answers = [
         Effect::Confirm { channel, first: 1, count },
