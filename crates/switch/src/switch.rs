@@ -255,7 +255,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 // Whoever sent it here knows why.
                 self.inbox.borrow_mut().push_here(partition, command);
             }
-            Parcel::LinkUp(link) => self.link_up(link, env),
+            Parcel::LinkUp(link) => self.link_up(link),
             Parcel::LinkDown(node) => self.link_down(node, env),
             Parcel::Forwards(node, frames) => self.take_forwards(node, frames, env),
             Parcel::Frame(partition, from, frame) => self.inbox.borrow_mut().receive(partition, from, frame),

@@ -87,12 +87,6 @@ impl Topology {
         life < self.life_in(partition, node)
     }
 
-    /// Whether nodes that are there may have no copy of a partition. They hear who leads it from its leader alone.
-    pub fn has_strangers(&self, partition: PartitionId) -> bool {
-        let left = (partition, NodeNumber(0))..=(partition, NodeNumber(u32::MAX));
-        self.founders_of(partition).is_some() || self.cluster.lives.range(left).next().is_some()
-    }
-
     /// The members that the group of a partition is to have, each with its life; as
     /// [`Topology::members_wanted`] says.
     pub fn lives_wanted(&self, partition: PartitionId) -> Vec<(NodeNumber, u32)> {

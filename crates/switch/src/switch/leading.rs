@@ -95,11 +95,9 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         }
         leading.retain(|(known, _)| *known != id);
         let topology = env.topology();
-        // Where not every node is a member, the others hear it from nobody else.
-        if topology.has_strangers(id) {
-            self.inbox.borrow_mut().roads.tell_leads(id, term, queues.is_leading());
-            self.inbox.borrow_mut().wake();
-        }
+        // Who has no member of it hears this from nobody else, nor who has just joined and waits for its copy.
+        self.inbox.borrow_mut().roads.tell_leads(id, term, queues.is_leading());
+        self.inbox.borrow_mut().wake();
         if !queues.is_leading() {
             return;
         }

@@ -19,15 +19,15 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         inbox.wake();
     }
 
-    /// There is a link to another node, which hears what this shard leads and it may not.
-    pub(super) fn link_up(&self, link: LinkUp, env: &impl Surroundings<Connection = C, Outsider = O>) {
+    /// There is a link to another node, which hears what this shard leads: it may have no copy, or one that has
+    /// just been begun and hears of nobody.
+    pub(super) fn link_up(&self, link: LinkUp) {
         let leading = self.leading.borrow();
-        let topology = env.topology();
         let mut inbox = self.inbox.borrow_mut();
         inbox.roads.open(link);
         self.reach_changes.set(self.reach_changes.get() + 1);
         let node = NodeNumber(link.peer.node);
-        for (partition, term) in leading.iter().filter(|(id, _)| topology.has_strangers(*id)) {
+        for (partition, term) in leading.iter() {
             inbox.roads.send(node, *partition, Forward::Leads { term: *term, leads: true });
             inbox.wake();
         }
@@ -39,8 +39,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         // shard may hear of this only after the next link has told who leads.
         {
             let (topology, inbox) = (env.topology(), self.inbox.borrow());
-            let small = topology.partitions().map(|(id, _)| id).filter(|id| topology.has_strangers(*id));
-            let told_here = small.filter(|id| inbox.is_here(*id) && !self.leaders.is_heard(*id));
+            let all = topology.partitions().map(|(id, _)| id);
+            let told_here = all.filter(|id| inbox.is_here(*id) && !self.leaders.is_heard(*id));
             told_here.for_each(|id| self.leaders.lose(id, node));
         }
         let (effects, gone) = self.inbox.borrow_mut().roads.close(node);

@@ -135,6 +135,23 @@ fn deletion(channel: ChannelKey) -> Deletion<NoOutsider> {
 }
 
 #[test]
+fn a_node_that_comes_hears_who_leads_what_and_turns_there_until_its_own_copy_does() {
+    let ([at, _], leaders, stand) = shards();
+    // A partition that every node is to have, so nobody is a stranger to it for long.
+    at.leading.borrow_mut().push((P, 7));
+    at.take(Parcel::LinkDown(NodeNumber(OTHER.node)), &stand);
+    at.take(Parcel::LinkUp(LinkUp { peer: OTHER, epoch: 2 }), &stand);
+    let [Forward::Leads { term: 7, leads: true }] = sent(&at)[..] else { panic!("it is not told") };
+    // The other way round: this node has a copy that has heard of nobody.
+    assert_eq!(leaders.leader(P), None);
+    let frames = [(P, Forward::Leads { term: 7, leads: true })];
+    at.take(Parcel::Forwards(NodeNumber(OTHER.node), frames.into()), &stand);
+    let channel = at.open_channel((), &Cell::default(), 1);
+    at.push(P, Command::Get { queue: QueueId(1), channel, no_ack: true, request: RequestId(3) });
+    let [Forward::Command(Command::Get { .. })] = sent(&at)[..] else { panic!("nobody is asked") };
+}
+
+#[test]
 fn a_delete_goes_to_another_node_from_the_shard_to_which_that_answers() {
     let ([at, of_channel], leaders, stand) = shards();
     let channel = of_channel.open_channel((), &Cell::default(), 1);
