@@ -561,6 +561,42 @@ fn deliveries_that_one_client_leaves_unread_are_bounded_however_many_channels_it
 }
 
 #[test]
+fn messages_that_one_client_fetches_and_leaves_unread_are_bounded() {
+    if clients::broker::is_foreign() {
+        return eprintln!("skipped: another broker's memory is its own");
+    }
+    let Some(broker) = Broker::own_or_skip(&[]) else { return };
+    let mut publisher = broker.connect();
+    let channel = publisher.channel();
+    publisher.confirm_select(channel).unwrap();
+    declare(&broker, "large", "quorum");
+    publisher.put(channel, "large", &vec![7; MEBIBYTE as usize]);
+    publisher.confirmed(channel, 1, 1);
+    let before = peak_bytes(&broker);
+    let mut client = Client::of(connect_with_a_small_buffer(broker.addr()));
+    client.raw(b"AMQP\x00\x00\x09\x01");
+    client.start(&Default::default()).unwrap();
+    client.open(&Default::default()).unwrap();
+    // Each pair is a few bytes and asks for a mebibyte.
+    const PAIRS: u64 = 300;
+    let channel = client.channel();
+    let get = clients::wire::Args::new().short(0).shortstr("large").octet(0);
+    let get = clients::client::method_frame(channel, clients::methods::BASIC_GET, &get);
+    let recover = clients::wire::Args::new().octet(1);
+    let recover = clients::client::method_frame(channel, clients::methods::BASIC_RECOVER, &recover);
+    client.raw(&[get, recover].concat().repeat(PAIRS as usize));
+    std::thread::sleep(Duration::from_secs(2));
+    let grown = peak_bytes(&broker).saturating_sub(before) / MEBIBYTE;
+    assert!(grown < 50, "{grown} MiB for messages that nobody reads");
+    // Who reads has an answer to each.
+    for number in 1..=PAIRS {
+        client
+            .wait(channel, clients::methods::BASIC_RECOVER_OK)
+            .unwrap_or_else(|closed| panic!("{number}: {closed:?}"));
+    }
+}
+
+#[test]
 fn a_search_among_many_queues_takes_no_memory_for_those_that_it_does_not_show() {
     if clients::broker::is_foreign() {
         return eprintln!("skipped: another broker's memory is its own");

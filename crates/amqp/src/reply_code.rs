@@ -148,6 +148,7 @@ impl MethodId {
     pub const NONE: MethodId = MethodId { class: 0, method: 0 };
     /// `basic.publish`, whose errors come back after the method itself is long gone.
     pub const BASIC_PUBLISH: MethodId = MethodId { class: 60, method: 40 };
+    pub(crate) const BASIC_GET: MethodId = MethodId { class: 60, method: 70 };
     /// `tx.commit`, which ends when its publishes are confirmed.
     pub const TX_COMMIT: MethodId = MethodId { class: 90, method: 20 };
     /// `connection.open`, which a virtual host refuses.

@@ -755,6 +755,61 @@ fn what_waited_for_room_does_not_overtake_what_waited_in_its_channel() {
 }
 
 #[test]
+fn a_client_that_does_not_read_fetches_no_more_than_a_little() {
+    let (mut client, first) = Client::with_channel();
+    let second = client.open_channel(2);
+    let large = Bytes::from(vec![7; 3 << 20]);
+    let message = |body| MessageParts { exchange: b"x", routing_key: b"k", properties: &[0, 0], body };
+    let delivery = |body| GetDelivery {
+        consumer: 5,
+        seq: 70,
+        redelivered: true,
+        no_ack: true,
+        message_count: 3,
+        message: message(body),
+    };
+    let get = Method::BasicGet { ticket: 0, queue: Bytes::from_static(b"q"), no_ack: true };
+    let mut gets = Vec::new();
+    (0..10).for_each(|_| get.write(&mut gets, 1));
+    get.write(&mut gets, 2);
+    client.raw(&gets);
+    // One on each channel at first: nobody knows how large they are.
+    for channel in [first, second] {
+        assert!(matches!(client.request(), Request::Get { .. }));
+        client.connection.get_ok(channel, &delivery(&large));
+    }
+    assert!(!client.connection.has_events() && client.connection.poll_event().is_none());
+    // The others have their turn one by one as they are read, and what follows them on their channel with them.
+    for left in (0..9).rev() {
+        assert_eq!(
+            client.read().iter().filter(|sent| matches!(sent, Sent::Method(..))).count(),
+            if left == 8 { 2 } else { 1 }
+        );
+        assert!(client.connection.has_events());
+        assert!(matches!(client.request(), Request::Get { .. }));
+        assert!(client.connection.poll_event().is_none(), "only one at a time where they are large");
+        client.connection.get_ok(first, &delivery(&large));
+    }
+    client.read();
+    assert!(!client.connection.has_events());
+    // Neither a get on an empty queue nor one whose channel fails takes room for good.
+    for _ in 0..20 {
+        let channel = client.channel_id(1).expect("it is open");
+        client.send(1, get.clone());
+        client.request();
+        client.connection.channel_error(channel, amqp::ChannelError::new(ReplyCode::NotFound, "no queue"));
+        client.events();
+        client.send(1, Method::ChannelCloseOk {});
+        client.read();
+        let channel = client.open_channel(1);
+        client.send(1, get.clone());
+        client.request();
+        client.connection.get_empty(channel);
+        client.read();
+    }
+}
+
+#[test]
 fn a_client_that_does_not_read_is_not_read_either() {
     let config = ConnectionConfig { output_bytes_max: 10_000, ..ConnectionConfig::default() };
     let mut client = Client::open_with(config, capable(), tune_ok(10, 131_072, 0));

@@ -337,7 +337,8 @@ impl Client {
         inner.write(now);
         inner.feed_starved(self, local);
         inner.arm(self, local, now);
-        if inner.is_full || inner.is_over() || inner.wants_task(local) {
+        // What the client read may let others of its requests go on.
+        if inner.is_full || inner.is_over() || inner.wants_task(local) || inner.amqp.has_events() {
             self.wake();
         }
     }

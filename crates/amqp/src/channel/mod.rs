@@ -125,7 +125,8 @@ pub(crate) enum ChannelPhase {
     Open,
     /// The broker owes an answer.
     Waiting(Waiting),
-    /// The next frame is a publish, and the broker takes none for now.
+    /// The next frame is a publish, and the broker takes none for now; or a get, and there is no room for what it
+    /// fetches.
     Held,
     /// `channel.close` was sent; everything is ignored until `channel.close-ok`.
     Closing,

@@ -36,7 +36,12 @@ impl Connection {
     fn take_waiting(&mut self, id: ChannelId) -> Option<Waiting> {
         let channel = self.channels.open(id)?;
         match std::mem::replace(&mut channel.phase, ChannelPhase::Open) {
-            ChannelPhase::Waiting(waiting) => Some(waiting),
+            ChannelPhase::Waiting(waiting) => {
+                if waiting.question == Question::Get {
+                    self.gets.end();
+                }
+                Some(waiting)
+            }
             other => {
                 channel.phase = other;
                 None
@@ -183,6 +188,7 @@ impl Connection {
         };
         let message = &delivery.message;
         let fields_bytes = 4 + 9 + 2 + message.exchange.len() + message.routing_key.len() + 4;
+        let before = self.output.len();
         let small = self.output.small();
         begin_content(small, channel.number(), fields_bytes, message);
         small.extend_from_slice(&[0, 60, 0, 71]);
@@ -192,6 +198,7 @@ impl Connection {
         small.extend_from_slice(message.routing_key);
         small.extend_from_slice(&delivery.message_count.to_be_bytes());
         finish_content(&mut self.output, channel.number(), self.frame_max, message);
+        self.gets.note_size(self.output.len() - before);
         self.resume_channel(channel);
         Some(tag)
     }
@@ -331,7 +338,8 @@ impl Connection {
         }
     }
 
-    fn release_held(&mut self) {
+    /// Lets channels go on that wait with a publish or a get; whoever may not yet waits again.
+    pub(crate) fn release_held(&mut self) {
         let is_held = |channel: &&Channel| matches!(channel.phase, ChannelPhase::Held);
         let held: Vec<ChannelId> = self.channels.iter().filter(is_held).map(|channel| channel.id).collect();
         for id in held {

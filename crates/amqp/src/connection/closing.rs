@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::event::{Closed, Event};
 use super::heartbeat::Timer;
 use super::{Connection, Phase};
-use crate::channel::{Channel, ChannelPhase, PendingFrame};
+use crate::channel::{Channel, ChannelPhase, PendingFrame, Question};
 use crate::reply_code::{ChannelError, ConnectionError, Fault, ReplyCode, wire_text};
 use crate::wire::frame::FRAME_METHOD;
 use crate::wire::method::Method;
@@ -152,6 +152,9 @@ impl Connection {
         self.pending_bytes -= channel.pending.iter().map(|frame| frame.payload.len()).sum::<usize>();
         self.assembling_bytes -= channel.assembly.held_bytes();
         self.consumers -= channel.consumers.len();
+        if matches!(&channel.phase, ChannelPhase::Waiting(waiting) if waiting.question == Question::Get) {
+            self.gets.end();
+        }
         if !channel.is_closing() {
             let unsettled = channel.unacked.take_all();
             self.events.push_back(Event::ChannelClosed { channel: channel.id, unsettled, error });

@@ -69,6 +69,9 @@ impl Connection {
         let id = channel.id;
         match step(channel, method, self.config.consumers_max).map_err(|(code, text)| Fault::new(code, blame, text))? {
             Step::Ask(request, question, no_wait) => {
+                if question == Question::Get {
+                    self.gets.begin();
+                }
                 channel.phase = ChannelPhase::Waiting(Waiting { question, method: blame, no_wait });
                 self.events.push_back(Event::Request { channel: id, request });
             }

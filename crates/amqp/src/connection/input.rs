@@ -297,6 +297,14 @@ impl Connection {
                         self.tell_blocked();
                         Ok(())
                     }
+                    Some(MethodId::BASIC_GET) if !self.gets.has_room(self.output.answer_bytes()) => {
+                        channel.phase = ChannelPhase::Held;
+                        self.pending_frames += 1;
+                        self.pending_bytes += payload.len();
+                        channel.pending.push_front(PendingFrame::new(kind, payload));
+                        self.gets.hold();
+                        Ok(())
+                    }
                     Some(MethodId::BASIC_PUBLISH) => {
                         let method = PublishMethod::decode(payload)?;
                         channel.assembly = Assembly::Header(method.detach());

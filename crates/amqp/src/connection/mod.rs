@@ -17,6 +17,7 @@ pub mod config;
 mod credentials;
 mod dispatch;
 pub mod event;
+mod gets;
 mod handshake;
 pub mod heartbeat;
 mod input;
@@ -34,6 +35,7 @@ use crate::wire::method::Method;
 use crate::wire::output::Output;
 use config::{ConnectionConfig, Mechanism};
 use event::{Authenticate, Closed, Event};
+use gets::Gets;
 use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LEAVE_MS, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
 
 /// Bytes of frames that wait in the channels of a publisher that an alarm holds back, before it is
@@ -127,6 +129,7 @@ pub struct Connection {
     /// Channels with confirms to send.
     pub(crate) unflushed: Vec<ChannelId>,
     pub(crate) blocked: Blocked,
+    pub(crate) gets: Gets,
     /// The client's `connection.close`, until nothing that came before it waits in a channel.
     pub(crate) close_asked: Option<Box<(u16, Bytes)>>,
     /// `connection.update-secret` without an answer yet.
@@ -180,6 +183,7 @@ impl Connection {
             is_short: false,
             unflushed: Vec::new(),
             blocked: Blocked::default(),
+            gets: Gets::default(),
             close_asked: None,
             secrets_asked: 0,
             timers,
@@ -196,6 +200,10 @@ impl Connection {
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {
+            if self.may_fetch_on() {
+                self.gets.go_on();
+                self.release_held();
+            }
             self.run_stalled();
         }
         self.events.pop_front()
@@ -204,7 +212,13 @@ impl Connection {
     /// Whether there is a next event.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty() || (!self.stalled.is_empty() && !self.must_stall())
+        !self.events.is_empty() || (!self.stalled.is_empty() && !self.must_stall()) || self.may_fetch_on()
+    }
+
+    /// Whether channels that wait for room for what they fetch may go on: the client has read.
+    #[inline]
+    fn may_fetch_on(&self) -> bool {
+        self.phase == Phase::Running && self.gets.may_go_on(self.output.answer_bytes())
     }
 
     /// The bytes to write.

@@ -1,0 +1,106 @@
+//! Messages that a client fetches: how many of them may be under way.
+//!
+//! Invariant: a `basic.get` has its turn only while there is room for a message as large as the last ones were, beside
+//! what the client has not read and what it fetches already; one is always let through where nothing is unread. A few
+//! bytes ask for a message of megabytes, so what was read of the client's frames says nothing of what their answers take.
+
+/// What messages that were fetched and not read may take together, about.
+const UNREAD_BYTES_MAX: usize = 1 << 20;
+/// How large the first message is taken to be.
+const EXPECTED_BYTES: usize = 256 << 10;
+/// At most so many are fetched at a time by all channels of a connection, however small the last ones were.
+const UNDER_WAY_MAX: usize = 16;
+
+/// What a connection fetches.
+#[derive(Debug)]
+pub(crate) struct Gets {
+    under_way: usize,
+    /// How large the next message may be, as the last ones were.
+    expected: usize,
+    /// Channels wait until there is room.
+    is_any_held: bool,
+}
+
+impl Default for Gets {
+    fn default() -> Self {
+        Gets { under_way: 0, expected: EXPECTED_BYTES, is_any_held: false }
+    }
+}
+
+impl Gets {
+    /// Whether another may be fetched, while the client has left so many bytes of answers unread.
+    #[inline]
+    pub(crate) fn has_room(&self, unread: usize) -> bool {
+        (self.under_way == 0 && unread == 0)
+            || (self.under_way < UNDER_WAY_MAX
+                && unread.saturating_add(self.expected.saturating_mul(self.under_way + 1)) <= UNREAD_BYTES_MAX)
+    }
+
+    /// A channel waits for room.
+    pub(crate) fn hold(&mut self) {
+        self.is_any_held = true;
+    }
+
+    /// Whether those that wait for room may try again.
+    #[inline]
+    pub(crate) fn may_go_on(&self, unread: usize) -> bool {
+        self.is_any_held && self.has_room(unread)
+    }
+
+    /// They do.
+    pub(crate) fn go_on(&mut self) {
+        self.is_any_held = false;
+    }
+
+    /// One is fetched.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        self.under_way += 1;
+    }
+
+    /// It was answered, or its channel is gone.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        self.under_way -= 1;
+    }
+
+    /// It was answered with so many bytes.
+    #[inline]
+    pub(crate) fn note_size(&mut self, bytes: usize) {
+        self.expected = bytes.max(self.expected / 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_are_under_way_as_messages_like_the_last_have_room() {
+        let mut gets = Gets::default();
+        let mut begin = |gets: &mut Gets, unread: usize| {
+            let mut count = 0;
+            while gets.has_room(unread) {
+                gets.begin();
+                count += 1;
+            }
+            (0..count).for_each(|_| gets.end());
+            count
+        };
+        assert_eq!(begin(&mut gets, 0), 4);
+        gets.note_size(16 << 20);
+        assert_eq!((begin(&mut gets, 0), begin(&mut gets, 1)), (1, 0), "one that nothing is in the way of");
+        (0..30).for_each(|_| gets.note_size(10));
+        assert_eq!((begin(&mut gets, 0), begin(&mut gets, 2 << 20)), (UNDER_WAY_MAX, 0));
+    }
+
+    #[test]
+    fn who_waits_goes_on_when_the_client_has_read() {
+        let mut gets = Gets::default();
+        assert!(!gets.may_go_on(0));
+        gets.hold();
+        assert!(!gets.may_go_on(UNREAD_BYTES_MAX) && gets.may_go_on(0));
+        gets.go_on();
+        assert!(!gets.may_go_on(0));
+    }
+}
