@@ -429,6 +429,40 @@ fn bindings_that_bring_a_history_hold_nobody_up() {
     broker.kill();
 }
 
+#[test]
+fn histories_of_many_bindings_wait_for_the_log_and_not_in_memory() {
+    if clients::broker::is_foreign() {
+        return eprintln!("skipped: the exchange is in a plugin there");
+    }
+    let Some(broker) = Broker::own_or_skip(&["--shard-threads=1"]) else { return };
+    let mut client = broker.connect();
+    let channel = client.channel();
+    let arguments = vec![("x-recent-history-length", Value::from(1000))];
+    let recent = clients::ExchangeDeclare { name: "recent", kind: "x-recent-history", arguments, ..Default::default() };
+    client.declare_exchange(channel, &recent).unwrap();
+    let arguments = vec![("x-max-length", Value::from(1))];
+    let late = QueueDeclare { name: "late", durable: true, arguments, ..Default::default() };
+    client.declare(channel, &late).unwrap();
+    client.confirm_select(channel).unwrap();
+    for _ in 0..1000 {
+        client.publish(channel, &clients::Publish { exchange: "recent", body: &[7; 10_000], ..Default::default() });
+    }
+    client.confirmed(channel, 1, 1000);
+    let before = peak_bytes(&broker);
+    const BINDINGS: usize = 60;
+    let mut frames = Vec::new();
+    for key in 0..BINDINGS {
+        let args = clients::wire::Args::new().short(0).shortstr("late").shortstr("recent").shortstr(&key.to_string());
+        frames.extend(clients::client::method_frame(channel, clients::methods::QUEUE_BIND, &args.octet(0).table(&[])));
+    }
+    client.raw(&frames);
+    for number in 0..BINDINGS {
+        client.wait(channel, clients::methods::QUEUE_BIND_OK).unwrap_or_else(|closed| panic!("{number}: {closed:?}"));
+    }
+    let grown = peak_bytes(&broker).saturating_sub(before) / MEBIBYTE;
+    assert!(grown < 120, "{grown} MiB for 600 MB of history that went to a queue");
+}
+
 /// A socket that takes little unread.
 fn connect_with_a_small_buffer(addr: SocketAddr) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};

@@ -360,6 +360,13 @@ impl Session {
             (Pending::Replies { tag, name }, Ok(CommandReply::Queue { id, .. })) => {
                 self.attach_replies(at, tag, (id, name), cx);
             }
+            // The node stood still, and others took it for gone. By now it knows that, and its clients are here.
+            (Pending::NewQueue { declare, .. }, Err(refusal)) if refusal == Refusal::of_an_earlier_era() => {
+                self.declare(at, *declare, cx);
+            }
+            (Pending::Replies { tag, .. }, Err(refusal)) if refusal == Refusal::of_an_earlier_era() => {
+                self.consume_replies(at, tag, true, cx);
+            }
             (Pending::Exchange { method, name }, Ok(_)) => {
                 self.tell_audit(method, &name, None);
                 cx.client.reply(self.channels[at].id, Reply::Done);

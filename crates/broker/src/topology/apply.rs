@@ -252,7 +252,7 @@ impl Topology {
             && self.era(home.node) != home.era
         {
             // Its node went away and came back meanwhile: what asked for it may be gone.
-            return Err(Refusal::undecided());
+            return Err(Refusal::of_an_earlier_era());
         }
         let held = self.policies_matching(declare.vhost, &declare.name, shape.queue_type);
         let rules = self.rules_under(declare.vhost, &held, &shape);

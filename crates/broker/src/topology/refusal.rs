@@ -78,6 +78,12 @@ impl Refusal {
         Self::new(541, "INTERNAL_ERROR", true, "the change was not decided: does a majority of the nodes run?")
     }
 
+    /// Its node was taken for gone between the question and the answer, and has come back: the queue was not made, as who wanted it
+    /// might have gone with the node. Whoever is there still asks again.
+    pub fn of_an_earlier_era() -> Self {
+        Self::new(541, "INTERNAL_ERROR", true, "this node was taken for gone meanwhile: ask again")
+    }
+
     /// Nothing was to be changed, and whether the answer would be up to date is not known.
     pub fn not_up_to_date() -> Self {
         Self::new(541, "INTERNAL_ERROR", true, "no majority of the nodes could be asked what there is: does one run?")

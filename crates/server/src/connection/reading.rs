@@ -31,6 +31,9 @@ impl Inner {
     /// there may be more.
     pub(super) fn read(&mut self, client: &Rc<Client>, cx: &mut Context<'_>, local: &Rc<Local>) -> bool {
         if self.is_yielding {
+            if self.yields_to_load(local) {
+                return false;
+            }
             self.take_turn(client, local, local.now());
             self.was_paused = true;
             return !self.is_yielding;
@@ -93,6 +96,13 @@ impl Inner {
             return !self.waits_for_load(local);
         }
         true
+    }
+
+    /// Whether what is left of a turn waits for the load: it may be a message for thousands of queues, or a history of
+    /// megabytes for each of hundreds of bindings, which would fill the memory in front of the log. A client that has left
+    /// brings nothing more.
+    pub(super) fn yields_to_load(&self, local: &Local) -> bool {
+        self.is_yielding && !self.amqp.is_finished() && self.waits_for_load(local)
     }
 
     /// Whether a shard that the client publishes to has as much unwritten as it may.

@@ -110,7 +110,13 @@ impl Future for ConnectionTask {
             inner.arm(&client, &local, now);
             return Poll::Pending;
         }
-        if inner.is_yielding {
+        if inner.yields_to_load(&local) {
+            local.pause(&client, true);
+            // The gauge may have fallen before this connection was in the list of those to be told.
+            if !inner.yields_to_load(&local) {
+                cx.waker().wake_by_ref();
+            }
+        } else if inner.is_yielding {
             // Behind all others and a look at their sockets, which a busy shard takes seldom.
             let next = pin!(tokio::task::yield_now()).poll(cx);
             debug_assert!(next.is_pending(), "it wakes this task behind the others");

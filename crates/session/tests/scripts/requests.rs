@@ -219,6 +219,30 @@ fn a_change_that_nobody_decides_any_more_is_not_left_without_an_answer() {
 }
 
 #[test]
+fn what_is_declared_while_others_took_the_node_for_gone_is_declared_once_it_knows() {
+    let (durable, exclusive, auto_delete, passive, arguments) = (false, true, false, false, Table::new());
+    let queue = Bytes::from_static(b"mine");
+    let declare = Request::QueueDeclare { queue, durable, exclusive, auto_delete, arguments, passive };
+    let (consumer_tag, arguments) = (amqp::ConsumerTag::new(Bytes::from_static(b"replies")), Table::new());
+    let queue = Bytes::from_static(b"amq.rabbitmq.reply-to");
+    let (no_local, no_ack, exclusive) = (false, true, false);
+    let replies = Request::Consume { queue, consumer_tag, no_local, no_ack, exclusive, arguments };
+    for request in [declare, replies] {
+        let mut script = Script::begun();
+        script.among_others();
+        script.ask(1, request);
+        script.end_own_home();
+        script.decide();
+        assert_eq!(script.said(), ["topology <- DeclareQueue"; 2], "it is asked for again, and nobody is refused");
+        assert_eq!(script.owned_queues(), 0, "of the era that has ended nothing is made");
+        script.decide();
+        let said = script.said();
+        assert!(!said.is_empty() && !said.iter().any(|said| said.contains("error")), "{said:?}");
+        assert_eq!(script.owned_queues(), 1, "{said:?}");
+    }
+}
+
+#[test]
 fn a_client_that_closes_hears_of_it_once_its_exclusive_queues_are_gone_on_all_nodes() {
     let bye = || Event::Closed(amqp::Closed::ByClient { code: 200, text: Bytes::new() });
     let exclusive = |name: &'static str| Request::QueueDeclare {

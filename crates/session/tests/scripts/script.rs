@@ -716,6 +716,12 @@ impl Script {
         self.node.has_peers = true;
     }
 
+    /// The others take this node for gone.
+    pub(crate) fn end_own_home(&mut self) {
+        let home = broker::topology::Home { node: NodeNumber(1), era: 0 };
+        self.node.topology.borrow_mut().apply(&Change::EndHome(home));
+    }
+
     /// The operator changes something.
     pub(crate) fn decree(&mut self, change: Change) {
         self.node.topology.borrow_mut().apply(&change).outcome.expect("it is lawful");
