@@ -419,7 +419,7 @@ fn an_alert_that_one_thing_sets_off_tells_its_number_without_a_noun_behind_it() 
             assert!(!line.contains("{{ $value }} "), "{line}");
         }
     }
-    assert_eq!(told, 5, "those with a number");
+    assert_eq!(told, 6, "those with a number");
 }
 
 #[test]

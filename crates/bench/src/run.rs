@@ -4,6 +4,7 @@
 //! also of the ones that came after it, because leaving the late ones out is how measurements lie.
 
 mod merge;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use page::figures::three;
-use testbed::process::listeners;
 
 use crate::Error;
 use crate::clock::{Clock, SECOND};
@@ -31,6 +31,7 @@ use crate::setup::{Found, Setup};
 use crate::uri::without_passwords;
 use crate::verdict;
 use merge::Merge;
+use watched::Watched;
 
 /// From the last thread's start to the first message: all threads are waiting by then.
 const START_DELAY_NS: u64 = 50_000_000;
@@ -101,11 +102,11 @@ pub fn run(options: &Options, context: &Context, observers: &mut [&mut dyn Obser
     for (at, name) in ready.iter().flat_map(|ready| &ready.names) {
         names[*at as usize].clone_from(name);
     }
-    let pids = broker_pids(options, context);
-    let begun = begun(options, &found, &pids, (clock.now() / SECOND, context.version.clone()));
+    let watched = Watched::new(options, named_pids(options, context));
+    let begun = begun(options, &found, watched.pids(), (clock.now() / SECOND, context.version.clone()));
     observers.iter_mut().for_each(|observer| observer.started(options, &found, &begun));
     let mut going = Going::start(options, &plan, &setup, (clock, run_number), (ready, &names), found.backlog)?;
-    let mut merge = Merge::new(options, going.start_ns, going.threads.len(), pids, copies(options, &plan));
+    let mut merge = Merge::new(options, going.start_ns, going.threads.len(), watched, copies(options, &plan));
     let failure = going.watch(options, context, &setup, &names, &mut merge, observers);
     let finals = going.join();
     merge.finish(&going, observers);
@@ -198,22 +199,9 @@ fn left(options: &Options, setup: &Setup, names: &[String], (given_back, was_cut
     }
 }
 
-/// The processes to watch: named, started by us, or found by their port when the broker is on this
-/// machine.
-fn broker_pids(options: &Options, context: &Context) -> Vec<u32> {
-    if !options.broker_pids.is_empty() {
-        return options.broker_pids.clone();
-    }
-    if !context.broker_pids.is_empty() {
-        return context.broker_pids.clone();
-    }
-    let local = |host: &str| host == "localhost" || host == "::1" || host.starts_with("127.");
-    let mut pids: Vec<u32> =
-        options.uris.iter().filter(|uri| local(&uri.host)).flat_map(|uri| listeners(uri.port)).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    pids.retain(|pid| *pid != std::process::id());
-    pids
+/// The processes to watch that somebody named, or that were started by us; none where they are found by their ports.
+fn named_pids<'a>(options: &'a Options, context: &'a Context) -> &'a [u32] {
+    if options.broker_pids.is_empty() { &context.broker_pids } else { &options.broker_pids }
 }
 
 /// How many queues each message reaches, where both sides are here and it is the same for all
@@ -353,7 +341,7 @@ impl Going {
                         self.own_pace = merge.own_pace(options);
                         self.control.advance(Phase::Draining);
                         // Asked behind the end: the load does not wait for the answer.
-                        merge.own_last = own_count(&merge.pids, &merge.ports);
+                        merge.own_last = own_count(merge.watched.pids(), &merge.ports);
                     }
                 }
                 Phase::Draining => {

@@ -44,6 +44,8 @@ pub(crate) enum Shown {
     Done,
     /// A sentence.
     Line(String),
+    /// A sentence, and what a program reads in its stead.
+    Told(Value, String),
     /// A list.
     Rows(Rows),
     /// One thing, as a program reads it and as a person does.
@@ -82,6 +84,11 @@ pub(crate) fn written(shown: &Shown, form: Option<Form>, has_header: bool, on_te
         Shown::Done => String::new(),
         Shown::Line(text) => match form_or(Form::Table) {
             Form::Json => format!("{}\n", json!({ "message": text, "node": node, "result": "ok" })),
+            Form::Csv => format!("{}\n", quoted(text)),
+            _ => format!("{text}\n"),
+        },
+        Shown::Told(value, text) => match form_or(Form::Table) {
+            Form::Json => format!("{value}\n"),
             Form::Csv => format!("{}\n", quoted(text)),
             _ => format!("{text}\n"),
         },

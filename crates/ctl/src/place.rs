@@ -60,6 +60,25 @@ pub(crate) fn wanted_node(options: &Options) -> Option<String> {
     said.or_else(|| std::env::var(NODE_VARIABLE).ok().filter(|name| !name.is_empty()))
 }
 
+/// Which node is meant, in words, whether it is there or not: by its name, or by its folder where nobody says its name.
+pub(crate) fn meant(options: &Options) -> String {
+    let found = || find_file(options).ok().and_then(|place| place.node);
+    match wanted_node(options).or_else(found) {
+        Some(node) => format!("node {node}"),
+        None => {
+            let folders: Vec<String> = folders(options).iter().map(|folder| folder.display().to_string()).collect();
+            format!("the node with the data folder {}", folders.join(" or "))
+        }
+    }
+}
+
+/// The folders in which the node is looked for.
+fn folders(options: &Options) -> Vec<PathBuf> {
+    let named = options.text("data-dir").map(PathBuf::from);
+    let named = named.or_else(|| std::env::var_os(FOLDER_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from));
+    named.map_or_else(|| FOLDERS.map(PathBuf::from).to_vec(), |folder| vec![folder])
+}
+
 /// Finds the node. Errors: it is not here, or may not be asked.
 pub(crate) fn find(options: &Options) -> Result<Place, Failure> {
     let user = options.text("username").map(str::to_owned);
@@ -100,9 +119,7 @@ fn password(options: &Options) -> Result<String, Failure> {
 }
 
 fn find_file(options: &Options) -> Result<Place, Failure> {
-    let named = options.text("data-dir").map(PathBuf::from);
-    let named = named.or_else(|| std::env::var_os(FOLDER_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from));
-    let folders = named.map_or_else(|| FOLDERS.map(PathBuf::from).to_vec(), |folder| vec![folder]);
+    let folders = folders(options);
     let wanted = wanted_node(options);
     let mut others = Vec::new();
     for folder in &folders {

@@ -62,6 +62,13 @@ pub fn run(tool: Tool, words: &[String], version: &str) -> u8 {
         return 0;
     }
     let ended_with = asked(tool, verb, &options);
+    let is_json = options.text("formatter") == Some("json");
+    if let Some(failure) = ended_with.as_ref().err().filter(|_| is_json)
+        && let Some(told) = failure.json()
+    {
+        err(&format!("{told}\n"));
+        return failure.code_in(true);
+    }
     ended(tool, Some((verb, name)), &rest, ended_with)
 }
 

@@ -13,13 +13,16 @@ pub(crate) const TOPOLOGY: PartitionId = PartitionId(0);
 /// A member that is so many entries behind is only busy: members are not looked at in one moment.
 pub(crate) const LAG_MAX: u64 = 1_000;
 
+/// The role of a member that leads.
+pub(crate) const LEADING: &str = "leader";
+
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Quorum {
     /// Groups without a leader that can be reached, or without a majority of their members; that of the topology is one of them.
     pub(crate) leaderless: Vec<PartitionId>,
     /// Copies of groups that this node leads which do not have what a majority has: their node is not
-    /// reached, they are behind, or they have no vote yet.
+    /// reached, they are behind, they have no vote yet, or they have still to be begun.
     pub(crate) behind: u64,
     /// Groups of queues that this node leads without a member to spare.
     pub(crate) unspared: u64,
@@ -48,7 +51,8 @@ impl Quorum {
             !is_reached(follower.node) || !follower.is_voter || follower.synced + LAG_MAX < commit
         };
         let behind = standings.iter().map(|standing| {
-            standing.followers.iter().filter(|follower| lacks(follower, standing.commit)).count() as u64
+            let lacking = standing.followers.iter().filter(|follower| lacks(follower, standing.commit)).count();
+            (lacking + unbegun(map, standing)) as u64
         });
         let is_unspared = |standing: &&MemberStanding| standing.is_unspared && standing.partition != TOPOLOGY;
         let unspared = standings.iter().filter(is_unspared).count() as u64;
@@ -80,6 +84,17 @@ impl Quorum {
             ref names => format!("it reaches no majority of its cluster and waits for {}", names.join(", ")),
         })
     }
+}
+
+/// How many nodes are to have a copy of a group that this node leads and are no members of it yet: a group takes new ones in
+/// one after the other.
+fn unbegun(map: &Map, standing: &MemberStanding) -> usize {
+    if standing.role != LEADING {
+        return 0;
+    }
+    let is_follower = |number: NodeNumber| standing.followers.iter().any(|follower| follower.node == number);
+    let wanted = map.members_of_group(standing.partition);
+    wanted.iter().filter(|member| member.number != map.own && !is_follower(member.number)).count()
 }
 
 #[cfg(test)]
@@ -132,6 +147,22 @@ mod tests {
         assert_eq!(behind(vec![follower(2, 5_000, false)]), 1);
         assert_eq!(behind(vec![follower(2, 5_000, true), follower(3, 5_000, true)]), 1, "its node is gone");
         assert_eq!(behind(vec![follower(9, 5_000, true)]), 1, "it was forgotten");
+    }
+
+    #[test]
+    fn a_copy_that_is_wanted_and_not_begun_yet_is_counted_by_who_leads() {
+        let behind = |role, partition, followers| {
+            let standings = [MemberStanding { role, ..standing(partition, Some(1), followers) }];
+            Quorum::of(&Map::of_three([true; 3]), |_| Some(NodeNumber(1)), &standings).behind
+        };
+        for partition in [0, 7] {
+            assert_eq!(behind(LEADING, partition, vec![follower(2, 5_000, true), follower(3, 5_000, true)]), 0);
+            assert_eq!(behind(LEADING, partition, vec![follower(2, 5_000, true)]), 1, "n3 waits for its turn");
+            assert_eq!(behind(LEADING, partition, vec![follower(2, 5_000, false)]), 2, "n2 has no vote yet");
+            assert_eq!(behind(LEADING, partition, Vec::new()), 2);
+            assert_eq!(behind("follower", partition, Vec::new()), 0, "its leader counts them");
+        }
+        assert_eq!(behind(LEADING, 9, Vec::new()), 0, "nobody wants copies of what is no partition any more");
     }
 
     #[test]

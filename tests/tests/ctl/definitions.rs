@@ -31,7 +31,8 @@ fn what_cannot_be_read_or_written_changes_nothing() {
     let missing = tools.ctl("import_definitions /nonexistent").bad(65);
     assert!(missing.contains("Bad argument: File /nonexistent does not exist"), "{missing}");
     run_with_input(tools.folder(), "rabbitmqctl", &["import_definitions"], "{").bad(65);
-    tools.ctl("export_definitions /nonexistent/file").bad(70);
+    let missing = tools.ctl("export_definitions /nonexistent/file").bad(65);
+    assert!(missing.contains("Bad argument: Directory /nonexistent does not exist"), "{missing}");
     assert!(tools.ctl("export_definitions - --format erlang").bad(64).contains("no format but json"));
     let wrong = run_with_input(tools.folder(), "rabbitmqctl", &["import_definitions"], r#"{"queues":5}"#);
     wrong.bad(69);

@@ -2,6 +2,7 @@
 
 use crate::begin;
 use clients::tools::command;
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::time::Instant;
 
@@ -35,6 +36,65 @@ fn what_a_program_reads_has_no_banner_and_an_answer() {
     let told = tools.diagnostics("check_local_alarms --formatter json").good();
     let message = "\"message\":\"Node rabbit@box reported no local alarms\"";
     assert_eq!(told, format!("{{{message},\"node\":\"rabbit@box\",\"result\":\"ok\"}}\n"));
+}
+
+#[test]
+fn programs_read_the_keys_that_rabbitmqs_tools_have() {
+    let Some((broker, _http, tools)) = begin(&["--node-name", "rabbit@box"]) else { return };
+    let port = broker.addr().port().to_string();
+    let of = |line: &str| -> Value {
+        let told = tools.diagnostics(&format!("{line} --formatter json")).good();
+        serde_json::from_str(&told).unwrap_or_else(|error| panic!("{line}: {error}: {told}"))
+    };
+    assert_eq!(of("is_running")["result"], true);
+    assert_eq!(of("is_booting")["result"], false);
+    let version = tools.diagnostics("-q server_version").good();
+    assert_eq!(of("server_version"), json!({ "result": "ok", "value": version.trim() }));
+    let place = json!({ "node_name": "rabbit@box", "paths": ["<stderr>"], "result": "ok" });
+    assert_eq!(of("log_location"), place);
+    assert_eq!(of("list_node_auth_attempt_stats")["attempts"][0]["protocol"], "amqp091");
+    assert_eq!(of("list_node_auth_attempt_stats")["node"], "rabbit@box");
+    let here = of("check_port_connectivity");
+    assert!(here["listeners"].as_array().unwrap().iter().any(|one| one["port"] == broker.addr().port()), "{here}");
+    let listens = json!({ "node": "rabbit@box", "protocol": "amqp", "result": "ok" });
+    assert_eq!(of("check_protocol_listener amqp"), listens);
+    let listens = json!({ "node": "rabbit@box", "port": &*port, "result": "ok" });
+    assert_eq!(of(&format!("check_port_listener {port}")), listens);
+    assert_eq!(of("alarms")["local"], json!([]));
+    assert_eq!(of("memory_breakdown")["mnesia"], json!(null));
+    assert!(of("memory_breakdown")["other_system"]["bytes"].as_u64() > Some(0));
+    tools.words("rabbitmqctl", &["set_user_limits", "guest", r#"{"max-connections":5}"#]).good();
+    let limits = |line: &str| tools.ctl(&format!("{line} --formatter json")).good();
+    assert_eq!(limits("list_user_limits"), "{\"message\":\"{\\\"max-connections\\\":5}\"}\n");
+    tools.ctl("clear_user_limits guest all").good();
+    assert_eq!(limits("list_user_limits"), "{\"message\":\"{}\"}\n");
+    let closed = limits("close_all_connections bye");
+    assert_eq!(closed, "{\"node\":\"rabbit@box\",\"result\":\"ok\",\"value\":\"Closed 0 connections\"}\n");
+}
+
+#[test]
+fn what_fails_is_an_object_on_standard_error_for_a_program() {
+    let Some((_broker, _http, tools)) = begin(&["--node-name", "rabbit@box"]) else { return };
+    let failed = |tool: &str, line: &str, code: i32| -> Value {
+        let told = tools.run(tool, &format!("{line} --formatter json"));
+        assert_eq!(told.out, "", "{line}");
+        let text = told.bad(code);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
+    };
+    let missing = failed("rabbitmq-diagnostics", "check_port_listener 1", 69);
+    assert_eq!((&missing["missing"], &missing["result"]), (&json!("1"), &json!("error")));
+    assert!(missing["ports"].is_array() && missing["listeners"].is_array(), "{missing}");
+    let missing = failed("rabbitmq-diagnostics", "check_protocol_listener mqtt", 69);
+    assert!(missing["protocols"].as_array().unwrap().contains(&json!("amqp")), "{missing}");
+    let nobody = failed("rabbitmqctl", "delete_user nobody", 69);
+    assert_eq!(nobody, json!({ "message": "User \"nobody\" does not exist", "result": "error" }));
+    tools.ctl("set_vm_memory_high_watermark 0.000001").good();
+    let held = failed("rabbitmq-diagnostics", "check_local_alarms", 69);
+    assert_eq!(held["local"], json!(["Publishers held by the operator on node rabbit@box"]));
+    let held = failed("rabbitmq-diagnostics", "check_alarms", 69);
+    assert_eq!((held["local"].as_array().map(Vec::len), &held["global"]), (Some(1), &json!([])));
+    // Words that are wrong are told in words.
+    assert!(tools.ctl("list_queues nosuch --formatter json").bad(64).starts_with("Error (argument validation): "));
 }
 
 #[test]

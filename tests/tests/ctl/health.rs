@@ -72,7 +72,7 @@ fn the_status_is_read_by_persons_and_by_programs() {
     assert_eq!(json["running_nodes"], serde_json::json!(["rabbit@box"]));
     assert!(json["listeners"]["rabbit@box"].as_array().unwrap().len() >= 2);
     let memory = tools.diagnostics("memory_breakdown --unit mb").good();
-    assert!(memory.contains("other_system: "), "{memory}");
+    assert!(memory.contains("not told apart: "), "{memory}");
     tools.diagnostics("memory_breakdown --unit miles").bad(64);
     let environment = tools.ctl("environment").good();
     assert!(environment.contains("node_name = \"rabbit@box\" (command line)\n"), "{environment}");

@@ -73,6 +73,9 @@ fn waiting_ends_when_the_node_answers_and_fails_when_it_does_not() {
     tools.ctl("await_online_nodes 1").good();
     let late = tools.ctl("await_online_nodes 2 --timeout 1").bad(70);
     assert!(late.contains("Not enough nodes joined"), "{late}");
+    for count in ["abc", "0"] {
+        tools.ctl(&format!("await_online_nodes {count}")).bad(65);
+    }
     broker.terminate();
     let begin = Instant::now();
     tools.ctl("await_startup --timeout 1").bad(75);
@@ -106,12 +109,17 @@ fn wait_is_for_a_process_and_ends_with_it() {
     let told = tools.words("rabbitmqctl", &["wait", &file.display().to_string()]).good();
     assert!(told.contains(&format!("pid is {pid}\n")), "{told}");
     std::fs::write(&file, "garbage").unwrap();
-    tools.words("rabbitmqctl", &["wait", &file.display().to_string()]).bad(70);
-    tools.ctl("wait /nonexistent --timeout 1").bad(75);
+    tools.words("rabbitmqctl", &["wait", &file.display().to_string()]).bad(69);
+    let node = std::fs::read_to_string(broker.data_folder().join("operator.json")).unwrap();
+    let node: serde_json::Value = serde_json::from_str(&node).unwrap();
+    let late = tools.ctl("wait /nonexistent --timeout 1").bad(75);
+    assert!(late.contains(&format!("operation wait on node {} timed out", node["node"].as_str().unwrap())), "{late}");
     assert!(tools.ctl("wait").bad(64).contains("No pid or pidfile specified"));
     broker.terminate();
-    let gone = tools.ctl(&format!("wait --pid {pid}")).bad(70);
+    let gone = tools.ctl(&format!("wait --pid {pid}")).bad(69);
     assert!(gone.contains("process_not_running"), "{gone}");
+    let late = tools.ctl("wait /nonexistent --timeout 1").bad(75);
+    assert!(late.contains(&format!("operation wait on the node with the data folder {} ", tools.folder())), "{late}");
 }
 
 #[test]

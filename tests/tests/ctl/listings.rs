@@ -100,6 +100,10 @@ fn a_connection_is_closed_by_what_the_list_calls_it() {
     assert_eq!(closed.code, 320);
     assert!(closed.text.contains("go away"), "{closed:?}");
     assert!(tools.ctl("close_connection <0.1.0> text").bad(69).starts_with("Error:\nnot_found"));
+    // Of a pid that nobody has what is wanted is so.
+    let gone = tools.ctl("close_connection <a.1.2.3> text");
+    assert!(gone.err.contains("has a connection <a.1.2.3>: was it closed already?"), "{gone:?}");
+    gone.good();
 }
 
 #[test]
@@ -109,7 +113,8 @@ fn connections_are_closed_by_virtual_host_and_by_user() {
     let mut mine = [broker.connect(), broker.connect()];
     let told = tools.ctl("close_all_connections --vhost other bye").good();
     assert_eq!(told, "Closing all connections in vhost other, reason: bye...\nClosed 0 connections\n");
-    assert_eq!(tools.ctl("-q close_all_connections --limit 1 bye").good(), "Closed 1 connections\n");
+    let told = tools.ctl("close_all_connections --limit 1 bye").good();
+    assert_eq!(told, "Closing 1 connections in vhost /, reason: bye...\nClosed 1 connections\n");
     assert_eq!(tools.ctl("-q close_all_connections --global bye").code, 0);
     for client in &mut mine {
         assert_eq!(client.closed(0).code, 320);

@@ -22,7 +22,8 @@ fn members_are_told_and_the_only_one_stays() {
     let shrunk = queues("-q shrink rabbit@box").good();
     assert_eq!(shrunk, "vhost\tname\tsize\tresult\n/\tqq\t1\terror: the last node cannot be removed\n");
     queues("grow rabbit@box all").good();
-    queues("grow rabbit@box some").bad(65);
+    assert!(queues("grow rabbit@box some").bad(64).contains("strategy 'some' is not recognised."));
     assert!(queues("rebalance all").good().contains("│ rabbit@box │ 1 "));
-    queues("rebalance some").bad(65);
+    assert!(queues("rebalance some").bad(69).contains("Try one of all, classic, quorum."));
+    queues("rebalance all --vhost-pattern x").bad(64);
 }

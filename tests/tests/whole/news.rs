@@ -4,7 +4,7 @@ use crate::nodes::Nodes;
 use clients::broker::is_foreign;
 use clients::methods::{CHANNEL_CLOSE, CHANNEL_CLOSE_OK, CONNECTION_BLOCKED, CONNECTION_UNBLOCKED};
 use clients::wire::Args;
-use clients::{Client, Event, Login, QueueDeclare, Value as Argument};
+use clients::{Client, Event, Login, QueueDeclare, Tools, Value as Argument};
 use serde_json::json;
 use std::time::Duration;
 
@@ -41,6 +41,12 @@ fn an_alarm_of_one_node_blocks_publishers_of_all_until_the_node_is_gone() {
     }
     assert_eq!(nodes.http[0].get("/api/health/checks/local-alarms").status, 200);
     assert_eq!(nodes.http[2].get("/api/health/checks/local-alarms").status, 503);
+    let check = |node: usize, check: &str| Tools::of(&nodes.brokers[node]).diagnostics(check);
+    assert!(check(0, "check_local_alarms").good().ends_with("reported no local alarms\n"));
+    assert!(check(2, "check_local_alarms").bad(69).contains("Memory alarm on node leveret@n3"));
+    check(0, "check_alarms").bad(69);
+    let alarms: serde_json::Value = serde_json::from_str(&check(0, "alarms --formatter json").good()).unwrap();
+    assert_eq!((&alarms["local"], &alarms["global"]), (&json!([]), &json!(["Memory alarm on node leveret@n3"])));
     // A connection that comes now is blocked as well.
     let (mut late, channel) = nodes.connect(1);
     late.confirm_select(channel).unwrap();

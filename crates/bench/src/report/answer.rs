@@ -290,6 +290,14 @@ pub(super) fn tiles(runs: &[Recorded], are_comparable: bool) -> Vec<Tile> {
     }
 }
 
+/// Why nothing is told of what the broker's processes used.
+fn why_not_measured(run: &Run) -> &'static str {
+    match run.cost.broker_rss_bytes_max {
+        Some(_) => "the load was too short for it",
+        None => "its processes were not found on this machine, or were gone at the end",
+    }
+}
+
 /// Tiles with a line for each run.
 fn each(runs: &[Recorded]) -> Vec<Tile> {
     let hues = hues(runs);
@@ -363,7 +371,7 @@ fn each(runs: &[Recorded]) -> Vec<Tile> {
     let cost = tile("CPU and memory of the broker", cheapest, &|run| {
         let cost = &run.cost;
         let (Some(cores), Some(rss)) = (cost.broker_cores, cost.broker_rss_bytes_max) else {
-            return ("not measured".to_owned(), "its processes are not on this machine".to_owned(), Tone::Plain);
+            return ("not measured".to_owned(), why_not_measured(run).to_owned(), Tone::Plain);
         };
         let per = cost.broker_us_per_message.map(|us| format!("{} us a message {}", three(us), cost.broker_per));
         let value = format!("{} cores, {}", three(cores), figures::bytes(rss as f64));

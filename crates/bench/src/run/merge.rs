@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use page::figures::count;
+use testbed::Look;
 use testbed::written::Reading;
-use testbed::{Look, Watch};
 
+use super::watched::Watched;
 use super::{COST_SPAN_S, Going, Observer};
 use crate::clock::SECOND;
 use crate::disk::own_count;
@@ -30,7 +31,6 @@ pub(super) struct Merge {
     interval_secs: u64,
     warmup_secs: u64,
     start_ns: u64,
-    pub(super) pids: Vec<u32>,
     /// The next sample that each thread has not sent yet.
     next: Vec<u64>,
     parts: BTreeMap<u64, Part>,
@@ -64,7 +64,7 @@ pub(super) struct Merge {
     cpu_ns: BTreeMap<usize, (Side, u64)>,
     /// The broker's processes, those too that were killed meanwhile; looked at last, where the cost begins,
     /// and at the end of the load.
-    watch: Watch,
+    pub(super) watched: Watched,
     seen: Option<Look>,
     first: Option<Look>,
     last: Option<Look>,
@@ -95,16 +95,20 @@ struct Part {
 }
 
 impl Merge {
-    pub(super) fn new(options: &Options, start_ns: u64, threads: usize, pids: Vec<u32>, copies: Option<u64>) -> Merge {
-        let mut watch = Watch::default();
-        let seen = watch.look(&pids);
+    pub(super) fn new(
+        options: &Options,
+        start_ns: u64,
+        threads: usize,
+        mut watched: Watched,
+        copies: Option<u64>,
+    ) -> Merge {
+        let seen = watched.look();
         let written_first = seen.as_ref().map(|look| look.written).filter(|reading| reading.device.is_some());
         let publishers = f64::from(options.producing.count) * f64::from(options.producing.channels);
         Merge {
             interval_secs: options.interval_secs,
             warmup_secs: options.warmup_secs,
             start_ns,
-            pids,
             next: vec![0; threads],
             parts: BTreeMap::new(),
             emitted: 0,
@@ -124,7 +128,7 @@ impl Merge {
             waiting: 0,
             sent: owes(options).then_some(0),
             cpu_ns: BTreeMap::new(),
-            watch,
+            watched,
             seen,
             first: None,
             last: None,
@@ -150,7 +154,7 @@ impl Merge {
             received: going.sum(|g| &g.received),
             ..Counts::default()
         };
-        self.last = self.watch.look(&self.pids);
+        self.last = self.watched.look();
     }
 
     /// The consumers' own pace, where it is what most of the load waits for at its end.
@@ -290,7 +294,7 @@ impl Merge {
     }
 
     fn look_at_broker(&mut self) -> Option<Load> {
-        let look = self.watch.look(&self.pids)?;
+        let look = self.watched.look()?;
         let used = self.seen.as_ref().map(|seen| look.since(seen));
         let written = look.written.since(self.written_first.get_or_insert(look.written)).bytes;
         let load = used.map(|used| Load {
@@ -301,7 +305,7 @@ impl Merge {
         self.rss_max = self.rss_max.max(look.used.rss_bytes);
         if self.first.is_none() {
             self.first = Some(look.clone());
-            self.own_first = own_count(&self.pids, &self.ports);
+            self.own_first = own_count(self.watched.pids(), &self.ports);
         }
         self.seen = Some(look);
         load
@@ -405,11 +409,17 @@ impl Merge {
                 run.cost.disk_operations_s = used.operations_s;
                 run.cost.written = Some(used.written);
             }
-        } else if self.pids.is_empty() {
+        } else if self.watched.pids().is_empty() {
             run.notes.push(
                 "the broker's processes are not on this machine or were not found: --broker-pid names them".to_owned(),
             );
+        } else {
+            run.notes.push(
+                "none of the broker's processes was there at the end of the load: what they used is not told"
+                    .to_owned(),
+            );
         }
+        run.notes.extend(self.watched.notes());
         if let Some(version) = found.tls {
             run.notes.push(match options.tls.as_ref().is_some_and(|tls| tls.verifies) {
                 true => format!("over {version}, the broker's certificate was verified"),

@@ -103,9 +103,18 @@ pub(super) fn listener_lines(listeners: &[Value], with_node: bool) -> String {
     listeners.iter().map(line).collect()
 }
 
-/// The alarms in force, as pairs of node and resource.
+/// The alarms in force in the cluster, as pairs of node and resource.
 pub(super) fn alarms_of(cx: &Cx<'_>) -> Result<Vec<Value>, Failure> {
-    let answer = cx.api()?.get("health/checks/alarms")?;
+    alarms_at(cx, "health/checks/alarms")
+}
+
+/// Those of the node that is asked.
+pub(super) fn own_alarms_of(cx: &Cx<'_>) -> Result<Vec<Value>, Failure> {
+    alarms_at(cx, "health/checks/local-alarms")
+}
+
+fn alarms_at(cx: &Cx<'_>, at: &str) -> Result<Vec<Value>, Failure> {
+    let answer = cx.api()?.get(at)?;
     match answer.status {
         200 | 503 => Ok(answer.json()["alarms"].as_array().cloned().unwrap_or_default()),
         _ => answer.good().map(|_| Vec::new()),

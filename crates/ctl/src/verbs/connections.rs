@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::form::Shown;
 use crate::options::{flag, number};
 use crate::verb::{Section, VERB, Verb};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 const CONNECTION: Verb = Verb { section: Section::Operations, ..VERB };
@@ -69,7 +69,20 @@ fn close(cx: &Cx<'_>) -> Result<Shown, Failure> {
     {
         return Ok(Shown::Done);
     }
+    // As there: what is wanted of a pid is so once nobody has it, and a name that nobody has is a wrong one.
+    if is_pid(id) {
+        let text = format!("No node of the cluster has a connection {id}: was it closed already?\n");
+        crate::output::err(&crate::term::harmless_lines(&text));
+        return Ok(Shown::Done);
+    }
     Err(Failure::refused("not_found: list_connections pid name tells which connections there are"))
+}
+
+/// Whether these words are the pid of some connection, of ours or of RabbitMQ's: `<node.PEER->HOST>`, `<node.1.2.3>`.
+fn is_pid(id: &str) -> bool {
+    let Some(inner) = id.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')) else { return false };
+    let parts: Vec<&str> = inner.rsplitn(4, '.').collect();
+    inner.contains("->") || parts.len() == 4 && parts[..3].iter().all(|part| part.parse::<u32>().is_ok())
 }
 
 /// The name of the connection that such an id is of, which has the connection's own node in it.
@@ -80,15 +93,17 @@ fn named_by(found: &[Value], id: &str) -> Option<String> {
 
 fn close_all(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let (vhost, explanation, all) = (cx.vhost(), cx.word(0), cx.options.flag("global"));
-    match all {
-        true => cx.banner(&format!(
-            "Closing all connections to node {} (limit: {}), reason: {explanation}...",
-            cx.node()?,
-            cx.options.number("limit").unwrap_or(0)
-        )),
-        false => cx.banner(&format!("Closing all connections in vhost {vhost}, reason: {explanation}...")),
-    }
     let limit = cx.options.number("limit").filter(|limit| *limit > 0).and_then(|limit| usize::try_from(limit).ok());
+    cx.banner(&match (all, limit) {
+        (true, None) => {
+            format!("Closing all connections to node {} (across all vhosts), reason: {explanation}...", cx.node()?)
+        }
+        (true, Some(limit)) => {
+            format!("Closing {limit} connections to node {} (across all vhosts), reason: {explanation}...", cx.node()?)
+        }
+        (false, None) => format!("Closing all connections in vhost {vhost}, reason: {explanation}..."),
+        (false, Some(limit)) => format!("Closing {limit} connections in vhost {vhost}, reason: {explanation}..."),
+    });
     let pause = Duration::from_millis(cx.options.number("per-connection-delay").unwrap_or(0));
     let found = items(cx.api()?.get("connections")?.good()?)?;
     let theirs = found.iter().filter(|connection| all || connection["vhost"] == vhost);
@@ -100,7 +115,8 @@ fn close_all(cx: &Cx<'_>) -> Result<Shown, Failure> {
         // One that went by itself meanwhile was not closed by us.
         closed += usize::from(end(cx, &text(&connection["name"]), explanation)?);
     }
-    Ok(Shown::Line(format!("Closed {closed} connections")))
+    let text = format!("Closed {closed} connections");
+    Ok(Shown::Told(json!({ "node": cx.node()?, "result": "ok", "value": text }), text))
 }
 
 fn close_of_user(cx: &Cx<'_>) -> Result<Shown, Failure> {
@@ -114,7 +130,12 @@ fn close_of_user(cx: &Cx<'_>) -> Result<Shown, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+
+    #[test]
+    fn a_pid_is_told_from_a_name_and_from_what_is_neither() {
+        assert!(is_pid("<leveret@n1.127.0.0.1:41822->127.0.0.1:23001>") && is_pid("<rabbit@box.1.2.3>"));
+        assert!(!is_pid("127.0.0.1:41822 -> 127.0.0.1:23001") && !is_pid("<0.1.0>") && !is_pid("<a.b.c.d>"));
+    }
 
     #[test]
     fn an_id_leads_to_the_connection_of_whichever_node_it_is() {

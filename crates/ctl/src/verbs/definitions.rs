@@ -51,6 +51,7 @@ fn export(cx: &Cx<'_>) -> Result<Shown, Failure> {
     need_json(cx)?;
     let to = cx.options.words.first().map_or("-", String::as_str);
     if to != "-" {
+        need_folder(Path::new(to))?;
         cx.banner(&format!("Exporting definitions in JSON to a file at \"{to}\" ..."));
     }
     let definitions = cx.api()?.get("definitions")?.good()?;
@@ -59,6 +60,17 @@ fn export(cx: &Cx<'_>) -> Result<Shown, Failure> {
     }
     write(Path::new(to), &definitions).map_err(|error| Failure::error(SOFTWARE, format!("{to}: {error}")))?;
     Ok(Shown::Done)
+}
+
+/// Errors: there is no folder for the file.
+fn need_folder(path: &Path) -> Result<(), Failure> {
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+        Some(folder) => {
+            let text = format!("Bad argument: Directory {} does not exist", folder.display());
+            Err(Failure::argument(DATA, text))
+        }
+        None => Ok(()),
+    }
 }
 
 fn write(path: &Path, definitions: &Value) -> std::io::Result<()> {

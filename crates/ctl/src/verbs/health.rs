@@ -1,10 +1,10 @@
 //! Health checks: each is a question whose answer is the exit code.
 
-use super::cluster::{alarm_lines, alarms_of, own_listeners};
+use super::cluster::{alarm_lines, alarms_of, own_alarms_of, own_listeners};
 use crate::api::path;
 use crate::context::{Cx, items, text};
 use crate::failure::{Failure, UNAVAILABLE, USAGE};
-use crate::form::{Rows, Shown};
+use crate::form::{Form, Rows, Shown};
 use crate::options::{number, text as text_option};
 use crate::term::Cell;
 use crate::tool::{CTL, DIAGNOSTICS, QUEUES};
@@ -22,18 +22,8 @@ pub(super) const VERBS: &[Verb] = &[
     Verb { name: "is_running", about: "Tells whether the node runs and serves clients", run: is_running, ..CHECK },
     Verb { name: "is_booting", about: "Tells whether the node is on its way up", run: is_booting, ..CHECK },
     Verb { name: "alarms", about: "Lists alarms that block publishers", run: alarms, ..CHECK },
-    Verb {
-        name: "check_alarms",
-        about: "Succeeds if no node has an alarm",
-        run: |cx| check_alarms(cx, ", local or clusterwide"),
-        ..CHECK
-    },
-    Verb {
-        name: "check_local_alarms",
-        about: "Succeeds if the node has no alarm",
-        run: |cx| check_alarms(cx, ""),
-        ..CHECK
-    },
+    Verb { name: "check_alarms", about: "Succeeds if no node has an alarm", run: check_alarms, ..CHECK },
+    Verb { name: "check_local_alarms", about: "Succeeds if the node has no alarm", run: check_local_alarms, ..CHECK },
     Verb {
         name: "check_port_connectivity",
         about: "Succeeds if every listener accepts a connection",
@@ -142,27 +132,39 @@ fn running(cx: &Cx<'_>) -> Result<Shown, Failure> {
     }
 }
 
+/// A sentence that is a yes or a no to a program.
+fn whether(is_so: bool, text: String) -> Result<Shown, Failure> {
+    Ok(Shown::Told(json!({ "message": text, "result": is_so }), text))
+}
+
 fn is_running(cx: &Cx<'_>) -> Result<Shown, Failure> {
     if let (api, Some(why)) = cx.found()? {
-        return line(not_booted(api.node_shown(), &why));
+        return whether(false, not_booted(api.node_shown(), &why));
     }
     let node = cx.node()?;
     cx.banner(&format!("Asking node {node} for its status ..."));
     match check(cx, "health/checks/ready-to-serve-clients")? {
-        None => line(format!("RabbitMQ on node {node} is fully booted and running")),
-        Some(why) => line(format!("RabbitMQ on node {node} is not running: {}", text(&why["reason"]))),
+        None => whether(true, format!("RabbitMQ on node {node} is fully booted and running")),
+        Some(why) => whether(false, format!("RabbitMQ on node {node} is not running: {}", text(&why["reason"]))),
     }
 }
 
 fn is_booting(cx: &Cx<'_>) -> Result<Shown, Failure> {
     if let (api, Some(why)) = cx.found()? {
-        return line(format!("RabbitMQ on node {} is booting: {why}", api.node_shown()));
+        return whether(true, format!("RabbitMQ on node {} is booting: {why}", api.node_shown()));
     }
     let node = cx.node()?;
     cx.banner(&format!("Asking node {node} for its boot status ..."));
-    line(format!(
+    let text = format!(
         "RabbitMQ on node {node} is fully booted (check with is_running), stopped or has not started booting yet"
-    ))
+    );
+    whether(false, text)
+}
+
+/// The alarms as programs read them: those of the node, and those of others.
+fn alarms_told(node: &str, alarms: &[Value]) -> Value {
+    let (own, others): (Vec<Value>, Vec<Value>) = alarms.iter().cloned().partition(|alarm| alarm["node"] == node);
+    json!({ "local": alarm_lines(&own), "global": alarm_lines(&others) })
 }
 
 fn alarms(cx: &Cx<'_>) -> Result<Shown, Failure> {
@@ -173,28 +175,43 @@ fn alarms(cx: &Cx<'_>) -> Result<Shown, Failure> {
         true => format!("Node {node} reported no alarms, local or clusterwide\n"),
         false => alarm_lines(&alarms).join("\n") + "\n",
     };
-    Ok(Shown::Document(json!({ "alarms": alarms, "local": alarms, "global": [], "node": node, "result": "ok" }), text))
+    let mut told = alarms_told(&node, &alarms);
+    (told["alarms"], told["node"], told["result"]) = (alarms.into(), node.into(), "ok".into());
+    Ok(Shown::Document(told, text))
 }
 
-fn check_alarms(cx: &Cx<'_>, whose: &str) -> Result<Shown, Failure> {
+fn check_alarms(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let node = cx.node()?;
     cx.banner(&format!("Asking node {node} to report any local resource alarms ..."));
     let alarms = alarms_of(cx)?;
-    match (alarms.is_empty(), whose) {
-        (true, "") => line(format!("Node {node} reported no local alarms")),
-        (true, whose) => line(format!("Node {node} reported no alarms{whose}")),
-        (false, _) => {
-            let text = format!("Alarms reported by node {node}:\n{}", alarm_lines(&alarms).join("\n"));
-            Err(Failure::plain(UNAVAILABLE, text))
-        }
+    match alarms.is_empty() {
+        true => line(format!("Node {node} reported no alarms, local or clusterwide")),
+        false => Err(alarmed(&node, &alarms).told(alarms_told(&node, &alarms))),
     }
+}
+
+/// Another node's alarm blocks this one's publishers too, and is not for this check: it tells which node to look after.
+fn check_local_alarms(cx: &Cx<'_>) -> Result<Shown, Failure> {
+    let node = cx.node()?;
+    cx.banner(&format!("Asking node {node} to report any local resource alarms ..."));
+    let alarms = own_alarms_of(cx)?;
+    match alarms.is_empty() {
+        true => line(format!("Node {node} reported no local alarms")),
+        false => Err(alarmed(&node, &alarms).told(json!({ "local": alarm_lines(&alarms) }))),
+    }
+}
+
+fn alarmed(node: &str, alarms: &[Value]) -> Failure {
+    Failure::plain(UNAVAILABLE, format!("Alarms reported by node {node}:\n{}", alarm_lines(alarms).join("\n")))
 }
 
 fn connectivity(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let node = cx.node()?;
     cx.banner(&format!("Testing TCP connections to all active listeners on node {node} ..."));
     let (mut well, mut bad) = (Vec::new(), Vec::new());
-    for listener in own_listeners(cx)? {
+    let listeners = own_listeners(cx)?;
+    let mut failures = Vec::new();
+    for listener in &listeners {
         let port = listener["port"].as_u64().unwrap_or(0);
         let interface = match text(&listener["interface"]).as_str() {
             "0.0.0.0" => "127.0.0.1".to_owned(),
@@ -204,6 +221,9 @@ fn connectivity(cx: &Cx<'_>) -> Result<Shown, Failure> {
         let addresses = format!("{interface}:{port}").to_socket_addrs();
         let accepts = addresses
             .is_ok_and(|mut all| all.any(|address| TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).is_ok()));
+        if !accepts {
+            failures.push(listener.clone());
+        }
         let ports = if accepts { &mut well } else { &mut bad };
         if !ports.contains(&port) {
             ports.push(port);
@@ -211,11 +231,14 @@ fn connectivity(cx: &Cx<'_>) -> Result<Shown, Failure> {
     }
     let list = |ports: &[u64]| ports.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     match bad.is_empty() {
-        true => line(format!("Successfully connected to ports {} on node {node}.", list(&well))),
-        false => Err(Failure::plain(
-            UNAVAILABLE,
-            format!("Connection attempts failed on node {node}. Ports that did not accept: {}", list(&bad)),
+        true => Ok(Shown::Told(
+            json!({ "listeners": listeners, "node": node, "result": "ok" }),
+            format!("Successfully connected to ports {} on node {node}.", list(&well)),
         )),
+        false => {
+            let text = format!("Connection attempts failed on node {node}. Ports that did not accept: {}", list(&bad));
+            Err(Failure::plain(UNAVAILABLE, text).told(json!({ "failures": failures, "node": node })))
+        }
     }
 }
 
@@ -226,14 +249,18 @@ fn port(cx: &Cx<'_>) -> Result<Shown, Failure> {
     }
     cx.banner(&format!("Asking node {node} if there's an active listener on port {port} ..."));
     match check(cx, &path(&["health", "checks", "port-listener", port]))? {
-        None => line(format!("A listener for port {port} is running on node {node}.")),
+        None => Ok(Shown::Told(
+            json!({ "node": node, "port": port, "result": "ok" }),
+            format!("A listener for port {port} is running on node {node}."),
+        )),
         Some(why) => {
             let ports: Vec<String> = why["ports"].as_array().into_iter().flatten().map(Value::to_string).collect();
             let text = format!(
                 "No listener for port {port} is active on node {node}. Found listeners that use the following ports: {}",
                 ports.join(", ")
             );
-            Err(Failure::plain(UNAVAILABLE, text))
+            let told = json!({ "listeners": own_listeners(cx)?, "missing": port, "ports": why["ports"] });
+            Err(Failure::plain(UNAVAILABLE, text).told(told))
         }
     }
 }
@@ -242,14 +269,18 @@ fn protocol(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let (node, protocol) = (cx.node()?, cx.word(0));
     cx.banner(&format!("Asking node {node} if there's an active listener for protocol {protocol} ..."));
     match check(cx, &path(&["health", "checks", "protocol-listener", protocol]))? {
-        None => line(format!("A listener for protocol {protocol} is running on node {node}.")),
+        None => Ok(Shown::Told(
+            json!({ "node": node, "protocol": protocol, "result": "ok" }),
+            format!("A listener for protocol {protocol} is running on node {node}."),
+        )),
         Some(why) => {
             let known: Vec<String> = why["protocols"].as_array().into_iter().flatten().map(text).collect();
             Err(failed(format!(
                 "No listener for protocol {protocol} is active on node {node}. Found listeners for the following \
                  protocols: {}",
                 known.join(", ")
-            )))
+            ))
+            .told(json!({ "listeners": own_listeners(cx)?, "missing": protocol, "protocols": known })))
         }
     }
 }
@@ -262,10 +293,8 @@ fn vhosts(cx: &Cx<'_>) -> Result<Shown, Failure> {
         Some(why) => {
             let down: Vec<String> = why["virtual-hosts"].as_array().into_iter().flatten().map(text).collect();
             let reason = text(&why["reason"]);
-            Err(Failure::plain(
-                UNAVAILABLE,
-                format!("Some virtual hosts on node {node} are down: {}\n{reason}", down.join(", ")),
-            ))
+            let text = format!("Some virtual hosts on node {node} are down: {}\n{reason}", down.join(", "));
+            Err(Failure::plain(UNAVAILABLE, text).told(json!({ "virtual-hosts": down })))
         }
     }
 }
@@ -290,10 +319,8 @@ fn certificates(cx: &Cx<'_>) -> Result<Shown, Failure> {
                 )
             };
             let all: Vec<String> = why["expired"].as_array().into_iter().flatten().map(of).collect();
-            Err(Failure::plain(
-                UNAVAILABLE,
-                format!("Certificates expire within {within} {shown}:\n{}", all.join("\n")),
-            ))
+            let text = format!("Certificates expire within {within} {shown}:\n{}", all.join("\n"));
+            Err(Failure::plain(UNAVAILABLE, text).told(json!({ "expired": why["expired"] })))
         }
     }
 }
@@ -333,6 +360,9 @@ fn attempts(cx: &Cx<'_>) -> Result<Shown, Failure> {
     cx.banner(&format!("Listing authentication\n attempts for node \"{node}\" ..."));
     let found = items(cx.api()?.get(&path(&["auth", "attempts", &node]))?.good()?)?;
     let columns = ["protocol", "auth_attempts", "auth_attempts_failed", "auth_attempts_succeeded"];
+    if cx.form == Some(Form::Json) {
+        return Ok(Shown::Document(json!({ "attempts": found, "node": node, "result": "ok" }), String::new()));
+    }
     let row = |item: &Value| columns.iter().map(|column| Cell::Value(item[*column].clone())).collect();
     Ok(Rows::new(&columns).with(found.iter().map(row)))
 }

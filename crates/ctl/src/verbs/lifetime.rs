@@ -5,7 +5,7 @@
 
 use crate::api::Api;
 use crate::context::Cx;
-use crate::failure::{Failure, SOFTWARE, TOO_LATE, UNAVAILABLE, USAGE};
+use crate::failure::{DATA, Failure, SOFTWARE, TOO_LATE, UNAVAILABLE, USAGE};
 use crate::form::Shown;
 use crate::options::{Switch, Takes, flag};
 use crate::process::Process;
@@ -155,12 +155,20 @@ fn await_startup(cx: &Cx<'_>) -> Result<Shown, Failure> {
 /// What is said when time is over.
 fn late(cx: &Cx<'_>) -> String {
     let timeout = cx.timeout().unwrap_or_default().as_millis();
-    let node = crate::place::wanted_node(cx.options).unwrap_or_else(|| "here".to_owned());
-    format!("Error: operation {} on node {node} timed out. Timeout value used: {timeout}", cx.verb.name)
+    format!(
+        "Error: operation {} on {} timed out. Timeout value used: {timeout}",
+        cx.verb.name,
+        crate::place::meant(cx.options)
+    )
 }
 
 fn wait(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let late = || Failure::plain(TOO_LATE, late(cx));
+    // No longer waiting would help, and to RabbitMQ's tool that is a node that is not there.
+    let failed = |failure: Failure| Failure {
+        code: if failure.code == SOFTWARE { UNAVAILABLE } else { failure.code },
+        ..failure
+    };
     let file = cx.options.words.first();
     let pid = match (cx.options.number("pid"), file) {
         (Some(_), Some(_)) => return Err(Failure::argument(USAGE, "Cannot specify both pid and pidfile")),
@@ -170,7 +178,7 @@ fn wait(cx: &Cx<'_>) -> Result<Shown, Failure> {
             cx.say(&format!("Waiting for pid file '{file}' to appear"));
             let pid = look_until(cx, |_| read_pid(Path::new(file))).map_err(|failure| match failure.code {
                 UNAVAILABLE => late(),
-                _ => failure,
+                _ => failed(failure),
             })?;
             cx.say(&format!("pid is {pid}"));
             pid
@@ -184,8 +192,10 @@ fn wait(cx: &Cx<'_>) -> Result<Shown, Failure> {
         }
         look(cx, left)
     });
-    let api =
-        found.map_err(|failure| if [UNAVAILABLE, TOO_LATE].contains(&failure.code) { late() } else { failure })?;
+    let api = found.map_err(|failure| match failure.code {
+        UNAVAILABLE | TOO_LATE => late(),
+        _ => failed(failure),
+    })?;
     cx.say(&format!("Node '{}' is running", api.node_shown()));
     Ok(Shown::Done)
 }
@@ -203,8 +213,8 @@ fn read_pid(path: &Path) -> Result<u32, Failure> {
 }
 
 fn await_nodes(cx: &Cx<'_>) -> Result<Shown, Failure> {
-    let count: usize =
-        cx.word(0).parse().map_err(|_| Failure::argument(USAGE, "Bad argument: the count is a number"))?;
+    let count = cx.word(0).parse().ok().filter(|count: &usize| *count > 0);
+    let count = count.ok_or_else(|| Failure::argument(DATA, "Bad argument: Argument must be a positive integer"))?;
     let node = cx.node()?;
     let timeout = cx.timeout().unwrap_or_default().as_secs();
     cx.banner(&format!(

@@ -68,14 +68,9 @@ pub(super) const VERBS: &[Verb] = &[
     },
 ];
 
-/// One object of limits as RabbitMQ's tool shows it: an empty line where there are none.
-fn one(cx: &Cx<'_>, found: &[Value]) -> Shown {
-    let limits = found.first().map(|item| item["value"].clone()).filter(|value| value != &json!({}));
-    match limits {
-        None if cx.form.is_some() => Shown::Document(json!([]), "\n".to_owned()),
-        None => Shown::Raw("\n".to_owned()),
-        Some(limits) => Shown::Document(limits.clone(), format!("{limits}\n")),
-    }
+/// One object of limits; nothing where there are none.
+fn one(found: &[Value]) -> Option<Value> {
+    found.first().map(|item| item["value"].clone()).filter(|value| value != &json!({}))
 }
 
 fn all(of: &str, found: &[Value]) -> Shown {
@@ -91,7 +86,11 @@ fn list_of_vhosts(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let vhost = cx.vhost();
     cx.banner(&format!("Listing limits for vhost \"{vhost}\" ..."));
     let found = cx.api()?.get(&path(&["vhost-limits", vhost]))?.good_or_none()?;
-    Ok(one(cx, &items(found.ok_or_else(|| Failure::no_vhost(vhost))?)?))
+    // To a program limits are JSON in a text, as in RabbitMQ; none of a virtual host are an empty list.
+    Ok(match one(&items(found.ok_or_else(|| Failure::no_vhost(vhost))?)?).map(|limits| limits.to_string()) {
+        Some(limits) => Shown::Told(json!({ "node": cx.node()?, "result": "ok", "value": limits }), limits),
+        None => Shown::Told(json!([]), String::new()),
+    })
 }
 
 fn limits(cx: &Cx<'_>, at: usize) -> Result<serde_json::Map<String, Value>, Failure> {
@@ -127,7 +126,9 @@ fn list_of_users(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let user = cx.options.text("user").unwrap_or("guest");
     cx.banner(&format!("Listing limits for user \"{user}\" ..."));
     let found = cx.api()?.get(&path(&["user-limits", user]))?.good_or_none()?;
-    Ok(one(cx, &items(found.ok_or_else(|| Failure::no_user(user))?)?))
+    let limits = one(&items(found.ok_or_else(|| Failure::no_user(user))?)?);
+    let told = limits.as_ref().map_or_else(|| "{}".to_owned(), Value::to_string);
+    Ok(Shown::Told(json!({ "message": told }), limits.map_or_else(String::new, |limits| limits.to_string())))
 }
 
 /// One after the other, as the API has them: what stands before one that is refused is set.

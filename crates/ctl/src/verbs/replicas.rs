@@ -2,7 +2,7 @@
 
 use crate::api::{Answer, path};
 use crate::context::{Cx, items, text};
-use crate::failure::{DATA, Failure};
+use crate::failure::{Failure, USAGE};
 use crate::form::{Rows, Shown};
 use crate::options::{Switch, flag, text as text_option};
 use crate::term::Cell;
@@ -71,10 +71,9 @@ pub(super) const VERBS: &[Verb] = &[
     },
     Verb {
         name: "rebalance",
-        usage: "<all | classic | quorum> [--vhost-pattern <pattern>] [--queue-pattern <pattern>]",
-        about: "Spreads the leaders of queues over the nodes",
+        usage: "<all | classic | quorum>",
+        about: "Spreads the leaders of queues over the nodes: a leader leads all queues of a partition",
         words: (1, 1),
-        switches: PATTERNS,
         run: rebalance,
         ..CLUSTER
     },
@@ -183,7 +182,7 @@ fn outcomes(cx: &Cx<'_>, rows: &[Value]) -> Shown {
 fn grow(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let (node, strategy) = (cx.word(0), cx.word(1));
     if !["all", "even"].contains(&strategy) {
-        return Err(Failure::argument(DATA, format!("Bad argument: strategy '{strategy}' is not recognised.")));
+        return Err(Failure::argument(USAGE, format!("strategy '{strategy}' is not recognised.")));
     }
     cx.banner(&format!("Growing {strategy} quorum queues on {node}..."));
     let pattern = |name| cx.options.text(name).unwrap_or(".*");
@@ -271,11 +270,7 @@ fn rebalance(cx: &Cx<'_>) -> Result<Shown, Failure> {
 /// Spreads leaders over the nodes, and tells who leads how many.
 pub(super) fn spread(cx: &Cx<'_>, kind: &str) -> Result<Shown, Failure> {
     if !["all", "classic", "quorum"].contains(&kind) {
-        return Err(Failure::argument(DATA, format!("Bad argument: '{kind}' is none of all, classic and quorum")));
-    }
-    if ["vhost-pattern", "queue-pattern"].iter().any(|name| cx.options.text(name).is_some()) {
-        let text = "patterns are not known to this command yet: leave them out, and all queues are spread";
-        return Err(Failure::argument(crate::failure::USAGE, text));
+        return Err(Failure::refused(format!("type {kind} is not supported. Try one of all, classic, quorum.")));
     }
     cx.banner(&format!("Re-balancing leaders of {kind} queues..."));
     cx.api()?.post("rebalance/queues", &json!({}))?.good()?;

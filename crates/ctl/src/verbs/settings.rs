@@ -52,8 +52,9 @@ pub(super) const VERBS: &[Verb] = &[
         about: "Tells where the log goes: to standard error, for whatever starts the node to keep",
         switches: &[short('a', flag("all", "all of them; there is one"))],
         run: |cx| {
-            cx.banner(&format!("Log file location(s) on node {} ...", cx.node()?));
-            Ok(Shown::Line("<stderr>".to_owned()))
+            let (node, place) = (cx.node()?, "<stderr>");
+            cx.banner(&format!("Log file location(s) on node {node} ..."));
+            Ok(Shown::Told(json!({ "node_name": node, "paths": [place], "result": "ok" }), place.to_owned()))
         },
         ..ENVIRONMENT
     },

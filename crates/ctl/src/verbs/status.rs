@@ -41,7 +41,8 @@ pub(super) const VERBS: &[Verb] = &[
         about: "Tells the version of RabbitMQ that the node shows to clients",
         run: |cx| {
             cx.banner(&format!("Asking node {} for its RabbitMQ version...", cx.node()?));
-            Ok(Shown::Line(text(&cx.api()?.get("overview")?.good()?["rabbitmq_version"])))
+            let version = text(&cx.api()?.get("overview")?.good()?["rabbitmq_version"]);
+            Ok(Shown::Told(json!({ "result": "ok", "value": version }), version))
         },
         ..VERB
     },
@@ -69,11 +70,19 @@ fn in_unit(bytes: &Value, (name, unit): (&str, f64)) -> String {
     format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// The parts of a node's memory, the largest first: name, bytes, parts of a hundred.
+/// The parts of a node's memory that it counts. It has the others at 0 for those who ask for RabbitMQ's names, and holds what it
+/// holds for them in the rest.
+const COUNTED: [&str; 5] =
+    ["connection_readers", "connection_channels", "queue_procs", "quorum_queue_procs", "plugins"];
+/// What is left of the node's memory beside them.
+const REST: &str = "other_system";
+const NOT_TOLD_APART: &str = "not told apart";
+
+/// The parts of a node's memory that are known and the rest, the largest first: name, bytes, parts of a hundred.
 fn parts(memory: &Value) -> Vec<(String, u64, f64)> {
     let total = memory["total"]["rss"].as_f64().unwrap_or(0.0).max(1.0);
     let fields = memory.as_object().into_iter().flatten();
-    let parts = fields.filter(|(name, _)| !["total", "strategy"].contains(&name.as_str()));
+    let parts = fields.filter(|(name, _)| name.as_str() == REST || COUNTED.contains(&name.as_str()));
     let mut parts: Vec<(String, u64, f64)> = parts
         .filter_map(|(name, bytes)| {
             let bytes = bytes.as_u64()?;
@@ -90,16 +99,24 @@ fn memory(cx: &Cx<'_>) -> Result<Shown, Failure> {
     cx.banner(&format!("Reporting memory breakdown on node {node}..."));
     let memory = cx.api()?.get(&path(&["nodes", &node, "memory"]))?.good()?["memory"].clone();
     let parts = parts(&memory);
-    let told: serde_json::Map<String, Value> = parts
-        .iter()
-        .map(|(name, bytes, share)| (name.clone(), json!({ "bytes": bytes, "percentage": share })))
-        .collect();
-    Ok(Shown::Document(told.into(), memory_lines(&parts, unit)))
+    Ok(Shown::Document(memory_told(&memory, &parts), memory_lines(&parts, unit)))
+}
+
+/// All of RabbitMQ's parts, of which those are null that nobody counts.
+fn memory_told(memory: &Value, parts: &[(String, u64, f64)]) -> Value {
+    let names = memory.as_object().into_iter().flatten().map(|(name, _)| name);
+    let names = names.filter(|name| !["total", "strategy"].contains(&name.as_str()));
+    let mut told: serde_json::Map<String, Value> = names.map(|name| (name.clone(), Value::Null)).collect();
+    let known = parts.iter().map(|(name, bytes, share)| (name.clone(), json!({ "bytes": bytes, "percentage": share })));
+    told.extend(known);
+    told.into()
 }
 
 fn memory_lines(parts: &[(String, u64, f64)], unit: (&str, f64)) -> String {
-    let line =
-        |(name, bytes, share): &(String, u64, f64)| format!("{name}: {} ({share}%)\n", in_unit(&json!(bytes), unit));
+    let line = |(name, bytes, share): &(String, u64, f64)| {
+        let name = if name == REST { NOT_TOLD_APART } else { name };
+        format!("{name}: {} ({share}%)\n", in_unit(&json!(bytes), unit))
+    };
     parts.iter().map(line).collect()
 }
 
@@ -211,4 +228,26 @@ fn status(cx: &Cx<'_>) -> Result<Shown, Failure> {
         title("Listeners") + &listener_lines(&listeners, false),
     ];
     Ok(Shown::Document(told, sections.join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_nobody_counts_is_told_in_one_line_and_is_null_to_programs() {
+        let memory = json!({
+            "binary": 0, "mnesia": 0, "connection_readers": 0, "queue_procs": 1_000_000, "other_system": 3_000_000,
+            "strategy": "rss", "total": { "rss": 4_000_000, "allocated": 4_000_000 },
+        });
+        let parts = parts(&memory);
+        let lines = "not told apart: 3 mb (75%)\nqueue_procs: 1 mb (25%)\nconnection_readers: 0 mb (0%)\n";
+        assert_eq!(memory_lines(&parts, ("mb", 1e6)), lines);
+        let of = |bytes: u64, percentage: f64| json!({ "bytes": bytes, "percentage": percentage });
+        let told = json!({
+            "binary": null, "mnesia": null, "connection_readers": of(0, 0.0), "queue_procs": of(1_000_000, 25.0),
+            "other_system": of(3_000_000, 75.0),
+        });
+        assert_eq!(memory_told(&memory, &parts), told);
+    }
 }

@@ -157,5 +157,6 @@ fn trace(cx: &Cx<'_>, on: bool) -> Result<Shown, Failure> {
     cx.banner(&format!("{} tracing for vhost \"{vhost}\" ...", if on { "Starting" } else { "Stopping" }));
     need(cx, vhost)?;
     cx.api()?.put(&path(&["vhosts", vhost]), &json!({ "tracing": on }))?.good()?;
-    Ok(Shown::Line(format!("Trace {} for vhost {vhost}", if on { "enabled" } else { "disabled" })))
+    let text = format!("Trace {} for vhost {vhost}", if on { "enabled" } else { "disabled" });
+    Ok(Shown::Told(json!({ "node": cx.node()?, "result": "ok", "value": text }), text))
 }

@@ -143,7 +143,7 @@ impl Scrape {
             ),
             (
                 "members_behind",
-                "Copies of partitions that this node leads which are not in sync, or whose node is not reached",
+                "Copies of partitions that this node leads which are not in sync or not begun yet, or whose node is not reached",
                 self.quorum.behind,
             ),
             (

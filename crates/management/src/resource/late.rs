@@ -101,8 +101,8 @@ pub(super) fn warning(late: &BTreeSet<Late>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::whole::LEADING;
     use super::*;
+    use crate::quorum::LEADING;
 
     fn row(role: &str, is_voter: bool, synced: u64) -> Value {
         json!({ "role": role, "term": 3, "commit": 5_000, "synced": synced, "voter": is_voter, "voters": 3 })

@@ -163,8 +163,8 @@ pub(super) fn need(own: &str, members: &[(&str, &Value)]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::whole::LEADING;
     use super::*;
+    use crate::quorum::LEADING;
     use serde_json::json;
 
     #[test]

@@ -230,6 +230,15 @@ pub(super) async fn counts(cx: Cx<'_>) -> (Counts, Gathered) {
     (counts, gathered)
 }
 
+/// In what goes to another node: whether this one leads the queue. It is not for the asking node to judge: one whose own copy
+/// still joins may not have heard who leads. No client sees it.
+const LEADS: &str = "leveret_leads";
+
+/// What a node says of that in its description of a queue; nothing, where it is of an older build.
+fn take_leads(described: &mut Value) -> Option<bool> {
+    described.as_object_mut()?.remove(LEADS)?.as_bool()
+}
+
 /// GET of one.
 pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer, Refused> {
     cx.visible_vhost(&cx.handle().topology(), vhost)?;
@@ -254,10 +263,11 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
             found["incoming"] = incoming(cx, &topology, queue, ranges).into();
         }
         let is_single = has_single(queue);
-        if cx.is_asked
-            && let Some(consumer) = figures.of(queue).and_then(|figures| figures.active)
-        {
-            found[active::KEY] = json!(active::words(queue.id, consumer));
+        if cx.is_asked {
+            found[LEADS] = (leader == Some(cx.handle().own_node())).into();
+            if let Some(consumer) = figures.of(queue).and_then(|figures| figures.active) {
+                found[active::KEY] = json!(active::words(queue.id, consumer));
+            }
         }
         (found, queue.id, leader, is_single)
     };
@@ -268,8 +278,8 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
     let gathered = cx.ask(cx.others(), "GET", &cx.same_statistics(cx.call.head.uri.path())).await;
     for said in &gathered.said {
         let Some(mut described) = said.json() else { continue };
-        if Some(said.node) == leader {
-            // Who leads it knows what is in it.
+        if take_leads(&mut described).unwrap_or(Some(said.node) == leader) {
+            // Who leads it knows what is in it, and who has a vote.
             active.take(&mut described);
             std::mem::swap(&mut found, &mut described);
         }
@@ -454,5 +464,13 @@ mod tests {
         assert!(
             matches!(refused, Err(Refused::BadRequest(why)) if why == "names have at most 255 bytes, and this one has 256")
         );
+    }
+
+    #[test]
+    fn a_node_itself_says_whether_it_leads_and_no_client_sees_that() {
+        let mut described = json!({ "online": ["n2"], LEADS: true });
+        assert_eq!((take_leads(&mut described), &described), (Some(true), &json!({ "online": ["n2"] })));
+        assert_eq!(take_leads(&mut json!({ LEADS: false })), Some(false));
+        assert_eq!(take_leads(&mut json!({})), None, "an older build");
     }
 }

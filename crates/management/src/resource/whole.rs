@@ -7,7 +7,7 @@
 use super::{Cx, leaving};
 use crate::answer::{Answer, Refused};
 use crate::map::{Map, Place};
-use crate::quorum::{LAG_MAX, TOPOLOGY};
+use crate::quorum::{LAG_MAX, LEADING, TOPOLOGY};
 use crate::{json, listing};
 use broker::PartitionId;
 use broker::topology::{DurabilityLevel, PartitionStage, Queue, Topology};
@@ -62,8 +62,6 @@ pub(super) async fn members(cx: Cx<'_>, map: &Map) -> (Members, Vec<String>) {
     (members, gathered.missing)
 }
 
-/// The role of a member that leads.
-pub(super) const LEADING: &str = "leader";
 /// The role of a member that takes no part until it is repaired.
 pub(super) const DAMAGED: &str = "damaged";
 
