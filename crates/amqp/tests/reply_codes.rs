@@ -45,7 +45,7 @@ fn costs(act: impl FnOnce(&mut Client), channel: u16, code: u16, text: &str, cla
         })
         .collect();
     if channel == 0 {
-        assert_eq!(ends, ["channel 1", "channel 9", "connection"]);
+        assert_eq!(ends, ["channel 9", "channel 1", "connection"]);
         assert!(!client.connection.is_finished(), "the client is to answer");
         client.send(0, Method::ConnectionCloseOk {});
         assert!(client.connection.is_finished());

@@ -2,7 +2,9 @@
 //! publishes, and one of them may go to thousands of queues.
 //!
 //! Invariant: a turn ends with the event that passes the limit; what it has done is counted in
-//! queues that a message was handed to, not in time, so that it is the same on every machine. A
+//! queues that a message was handed to, not in time, so that it is the same on every machine.
+//! Connections that have more to do than one turn share what one alone may do: who has little waits
+//! behind a turn of each of them. A
 //! publish costs one comparison and one addition. A request counts for what it carries: one may
 //! bring thousands of arguments, each of which is read, checked, encoded and kept.
 
@@ -13,12 +15,19 @@ use std::hash::BuildHasher;
 /// About ten milliseconds. A full read of the smallest messages that each go to one queue is less.
 const TURN_MAX: usize = 16_384;
 
+/// However many connections have much to do, the turn of each is worth that it begins.
+const TURN_MIN: usize = 256;
+
 /// A message that goes to the same queues as the one before it stands in one batch with it, which
-/// costs its queues about so much less.
-const SAME_QUEUES: usize = 16;
+/// costs its queues about so much less: each has to take it in all the same.
+const SAME_QUEUES: usize = 2;
 
 /// A request without arguments costs as much as to hand a message to so many queues.
 const REQUEST: usize = 4;
+/// A channel that comes or goes costs as much: what knows it is told in several places.
+const CHANNEL: usize = 16;
+/// So many pointers that are moved, or entries that are looked at, cost as much.
+const MOVED: usize = 256;
 /// So many bytes of arguments cost as much as an argument.
 const BYTES_AN_ARGUMENT: usize = 64;
 
@@ -40,14 +49,27 @@ impl Load {
 }
 
 /// The work of a turn so far.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     sum: usize,
+    /// How much it may be.
+    max: usize,
     /// Where the last publish went.
     last: u64,
 }
 
+impl Default for Work {
+    fn default() -> Work {
+        Work::among(1)
+    }
+}
+
 impl Work {
+    /// Nothing was done in a turn of which so many connections are to have one each, before anybody else is served.
+    pub(super) fn among(connections: usize) -> Self {
+        Work { sum: 0, max: (TURN_MAX / connections.max(1)).max(TURN_MIN), last: 0 }
+    }
+
     /// A search for a route; see [`broker::topology::STEPS_OF_A_TARGET`].
     pub(super) fn add(&mut self, work: usize) {
         self.sum += work;
@@ -55,7 +77,17 @@ impl Work {
 
     /// Enough was done, however little it came to.
     pub(super) fn end(&mut self) {
-        self.sum = TURN_MAX;
+        self.sum = self.max;
+    }
+
+    /// A channel came or went: as many behind it had to move, and it had as many consumers and partitions to tell.
+    pub(super) fn channel(&mut self, behind: usize, told: usize) {
+        self.sum += CHANNEL + behind / MOVED + told * REQUEST;
+    }
+
+    /// A list of so many was looked through.
+    pub(super) fn look(&mut self, entries: usize) {
+        self.sum += entries / MOVED;
     }
 
     /// A request, with the arguments that it carries.
@@ -82,7 +114,7 @@ impl Work {
     /// Whether the turn is to end.
     #[inline]
     pub(super) fn is_enough(self) -> bool {
-        self.sum >= TURN_MAX
+        self.sum >= self.max
     }
 }
 
@@ -169,6 +201,6 @@ mod tests {
         let to = |queues: usize, hash: u64| Load { queues, hash };
         assert!(turn(&[to(1, 1), to(1, 2)]) > (256 << 10) / frames);
         assert_eq!(turn(&[to(3_000, 1), to(3_000, 2)]), 6);
-        assert_eq!(turn(&[to(3_000, 1)]), 73, "in batches");
+        assert_eq!(turn(&[to(3_000, 1)]), 10, "in batches");
     }
 }

@@ -32,6 +32,7 @@ use crate::channel::{ChannelId, ChannelPhase, Channels, Delivered, Deliveries};
 use crate::wire::frame::{HEARTBEAT, missing_bytes};
 use crate::wire::method::Method;
 use crate::wire::output::Output;
+use closing::Ending;
 use config::{ConnectionConfig, Mechanism};
 use event::{Authenticate, Closed, Event};
 use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LEAVE_MS, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
@@ -112,6 +113,8 @@ pub struct Connection {
     pub(crate) channels: Channels,
     pub(crate) openings: u32,
     pub(crate) events: VecDeque<Event>,
+    /// What is left to be said of the connection's end once these are taken.
+    pub(crate) ending: Option<Box<Ending>>,
     pub(crate) output: Output,
     /// Whole frames that were taken in and wait until a bounded place has room.
     pub(crate) stalled: Bytes,
@@ -171,6 +174,7 @@ impl Connection {
             channels: Channels::default(),
             openings: 0,
             events: VecDeque::new(),
+            ending: None,
             output: Output::default(),
             stalled: Bytes::new(),
             pending_frames: 0,
@@ -192,11 +196,15 @@ impl Connection {
         }
     }
 
-    /// The next event, in order. Once none is left, frames are handled that waited for these to be taken.
+    /// The next event, in order. Once none is left, frames are handled that waited for these to be taken, and the ends
+    /// of the channels are said of a connection that is over.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {
             self.run_stalled();
+            if self.ending.is_some() {
+                self.go_on_ending();
+            }
         }
         self.events.pop_front()
     }
@@ -204,7 +212,7 @@ impl Connection {
     /// Whether there is a next event.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty() || (!self.stalled.is_empty() && !self.must_stall())
+        !self.events.is_empty() || self.ending.is_some() || (!self.stalled.is_empty() && !self.must_stall())
     }
 
     /// The bytes to write.
