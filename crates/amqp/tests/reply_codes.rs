@@ -64,6 +64,26 @@ fn costs(act: impl FnOnce(&mut Client), channel: u16, code: u16, text: &str, cla
 }
 
 #[test]
+fn the_ends_of_many_channels_are_said_when_they_are_asked_for_the_last_one_first() {
+    let mut client = Client::open();
+    for number in 1..=600 {
+        client.open_channel(number);
+    }
+    client.connection.handle_disconnect();
+    for number in (1..=600).rev() {
+        assert!(client.connection.has_events());
+        match client.connection.poll_event() {
+            Some(Event::ChannelClosed { channel, .. }) => assert_eq!(channel.number(), number),
+            other => panic!("the end of channel {number} and not {other:?}"),
+        }
+        // Those whose end was not said hold nothing up, and nobody finds them.
+        assert_eq!(client.connection.channel_count(), 0);
+    }
+    assert!(matches!(client.connection.poll_event(), Some(Event::Closed(amqp::Closed::Disconnected))));
+    assert!(!client.connection.has_events() && client.connection.poll_event().is_none());
+}
+
+#[test]
 fn publishing() {
     let immediate = || {
         let Method::BasicPublish { ticket, exchange, routing_key, mandatory, .. } = publish_method("q") else {

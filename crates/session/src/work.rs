@@ -194,6 +194,39 @@ mod tests {
     }
 
     #[test]
+    fn connections_that_have_much_share_what_one_may_do_and_each_of_them_does_something() {
+        let done = |connections: usize| {
+            let mut work = Work::among(connections);
+            let turn = std::iter::from_fn(|| {
+                let is_enough = work.is_enough();
+                work.publish(Load { queues: 1, hash: 0 });
+                (!is_enough).then_some(())
+            });
+            turn.count()
+        };
+        assert_eq!((done(0), done(1)), (TURN_MAX, TURN_MAX));
+        assert_eq!(done(8) * 8, TURN_MAX);
+        assert_eq!(done(10_000), TURN_MIN);
+    }
+
+    #[test]
+    fn a_thousand_channels_that_come_or_go_are_a_turn_and_fewer_where_many_have_to_move_or_are_to_be_told() {
+        let turn = |behind: usize, told: usize| {
+            let mut work = Work::default();
+            (0..)
+                .take_while(|_| {
+                    let is_enough = work.is_enough();
+                    work.channel(behind, told);
+                    !is_enough
+                })
+                .count()
+        };
+        assert_eq!(turn(0, 0), 1024);
+        assert!(turn(60_000, 0) < 100);
+        assert_eq!(turn(0, 200), 21);
+    }
+
+    #[test]
     fn a_full_read_of_small_messages_is_one_turn_and_a_few_to_thousands_of_queues_are_not() {
         // Method, header and body of an empty message with the shortest names: 7 + 1 bytes of each
         // frame, and what is in them.
