@@ -59,6 +59,7 @@ pub struct Session {
     pub(crate) connection: u64,
     /// By number. Clients count from 1, so channel `n` is tried at `n - 1` before it is searched. What moves when one
     /// comes or goes in the middle is a pointer for each behind it.
+    #[expect(clippy::vec_box, reason = "tens of thousands of them may have to move")]
     pub(crate) channels: Vec<Box<Channel>>,
     /// What the client said of itself, encoded: as a table it takes four times as much.
     pub(crate) client_properties: Box<[u8]>,
