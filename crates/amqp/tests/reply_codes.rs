@@ -45,7 +45,7 @@ fn costs(act: impl FnOnce(&mut Client), channel: u16, code: u16, text: &str, cla
         })
         .collect();
     if channel == 0 {
-        assert_eq!(ends, ["channel 1", "channel 9", "connection"]);
+        assert_eq!(ends, ["channel 9", "channel 1", "connection"]);
         assert!(!client.connection.is_finished(), "the client is to answer");
         client.send(0, Method::ConnectionCloseOk {});
         assert!(client.connection.is_finished());
@@ -61,6 +61,26 @@ fn costs(act: impl FnOnce(&mut Client), channel: u16, code: u16, text: &str, cla
         assert_ne!(again, id);
         client.connection.cancel_notify(other, &amqp::ConsumerTag::default());
     }
+}
+
+#[test]
+fn the_ends_of_many_channels_are_said_when_they_are_asked_for_the_last_one_first() {
+    let mut client = Client::open();
+    for number in 1..=600 {
+        client.open_channel(number);
+    }
+    client.connection.handle_disconnect();
+    for number in (1..=600).rev() {
+        assert!(client.connection.has_events());
+        match client.connection.poll_event() {
+            Some(Event::ChannelClosed { channel, .. }) => assert_eq!(channel.number(), number),
+            other => panic!("the end of channel {number} and not {other:?}"),
+        }
+        // Those whose end was not said hold nothing up, and nobody finds them.
+        assert_eq!(client.connection.channel_count(), 0);
+    }
+    assert!(matches!(client.connection.poll_event(), Some(Event::Closed(amqp::Closed::Disconnected))));
+    assert!(!client.connection.has_events() && client.connection.poll_event().is_none());
 }
 
 #[test]

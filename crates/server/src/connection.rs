@@ -60,6 +60,8 @@ pub(crate) struct Client {
     pub(crate) keys: Cell<ConnectionKeys>,
     /// It is the node's own, which carries a request of HTTP.
     pub(crate) is_own: bool,
+    /// It is counted among those that have more to do than one turn.
+    is_busy: Cell<bool>,
     inner: RefCell<Inner>,
     waker: RefCell<Option<Waker>>,
 }
@@ -149,8 +151,16 @@ impl Client {
             is_paused: Cell::new(false),
             keys: Cell::default(),
             is_own,
+            is_busy: Cell::new(false),
             inner: RefCell::new(inner),
             waker: RefCell::new(None),
+        }
+    }
+
+    /// Whether it has more to do than one turn.
+    fn set_busy(&self, is_busy: bool, local: &Local) {
+        if self.is_busy.replace(is_busy) != is_busy {
+            local.count_busy(is_busy);
         }
     }
 
@@ -358,7 +368,7 @@ impl Inner {
 
     fn take_turn(&mut self, client: &Rc<Client>, local: &Rc<Local>, now: Millis) {
         let host = &Turn { local, client };
-        self.session.begin_turn(&mut Cx { client: &mut self.amqp, host });
+        self.session.begin_turn_among(local.busy(), &mut Cx { client: &mut self.amqp, host });
         loop {
             while !self.session.ends_turn()
                 && let Some(event) = self.amqp.poll_event()

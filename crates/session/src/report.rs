@@ -211,7 +211,7 @@ impl Session {
     /// [`Session::take_counts`].
     pub fn figures(&self, received_bytes: u64, sent_bytes: u64) -> Option<ConnectionFigures> {
         self.occupied.as_ref()?;
-        let channels = self.channels.iter().map(Channel::figures).collect();
+        let channels = self.channels.iter().map(|channel| channel.figures()).collect();
         Some(ConnectionFigures { number: self.number(), vhost: self.vhost, received_bytes, sent_bytes, channels })
     }
 

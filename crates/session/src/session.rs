@@ -57,8 +57,10 @@ pub struct Session {
     pub(crate) occupied: Option<Place>,
     /// Names this connection as the owner of exclusive queues.
     pub(crate) connection: u64,
-    /// By number. Clients count from 1, so channel `n` is tried at `n - 1` before it is searched.
-    pub(crate) channels: Vec<Channel>,
+    /// By number. Clients count from 1, so channel `n` is tried at `n - 1` before it is searched. What moves when one
+    /// comes or goes in the middle is a pointer for each behind it.
+    #[expect(clippy::vec_box, reason = "tens of thousands of them may have to move")]
+    pub(crate) channels: Vec<Box<Channel>>,
     /// What the client said of itself, encoded: as a table it takes four times as much.
     pub(crate) client_properties: Box<[u8]>,
     /// The shards whose partitions were published to, one bit each.
@@ -273,9 +275,10 @@ impl Session {
         false
     }
 
-    /// A turn begins: what is left of the last one comes first.
-    pub fn begin_turn(&mut self, cx: &mut Cx<'_, impl Host>) {
-        self.work = Work::default();
+    /// A turn begins, with what is left of the last one. So many connections have more to do than one turn, this one
+    /// among them or not: together they do about as much as one alone does, before others are served.
+    pub fn begin_turn_among(&mut self, busy: usize, cx: &mut Cx<'_, impl Host>) {
+        self.work = Work::among(busy);
         self.probe.begin_turn();
         if cx.host.is_tracing() {
             self.turn_us = cx.host.elapsed_us();
@@ -287,6 +290,11 @@ impl Session {
         if self.farewell.as_ref().is_some_and(|farewell| farewell.is_in_the_middle()) {
             self.go_on_leaving(cx);
         }
+    }
+
+    /// The turn of a connection that is alone.
+    pub fn begin_turn(&mut self, cx: &mut Cx<'_, impl Host>) {
+        self.begin_turn_among(1, cx);
     }
 
     /// Whether the turn has done so much that others are to be served before the next event.
@@ -313,7 +321,8 @@ impl Session {
             Event::ChannelOpened { channel } => {
                 let key = cx.host.open_channel(channel.number());
                 let at = self.place(channel.number()).expect_err("a channel's number is free when it opens");
-                self.channels.insert(at, Channel::new(channel, key));
+                self.channels.insert(at, Box::new(Channel::new(channel, key)));
+                self.work.channel(self.channels.len() - at, 0);
                 cx.host.count(Count::ChannelOpened, 1);
                 if cx.host.common().settings.tells_events {
                     self.tell_channel("channel.created", channel, cx.host);
@@ -329,7 +338,10 @@ impl Session {
                 if let Some(error) = error.filter(|_| self.is_live(channel)) {
                     tracing::warn!(peer = %self.peer, channel = channel.number(), %error, "channel error");
                 }
-                self.abandon_unread(self.channels[self.at(channel)].key, cx);
+                match cx.client.is_closing() {
+                    true => self.abandon_all_unread(cx),
+                    false => self.abandon_unread(self.channels[self.at(channel)].key, cx),
+                }
                 self.end_channel(channel, cx.host);
             }
             Event::Authenticate(authenticate) => self.authenticate(authenticate, cx, now),
@@ -472,6 +484,7 @@ impl Session {
     /// What other shards sent a channel does not count there any more, and counts here as answers: they may send it to
     /// the next channel, which a client that reads nothing must not have without end.
     pub(crate) fn abandon_unread(&mut self, channel: ChannelKey, cx: &mut Cx<'_, impl Host>) {
+        self.work.look(self.from_remote.len());
         let mut bytes = 0;
         self.from_remote.retain(|(key, _, sent)| {
             bytes += if *key == channel { *sent } else { 0 };
@@ -482,8 +495,17 @@ impl Session {
         }
     }
 
+    /// The same for all channels, which end one after the other.
+    fn abandon_all_unread(&mut self, cx: &mut Cx<'_, impl Host>) {
+        if !self.from_remote.is_empty() {
+            cx.client.abandon_deliveries(self.from_remote.drain(..).map(|(_, _, sent)| sent).sum());
+        }
+    }
+
     fn end_channel(&mut self, channel: ChannelId, host: &impl Host) {
-        let mut gone = self.channels.remove(self.at(channel));
+        let at = self.at(channel);
+        let mut gone = self.channels.remove(at);
+        self.work.channel(self.channels.len() - at, gone.consumers.places() + gone.partitions.len());
         gone.take_counts(self.vhost, host.ledger());
         self.probe.forget(gone.key);
         self.spans_of_channel_end(gone.key, host);

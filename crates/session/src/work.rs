@@ -2,7 +2,9 @@
 //! publishes, and one of them may go to thousands of queues.
 //!
 //! Invariant: a turn ends with the event that passes the limit; what it has done is counted in
-//! queues that a message was handed to, not in time, so that it is the same on every machine. A
+//! queues that a message was handed to, not in time, so that it is the same on every machine.
+//! Connections that have more to do than one turn share what one alone may do: who has little waits
+//! behind a turn of each of them. A
 //! publish costs one comparison and one addition. A request counts for what it carries: one may
 //! bring thousands of arguments, each of which is read, checked, encoded and kept.
 
@@ -13,12 +15,21 @@ use std::hash::BuildHasher;
 /// About ten milliseconds. A full read of the smallest messages that each go to one queue is less.
 const TURN_MAX: usize = 16_384;
 
+/// However many connections have much to do, the turn of each is worth that it begins.
+const TURN_MIN: usize = 256;
+
 /// A message that goes to the same queues as the one before it stands in one batch with it, which
-/// costs its queues about so much less.
-const SAME_QUEUES: usize = 16;
+/// costs its queues about so much less: each has to take it in all the same.
+const SAME_QUEUES: usize = 2;
+/// The same where nobody else has much to do: the larger the batches, the less each message costs.
+const SAME_QUEUES_ALONE: usize = 16;
 
 /// A request without arguments costs as much as to hand a message to so many queues.
 const REQUEST: usize = 4;
+/// A channel that comes or goes costs as much: what knows it is told in several places.
+const CHANNEL: usize = 16;
+/// So many pointers that are moved, or entries that are looked at, cost as much.
+const MOVED: usize = 256;
 /// So many bytes of arguments cost as much as an argument.
 const BYTES_AN_ARGUMENT: usize = 64;
 
@@ -40,14 +51,30 @@ impl Load {
 }
 
 /// The work of a turn so far.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     sum: usize,
+    /// How much it may be.
+    max: usize,
+    /// How much less a message costs that goes where the last one went.
+    same_queues: usize,
     /// Where the last publish went.
     last: u64,
 }
 
+impl Default for Work {
+    fn default() -> Work {
+        Work::among(1)
+    }
+}
+
 impl Work {
+    /// Nothing was done in a turn of which so many connections are to have one each, before anybody else is served.
+    pub(super) fn among(connections: usize) -> Self {
+        let same_queues = if connections <= 1 { SAME_QUEUES_ALONE } else { SAME_QUEUES };
+        Work { sum: 0, max: (TURN_MAX / connections.max(1)).max(TURN_MIN), same_queues, last: 0 }
+    }
+
     /// A search for a route; see [`broker::topology::STEPS_OF_A_TARGET`].
     pub(super) fn add(&mut self, work: usize) {
         self.sum += work;
@@ -55,7 +82,17 @@ impl Work {
 
     /// Enough was done, however little it came to.
     pub(super) fn end(&mut self) {
-        self.sum = TURN_MAX;
+        self.sum = self.max;
+    }
+
+    /// A channel came or went: as many behind it had to move, and it had as many consumers and partitions to tell.
+    pub(super) fn channel(&mut self, behind: usize, told: usize) {
+        self.sum += CHANNEL + behind / MOVED + told * REQUEST;
+    }
+
+    /// A list of so many was looked through.
+    pub(super) fn look(&mut self, entries: usize) {
+        self.sum += entries / MOVED;
     }
 
     /// A request, with the arguments that it carries.
@@ -75,14 +112,14 @@ impl Work {
 
     #[inline]
     pub(super) fn publish(&mut self, Load { queues, hash }: Load) {
-        self.sum += 1 + if hash == self.last { queues / SAME_QUEUES } else { queues };
+        self.sum += 1 + if hash == self.last { queues / self.same_queues } else { queues };
         self.last = hash;
     }
 
     /// Whether the turn is to end.
     #[inline]
     pub(super) fn is_enough(self) -> bool {
-        self.sum >= TURN_MAX
+        self.sum >= self.max
     }
 }
 
@@ -162,6 +199,39 @@ mod tests {
     }
 
     #[test]
+    fn connections_that_have_much_share_what_one_may_do_and_each_of_them_does_something() {
+        let done = |connections: usize| {
+            let mut work = Work::among(connections);
+            let turn = std::iter::from_fn(|| {
+                let is_enough = work.is_enough();
+                work.publish(Load { queues: 1, hash: 0 });
+                (!is_enough).then_some(())
+            });
+            turn.count()
+        };
+        assert_eq!((done(0), done(1)), (TURN_MAX, TURN_MAX));
+        assert_eq!(done(8) * 8, TURN_MAX);
+        assert_eq!(done(10_000), TURN_MIN);
+    }
+
+    #[test]
+    fn a_thousand_channels_that_come_or_go_are_a_turn_and_fewer_where_many_have_to_move_or_are_to_be_told() {
+        let turn = |behind: usize, told: usize| {
+            let mut work = Work::default();
+            (0..)
+                .take_while(|_| {
+                    let is_enough = work.is_enough();
+                    work.channel(behind, told);
+                    !is_enough
+                })
+                .count()
+        };
+        assert_eq!(turn(0, 0), 1024);
+        assert!(turn(60_000, 0) < 100);
+        assert_eq!(turn(0, 200), 21);
+    }
+
+    #[test]
     fn a_full_read_of_small_messages_is_one_turn_and_a_few_to_thousands_of_queues_are_not() {
         // Method, header and body of an empty message with the shortest names: 7 + 1 bytes of each
         // frame, and what is in them.
@@ -170,5 +240,11 @@ mod tests {
         assert!(turn(&[to(1, 1), to(1, 2)]) > (256 << 10) / frames);
         assert_eq!(turn(&[to(3_000, 1), to(3_000, 2)]), 6);
         assert_eq!(turn(&[to(3_000, 1)]), 73, "in batches");
+        let (mut work, mut count) = (Work::among(8), 0);
+        while !work.is_enough() {
+            work.publish(to(3_000, 1));
+            count += 1;
+        }
+        assert_eq!(count, 1, "where others have much, too");
     }
 }

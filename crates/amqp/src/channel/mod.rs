@@ -267,9 +267,9 @@ impl Channels {
         self.sorted.len()
     }
 
-    /// Takes all channels out, in the order of their numbers.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Channel> + use<> {
-        std::mem::take(&mut self.sorted).into_iter().map(|channel| *channel)
+    /// Takes the last channel out, by its number.
+    pub(crate) fn pop(&mut self) -> Option<Channel> {
+        self.sorted.pop().map(|channel| *channel)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Channel> {

@@ -2,17 +2,26 @@
 //!
 //! Invariant: a channel's end is said once, with what it leaves behind; the connection's end is
 //! said once, after those of all its channels. After it nothing of the client's counts except the
-//! answer to our close.
+//! answer to our close. There may be tens of thousands of channels: each is given up as its end is
+//! taken, the last one first, so that whoever takes them may have others served in between.
 
 use bytes::Bytes;
 
 use super::event::{Closed, Event};
 use super::heartbeat::Timer;
 use super::{Connection, Phase};
-use crate::channel::{Channel, ChannelPhase, PendingFrame, Question};
+use crate::channel::{Channel, ChannelPhase, Channels, PendingFrame, Question};
 use crate::reply_code::{ChannelError, ConnectionError, Fault, ReplyCode, wire_text};
 use crate::wire::frame::FRAME_METHOD;
 use crate::wire::method::Method;
+
+/// What is left to be said of a connection that is over.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// Nothing finds them here any more.
+    channels: Channels,
+    why: Closed,
+}
 
 impl Connection {
     /// Closes the connection from the server's side, as an operator or a shutdown does; 320 is the
@@ -77,14 +86,28 @@ impl Connection {
             return;
         }
         self.phase = next;
-        for channel in self.channels.take_all() {
-            self.leave(channel, None);
-        }
-        self.events.push_back(Event::Closed(why));
+        let channels = std::mem::take(&mut self.channels);
+        self.ending = Some(Box::new(Ending { channels, why }));
         self.timers.clear_all();
         self.stalled = Bytes::new();
         self.close_asked = None;
         self.unflushed = Vec::new();
+    }
+
+    /// Says the next thing about the end of the connection.
+    #[cold]
+    pub(crate) fn go_on_ending(&mut self) {
+        while self.events.is_empty()
+            && let Some(ending) = &mut self.ending
+        {
+            match ending.channels.pop() {
+                Some(channel) => self.leave(channel, None),
+                None => {
+                    let ending = self.ending.take();
+                    self.events.extend(ending.map(|ending| Event::Closed(ending.why)));
+                }
+            }
+        }
     }
 
     /// No more waiting: the socket may be closed.

@@ -33,6 +33,7 @@ use crate::channel::{ChannelId, ChannelPhase, Channels, Delivered, Deliveries};
 use crate::wire::frame::{HEARTBEAT, missing_bytes};
 use crate::wire::method::Method;
 use crate::wire::output::Output;
+use closing::Ending;
 use config::{ConnectionConfig, Mechanism};
 use event::{Authenticate, Closed, Event};
 use gets::Gets;
@@ -114,6 +115,8 @@ pub struct Connection {
     pub(crate) channels: Channels,
     pub(crate) openings: u32,
     pub(crate) events: VecDeque<Event>,
+    /// What is left to be said of the connection's end once these are taken.
+    pub(crate) ending: Option<Box<Ending>>,
     pub(crate) output: Output,
     /// Whole frames that were taken in and wait until a bounded place has room.
     pub(crate) stalled: Bytes,
@@ -149,7 +152,7 @@ pub struct Connection {
 }
 
 /// What a channel takes: here, and where its deliveries and publishes are kept track of.
-const CHANNEL_BYTES: usize = 1 << 10;
+const CHANNEL_BYTES: usize = 2 << 10;
 /// What a consumer takes, its tag and its place at its queue included.
 const CONSUMER_BYTES: usize = 1 << 10;
 /// What a frame that waits takes besides its payload.
@@ -174,6 +177,7 @@ impl Connection {
             channels: Channels::default(),
             openings: 0,
             events: VecDeque::new(),
+            ending: None,
             output: Output::default(),
             stalled: Bytes::new(),
             pending_frames: 0,
@@ -196,7 +200,8 @@ impl Connection {
         }
     }
 
-    /// The next event, in order. Once none is left, frames are handled that waited for these to be taken.
+    /// The next event, in order. Once none is left, frames are handled that waited for these to be taken, and the ends
+    /// of the channels are said of a connection that is over.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {
@@ -205,6 +210,9 @@ impl Connection {
                 self.release_held();
             }
             self.run_stalled();
+            if self.ending.is_some() {
+                self.go_on_ending();
+            }
         }
         self.events.pop_front()
     }
@@ -212,7 +220,10 @@ impl Connection {
     /// Whether there is a next event.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty() || (!self.stalled.is_empty() && !self.must_stall()) || self.may_fetch_on()
+        !self.events.is_empty()
+            || self.ending.is_some()
+            || (!self.stalled.is_empty() && !self.must_stall())
+            || self.may_fetch_on()
     }
 
     /// Whether channels that wait for room for what they fetch may go on: the client has read.

@@ -92,10 +92,12 @@ impl Future for ConnectionTask {
             }
             inner.arm(&client, &local, now);
         }
+        client.set_busy(has_more || inner.is_yielding || inner.has_read_much || client.is_paused.get(), &local);
         if inner.is_over() {
             let inner_ref = &mut *inner;
             if self.poll_close(inner_ref, cx) {
                 inner.hear_the_end(&client, &local);
+                client.set_busy(inner.is_yielding, &local);
                 if inner.is_yielding {
                     // What goes with it may be much: others have their turns in between.
                     let next = pin!(tokio::task::yield_now()).poll(cx);

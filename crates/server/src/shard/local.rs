@@ -34,6 +34,8 @@ pub(crate) struct Local {
     pub(super) armed: Cell<Millis>,
     /// Connections with something to write, or to answer to, after this step.
     pub(super) flush: RefCell<Vec<Rc<Client>>>,
+    /// Connections that have more to do than one turn, or read much in the last one.
+    pub(super) busy: Cell<usize>,
     /// Connections that do not read while a shard is loaded.
     pub(super) paused: RefCell<Paused<Rc<Client>>>,
     /// Some of them do so for what is about to be handled with the next turn.
@@ -68,6 +70,17 @@ impl Local {
         if let (Some(spans), Some(_)) = (&self.shared.spans, self.watch.push(partition, span)) {
             spans.drop_one();
         }
+    }
+
+    /// How many connections have more to do than one turn.
+    #[inline]
+    pub(crate) fn busy(&self) -> usize {
+        self.busy.get()
+    }
+
+    /// One more has, or one less.
+    pub(crate) fn count_busy(&self, is_busy: bool) {
+        self.busy.set(if is_busy { self.busy.get() + 1 } else { self.busy.get() - 1 });
     }
 
     /// Has the step task run once, after the tasks that are ready now.

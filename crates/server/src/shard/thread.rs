@@ -74,9 +74,11 @@ struct StepTask {
 impl StepTask {
     /// Has the sockets looked at once more before a step that begins a round of the log, so that the round carries what
     /// arrived while the others were read; true if the step has to wait for that. It costs an `epoll_wait` that does not
-    /// wait, and a round costs a write and a sync on each node.
+    /// wait, and a round costs a write and a sync on each node. Connections that always have more to do would have a second
+    /// turn meanwhile, and there is much in the round already.
     fn looks_again(&mut self, cx: &mut Context<'_>) -> bool {
-        self.has_looked = !self.has_looked && self.local.switch.inbox().borrow().has_publish();
+        self.has_looked =
+            !self.has_looked && self.local.busy() <= 1 && self.local.switch.inbox().borrow().has_publish();
         self.has_looked && pin!(tokio::task::yield_now()).poll(cx).is_pending()
     }
 
@@ -487,6 +489,7 @@ pub(crate) fn run(parts: Parts) {
             wheel: RefCell::default(),
             armed: Cell::new(0),
             flush: RefCell::default(),
+            busy: Cell::default(),
             paused: RefCell::default(),
             waits_for_turn: Cell::default(),
             tally: Tally::default(),

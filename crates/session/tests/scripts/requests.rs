@@ -336,6 +336,26 @@ fn many_exclusive_queues_go_a_part_in_each_turn_and_stay_locked_until_then() {
 }
 
 #[test]
+fn a_connection_with_thousands_of_channels_ends_a_thousand_a_turn() {
+    const CHANNELS: u16 = 3_000;
+    let mut script = Script::begun();
+    (2..=CHANNELS).for_each(|number| script.open(number));
+    script.said();
+    let ends = (1..=CHANNELS).rev().collect::<Vec<_>>();
+    let mut left = &ends[..];
+    let mut turns = Vec::new();
+    while !left.is_empty() {
+        let ended = script.close_in_one_turn(left);
+        turns.push(ended);
+        left = &left[ended..];
+    }
+    // The first one has a partition to tell.
+    assert_eq!(turns, [1024, 1024, 952]);
+    script.event(Event::Closed(amqp::Closed::ByClient { code: 200, text: Bytes::new() }));
+    assert_eq!(script.said().last().map(String::as_str), Some("connection.close-ok"));
+}
+
+#[test]
 fn what_is_said_of_many_scattered_messages_goes_on_a_part_in_each_turn_before_the_next_event() {
     const SCATTERED: u64 = 40_000;
     let scattered = || -> amqp::Deliveries {

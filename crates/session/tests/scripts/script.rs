@@ -656,6 +656,23 @@ impl Script {
         self.event(Event::ChannelClosed { channel, unsettled: Deliveries::new(), error: None });
     }
 
+    /// Channels are closed, as many of them as one turn may; says how many those were.
+    pub(crate) fn close_in_one_turn(&mut self, numbers: &[u16]) -> usize {
+        self.turn();
+        let ends = numbers.iter().take_while(|number| {
+            let channel = self.id(**number);
+            let event = Event::ChannelClosed { channel, unsettled: Deliveries::new(), error: None };
+            let is_in_turn = !self.session.ends_turn();
+            if is_in_turn {
+                let Script { session, machine, node, .. } = self;
+                let now = node.now();
+                session.handle_event(event, &mut Cx { client: machine, host: node }, now);
+            }
+            is_in_turn
+        });
+        ends.count()
+    }
+
     pub(crate) fn channel(&self, number: u16) -> ChannelId {
         self.id(number)
     }
