@@ -126,7 +126,7 @@ pub enum Bug {
     NotLeaderIsSwallowed,
     /// Partitions are not told the rules of queues when a node starts.
     RulesAreForgotten,
-    /// Who leads a partition of which it learns only then that others are no members tells them nothing.
+    /// Who leads a partition tells nobody: who has no copy of it finds nobody to ask.
     LeaderIsSilent,
     /// A client that is gone is forgotten without the end of its session.
     TeardownIsForgotten,

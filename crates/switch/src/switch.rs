@@ -379,9 +379,6 @@ impl<C, O> Tell for Switch<C, O> {
     }
 
     fn look(&self, partition: PartitionId) {
-        // A member that came to lead while the topology here was an older one has told nobody: after its
-        // step it is as if it had begun just now.
-        self.leading.borrow_mut().retain(|(known, _)| *known != partition);
         self.inbox.borrow_mut().look(partition);
     }
 }

@@ -259,9 +259,6 @@ impl Tell for Desk<'_> {
     }
 
     fn look(&self, partition: PartitionId) {
-        if self.front.bug == Some(Bug::LeaderIsSilent) {
-            return;
-        }
         self.cross(partition, Parcel::Look(partition));
     }
 

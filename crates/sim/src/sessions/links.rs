@@ -6,6 +6,7 @@
 //! Invariant: a link comes up only after both ends have heard that the one before it is gone.
 
 use super::{Event, Phase, Sessions, brief, brief_effect};
+use crate::bug::Bug;
 use crate::network;
 use crate::random::Random;
 use crate::schedule::{MS, Micros, SECOND};
@@ -134,7 +135,10 @@ impl Sessions {
     }
 
     /// A shard sends what it has for another node, if its link is still the one that it knows.
-    pub(super) fn send_over(&mut self, from: usize, link: LinkUp, frames: Frames) {
+    pub(super) fn send_over(&mut self, from: usize, link: LinkUp, mut frames: Frames) {
+        if self.fronts[from].as_ref().is_some_and(|front| front.bug == Some(Bug::LeaderIsSilent)) {
+            frames.retain(|(_, forward)| !matches!(forward, Forward::Leads { .. }));
+        }
         let (now, to) = (self.schedule.now(), link.peer.node as usize - 1);
         let delay = delay(&mut self.random, self.network.weather.delay_max, self.network.weather.loss);
         let known = self.links.between(from, to);
