@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn so_many_are_under_way_as_messages_like_the_last_have_room() {
         let mut gets = Gets::default();
-        let mut begin = |gets: &mut Gets, unread: usize| {
+        let begin = |gets: &mut Gets, unread: usize| {
             let mut count = 0;
             while gets.has_room(unread) {
                 gets.begin();
