@@ -810,6 +810,31 @@ fn a_client_that_does_not_read_fetches_no_more_than_a_little() {
 }
 
 #[test]
+fn a_channel_that_fetches_without_end_has_the_others_fetch_in_between() {
+    let (mut client, first) = Client::with_channel();
+    let second = client.open_channel(2);
+    let body = Bytes::from(vec![7; 3 << 20]);
+    let message = MessageParts { exchange: b"x", routing_key: b"k", properties: &[0, 0], body: &body };
+    let delivery = GetDelivery { consumer: 5, seq: 70, redelivered: true, no_ack: true, message_count: 3, message };
+    let (mut gets, mut other) = (Vec::new(), Vec::new());
+    let get = Method::BasicGet { ticket: 0, queue: Bytes::from_static(b"q"), no_ack: true };
+    (0..10).for_each(|_| get.write(&mut gets, 1));
+    get.write(&mut other, 2);
+    client.raw(&gets);
+    client.request();
+    client.connection.get_ok(first, &delivery);
+    client.raw(&other);
+    let mut turns = Vec::new();
+    for _ in 0..4 {
+        client.read();
+        let Some(Event::Request { channel, .. }) = client.event() else { panic!("one of them has its turn") };
+        client.connection.get_ok(channel, &delivery);
+        turns.push(channel);
+    }
+    assert_eq!(turns, [first, second, first, first]);
+}
+
+#[test]
 fn a_client_that_does_not_read_is_not_read_either() {
     let config = ConnectionConfig { output_bytes_max: 10_000, ..ConnectionConfig::default() };
     let mut client = Client::open_with(config, capable(), tune_ok(10, 131_072, 0));

@@ -338,8 +338,23 @@ impl Connection {
         }
     }
 
+    /// Lets channels go on that wait with a get, as far as there is room, each until it waits again.
+    #[cold]
+    pub(crate) fn release_gets(&mut self) {
+        while let Some(id) = self.gets.next(self.output.answer_bytes()) {
+            if let Some(channel) = self.channels.open(id)
+                && matches!(channel.phase, ChannelPhase::Held)
+            {
+                channel.phase = ChannelPhase::Open;
+                self.drain_channel(id);
+            }
+        }
+        self.run_stalled();
+    }
+
     /// Lets channels go on that wait with a publish or a get; whoever may not yet waits again.
-    pub(crate) fn release_held(&mut self) {
+    fn release_held(&mut self) {
+        self.gets.forget_held();
         let is_held = |channel: &&Channel| matches!(channel.phase, ChannelPhase::Held);
         let held: Vec<ChannelId> = self.channels.iter().filter(is_held).map(|channel| channel.id).collect();
         for id in held {

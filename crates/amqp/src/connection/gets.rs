@@ -4,6 +4,9 @@
 //! what the client has not read and what it fetches already; one is always let through where nothing is unread. A few
 //! bytes ask for a message of megabytes, so what was read of the client's frames says nothing of what their answers take.
 
+use crate::channel::ChannelId;
+use std::collections::VecDeque;
+
 /// What messages that were fetched and not read may take together, about.
 const UNREAD_BYTES_MAX: usize = 1 << 20;
 /// How large the first message is taken to be.
@@ -17,13 +20,14 @@ pub(crate) struct Gets {
     under_way: usize,
     /// How large the next message may be, as the last ones were.
     expected: usize,
-    /// Channels wait until there is room.
-    is_any_held: bool,
+    /// Channels that wait until there is room, in the order in which they came: one that asks without end waits behind
+    /// the others each time. Some may be gone, or go on already.
+    held: VecDeque<ChannelId>,
 }
 
 impl Default for Gets {
     fn default() -> Self {
-        Gets { under_way: 0, expected: EXPECTED_BYTES, is_any_held: false }
+        Gets { under_way: 0, expected: EXPECTED_BYTES, held: VecDeque::new() }
     }
 }
 
@@ -37,19 +41,24 @@ impl Gets {
     }
 
     /// A channel waits for room.
-    pub(crate) fn hold(&mut self) {
-        self.is_any_held = true;
+    pub(crate) fn hold(&mut self, channel: ChannelId) {
+        self.held.push_back(channel);
     }
 
     /// Whether those that wait for room may try again.
     #[inline]
     pub(crate) fn may_go_on(&self, unread: usize) -> bool {
-        self.is_any_held && self.has_room(unread)
+        !self.held.is_empty() && self.has_room(unread)
     }
 
-    /// They do.
-    pub(crate) fn go_on(&mut self) {
-        self.is_any_held = false;
+    /// The one that does so next, if there is room for it.
+    pub(crate) fn next(&mut self, unread: usize) -> Option<ChannelId> {
+        if self.has_room(unread) { self.held.pop_front() } else { None }
+    }
+
+    /// All that wait are looked at anew.
+    pub(crate) fn forget_held(&mut self) {
+        self.held = VecDeque::new();
     }
 
     /// One is fetched.
@@ -97,10 +106,12 @@ mod tests {
     #[test]
     fn who_waits_goes_on_when_the_client_has_read() {
         let mut gets = Gets::default();
+        let [first, second] = [1, 2].map(|number| ChannelId::new(number, 1));
         assert!(!gets.may_go_on(0));
-        gets.hold();
+        gets.hold(second);
+        gets.hold(first);
         assert!(!gets.may_go_on(UNREAD_BYTES_MAX) && gets.may_go_on(0));
-        gets.go_on();
+        assert_eq!((gets.next(UNREAD_BYTES_MAX), gets.next(0), gets.next(0)), (None, Some(second), Some(first)));
         assert!(!gets.may_go_on(0));
     }
 }

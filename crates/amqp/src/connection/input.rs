@@ -302,7 +302,7 @@ impl Connection {
                         self.pending_frames += 1;
                         self.pending_bytes += payload.len();
                         channel.pending.push_front(PendingFrame::new(kind, payload));
-                        self.gets.hold();
+                        self.gets.hold(channel.id);
                         Ok(())
                     }
                     Some(MethodId::BASIC_PUBLISH) => {

@@ -206,8 +206,7 @@ impl Connection {
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() {
             if self.may_fetch_on() {
-                self.gets.go_on();
-                self.release_held();
+                self.release_gets();
             }
             self.run_stalled();
             if self.ending.is_some() {
