@@ -287,6 +287,7 @@ impl QueueMember {
                 }
             }
         }
+        self.partition.expect(&waiting.commands);
         for command in waiting.commands.drain(..) {
             let Share { tail, out, .. } = &mut *share;
             if edge.admits(self.partition.id(), &command, &out.effects) {

@@ -13,6 +13,7 @@ use crate::early::held_bytes;
 use crate::leader::{Leader, LeaderQueue};
 use crate::life::Life;
 use crate::machine::scheduled_for;
+use crate::message::stored_bytes;
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use crate::queue::{Answer, Waiting, note_use};
@@ -72,6 +73,17 @@ pub fn refuse(command: Command, reply: Reply, effects: &mut Vec<Effect>) {
 }
 
 impl QueuePartition {
+    /// These commands are about to come: their messages have room in one entry from the beginning, instead of one that grows
+    /// and is copied each time.
+    pub fn expect(&mut self, commands: &[Command]) {
+        let Some(leader) = self.leader.as_deref_mut().filter(|_| commands.len() > 1) else { return };
+        let publishes = commands.iter().filter_map(|command| match command {
+            Command::Publish(publish) => Some(stored_bytes(&publish.message)),
+            _ => None,
+        });
+        leader.builder.expect(publishes.sum());
+    }
+
     /// Takes a command in. Its effects come with this loop's [`QueuePartition::flush`] or later.
     pub fn command(&mut self, command: Command, cx: &mut Context<'_>) {
         match command {

@@ -91,8 +91,12 @@ pub(crate) trait Store {
     /// Messages that are in no consumer's way, and go with the queue all the same.
     fn set_aside(&self) -> u64;
 
-    /// Whether a queue without consumers is unused: those of an earlier leader may still be on their way.
+    /// Whether everybody who was attached to an earlier leader had time to come: before that nobody knows how many
+    /// messages are ready, and whether a queue without consumers is unused.
     fn is_all_told(&self) -> bool;
+
+    /// Whether the client of a consumer that is still to come may have this message, though it counts as ready here.
+    fn may_be_held(&self, seq: u64) -> bool;
 }
 
 /// What consumers may still be sent in this step, whichever of their queues gives it to them.
@@ -293,7 +297,9 @@ where
     /// while bytes of them are being read.
     pub(crate) fn trim(&mut self, below: u64) -> bool {
         while self.lq.is_too_long() {
-            let Some(head) = self.head().filter(|head| head.seq < below) else { return true };
+            let Some(head) = self.head().filter(|head| head.seq < below && !self.may_be_held(head.seq)) else {
+                return true;
+            };
             let mut message = None;
             if self.lq.limits_bytes() {
                 let Next::Message(bytes) = self.peek(head.seq) else { return false };
@@ -351,7 +357,11 @@ where
         if !self.lq.waiting.is_empty() {
             self.grants();
         }
-        while let Some((after, _)) = self.lq.waiting.front() {
+        while let Some((after, waiting)) = self.lq.waiting.front() {
+            if !self.is_all_told() && !matches!(waiting, Waiting::Get { .. }) {
+                // What consumers hold would be counted, purged or deleted as if nobody had it.
+                return;
+            }
             if self.lq.dispatch.end() < *after || self.lets_pass() {
                 return;
             }

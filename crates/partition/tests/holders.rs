@@ -105,6 +105,96 @@ fn a_queue_is_unused_once_consumers_of_the_leader_before_could_have_come() {
     }
 }
 
+/// The consumer of the leader before has heard of this one, and says what it holds.
+fn come_back(trio: &mut Trio, before: usize) {
+    trio.members.iter_mut().for_each(|member| member.partition.link_lost(NodeId(before as u64 + 1)));
+    ticks(trio, 1);
+    consume(trio, READER, true, 3);
+    let consumer = ConsumerKey { channel: READER, number: 1 };
+    trio.command(Command::Hold { queue: QUEUE, consumer, first: 1, count: 3 });
+}
+
+#[test]
+fn what_is_asked_of_a_queue_is_answered_once_those_who_hold_its_messages_have_come() {
+    let (channel, request) = (ChannelKey(300), RequestId(7));
+    let close = |if_unused| Command::Close { queue: QUEUE, if_unused, if_empty: false, channel, request };
+    for (question, answer, live) in [
+        (Command::Stat { queue: QUEUE, channel, request }, Reply::Stat { ready: 1, unacked: 3, consumers: 1 }, 4),
+        (Command::Purge { queue: QUEUE, channel, request }, Reply::Counted(1), 3),
+        (close(true), Reply::DeleteRefused { in_use: true }, 4),
+        (close(false), Reply::Counted(1), 4),
+    ] {
+        let (mut trio, before) = cut_off();
+        // The fourth stays ready.
+        let answers = |trio: &Trio| -> Vec<Reply> {
+            let to_it = |effect: &Effect| match effect {
+                Effect::Reply { channel: of, request: RequestId(7), reply } if *of == channel => Some(reply.clone()),
+                _ => None,
+            };
+            trio.members[trio.leader()].effects.iter().filter_map(to_it).collect()
+        };
+        trio.command(question.clone());
+        ticks(&mut trio, 8);
+        assert_eq!(answers(&trio), [], "{question:?}");
+        come_back(&mut trio, before);
+        ticks(&mut trio, 4);
+        assert_eq!(answers(&trio), [answer], "{question:?}");
+        assert_eq!(trio.members[trio.leader()].live(), live, "{question:?}");
+    }
+}
+
+#[test]
+fn what_a_consumer_of_the_leader_before_holds_is_neither_too_old_nor_too_much() {
+    let limits =
+        [Rules { message_ttl_ms: Some(300), ..Rules::default() }, Rules { length_max: Some(1), ..Rules::default() }];
+    for rules in limits {
+        for comes in [true, false] {
+            let mut trio = Trio::filled(1);
+            settle_all(&mut trio);
+            for member in &mut trio.members {
+                member.with(1_000, |p, cx| {
+                    p.command(Command::Configure { queue: QUEUE, rules: rules.clone().into() }, cx)
+                });
+            }
+            consume(&mut trio, READER, true, 3);
+            trio.publish(2..=5);
+            assert_eq!(trio.delivered(), [2, 3, 4]);
+            let before = trio.leader();
+            trio.cut = Some(before);
+            while trio.members[before].partition.is_leading() || !trio.members.iter().any(|m| m.partition.is_leading())
+            {
+                trio.tick();
+            }
+            let leader = trio.leader();
+            ticks(&mut trio, 8);
+            assert_eq!(trio.members[leader].live(), 4, "nobody knows whose they are: {rules:?}");
+            trio.members.iter_mut().for_each(|member| member.partition.link_lost(NodeId(before as u64 + 1)));
+            if comes {
+                consume(&mut trio, READER, true, 3);
+                let consumer = ConsumerKey { channel: READER, number: 1 };
+                trio.command(Command::Hold { queue: QUEUE, consumer, first: 2, count: 3 });
+            }
+            ticks(&mut trio, 8);
+            let is_aged = rules.message_ttl_ms.is_some();
+            let left = match comes {
+                true => 3 + u64::from(!is_aged),
+                false => u64::from(!is_aged),
+            };
+            assert_eq!(trio.members[leader].live(), left, "comes: {comes}, {rules:?}");
+        }
+    }
+}
+
+/// The only message is taken and acked.
+fn settle_all(trio: &mut Trio) {
+    consume(trio, ChannelKey(400), true, 1);
+    let holder = ConsumerKey { channel: ChannelKey(400), number: 1 };
+    settle(trio, holder, Disposition::Ack);
+    trio.command(Command::Part { channel: ChannelKey(400) });
+    let _ = trio.delivered();
+    assert_eq!(trio.members[trio.leader()].live(), 0);
+}
+
 /// A message in two hands: its leader gave it to a consumer whose link broke, and then to another one. Behind the next
 /// leader the first one is first to say that it has it.
 fn in_two_hands() -> (Trio, ConsumerKey, ConsumerKey) {

@@ -56,8 +56,16 @@ pub(crate) async fn let_in(
 ) {
     let limit = Duration::from_millis(shared.config.amqp.handshake_timeout_ms);
     let result = tokio::select! {
-        result = tokio::time::timeout(limit, pass(socket, peer, door, &shared)) => result,
-        () = place.is_wanted() => Ok(Err(io::Error::other("its address has begun many handshakes, and newer ones came"))),
+        result = tokio::time::timeout(limit, pass(socket, peer, door, &shared, &place)) => result,
+        () = place.is_wanted() => {
+            if place.room().complains() {
+                tracing::warn!(
+                    %peer, tls = door.tls, proxy = door.proxy,
+                    "many connections begin a handshake and do not go on: the oldest of the addresses that have most give way"
+                );
+            }
+            Ok(Err(io::ErrorKind::UnexpectedEof.into()))
+        }
     };
     match result.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "not finished in time"))) {
         Ok(arrival) => shared.mailboxes[shard].send(Parcel::Accepted(Box::new(arrival))),
@@ -74,10 +82,17 @@ pub(crate) async fn let_in(
     }
 }
 
-async fn pass(mut socket: TcpStream, peer: SocketAddr, door: Door, shared: &Shared) -> io::Result<Arrival> {
+async fn pass(
+    mut socket: TcpStream,
+    peer: SocketAddr,
+    door: Door,
+    shared: &Shared,
+    place: &Place,
+) -> io::Result<Arrival> {
     let mut claimed = peer;
     if door.proxy {
         claimed = proxy_protocol::read(&mut socket).await?.unwrap_or(peer);
+        place.is_of(claimed.ip());
     }
     // A proxy elsewhere could claim anything, so both have to be from here.
     let is_loopback = [peer, claimed].iter().all(|address| address.ip().to_canonical().is_loopback());

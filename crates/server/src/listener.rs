@@ -7,12 +7,14 @@ use crate::acceptor;
 use crate::node::Shared;
 use crate::shard::{Arrival, Parcel};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::cell::Cell;
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
@@ -23,68 +25,137 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The same complaint at most this often.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
 
-/// One address has at most this part of the places before AMQP begins, once half of all are taken.
-const PART_OF_ONE: usize = 8;
+/// Places are short once fewer than this part of all are free.
+const PART_FREE: usize = 4;
+/// Nobody gives way before it had so long: many clients behind one address may all come at once, after a restart.
+const TIME_OF_ONE: Duration = Duration::from_millis(500);
+/// How often whoever waits for a place looks whether somebody is to give way.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The places of connections that have more to say before AMQP begins.
 ///
-/// Who begins a handshake and does not go on has a place until its time is over, without a login.
-/// So that nobody keeps the others out, of an address that has many the oldest goes while places
-/// are short: a client that goes on with its handshake is through long before that.
+/// Who begins a handshake and does not go on has a place until its time is over, without a login. So that nobody keeps the
+/// others out, however many addresses it has: while places are short, the oldest of the address that has most of them gives
+/// way. A client that goes on with its handshake is through long before that.
 pub(crate) struct Room {
     places: Arc<Semaphore>,
     all: usize,
-    taken: Mutex<HashMap<IpAddr, VecDeque<Arc<Notify>>>>,
+    taken: Mutex<HashMap<IpAddr, VecDeque<Taken>>>,
+    complaint: Mutex<Complaint>,
+}
+
+/// A place that is taken: since when, and how its connection learns that it is to go.
+struct Taken {
+    since: Instant,
+    end: Arc<Notify>,
 }
 
 /// One place; it is free again when this is dropped.
 pub(crate) struct Place {
     room: Arc<Room>,
-    of: Option<IpAddr>,
+    of: Cell<IpAddr>,
+    since: Instant,
     end: Arc<Notify>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Room {
     pub(crate) fn new(all: usize) -> Room {
-        Room { places: Arc::new(Semaphore::new(all)), all, taken: Mutex::default() }
+        let complaint = Mutex::new(Complaint { last: None });
+        Room { places: Arc::new(Semaphore::new(all)), all, taken: Mutex::default(), complaint }
     }
 
-    /// A place for a connection of this address, if that is known.
-    fn take(self: &Arc<Self>, address: Option<IpAddr>, permit: OwnedSemaphorePermit) -> Place {
-        let (of, end) = (address.map(session::network), Arc::new(Notify::new()));
-        if let Some(of) = of {
-            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-            let own = taken.entry(of).or_default();
-            if own.len() >= self.all / PART_OF_ONE
-                && self.places.available_permits() < self.all / 2
-                && let Some(oldest) = own.pop_front()
-            {
-                oldest.notify_one();
+    /// Waits until a place is free. Nothing else wakes who is to give way.
+    async fn free(&self) -> Option<OwnedSemaphorePermit> {
+        let mut free = std::pin::pin!(self.places.clone().acquire_owned());
+        loop {
+            tokio::select! {
+                biased;
+                permit = &mut free => return permit.ok(),
+                () = tokio::time::sleep(LOOK_EVERY) => {
+                    for _ in 0..self.all / PART_FREE {
+                        self.make_room(Instant::now());
+                    }
+                }
             }
-            own.push_back(end.clone());
         }
-        Place { room: self.clone(), of, end, _permit: permit }
+    }
+
+    /// A place for a connection of this address.
+    fn take(self: &Arc<Self>, address: IpAddr, permit: OwnedSemaphorePermit, now: Instant) -> Place {
+        if self.places.available_permits() < self.all / PART_FREE {
+            self.make_room(now);
+        }
+        let (of, end) = (session::network(address), Arc::new(Notify::new()));
+        let place = Place { room: self.clone(), of: Cell::new(of), since: now, end, _permit: permit };
+        self.enter(&place);
+        place
+    }
+
+    /// The oldest of the address that has most gives way, once it had its time.
+    fn make_room(&self, now: Instant) {
+        let mut taken = self.taken();
+        let most = taken.values_mut().max_by_key(|own| (own.len(), Reverse(own.front().map(|first| first.since))));
+        if let Some(own) = most
+            && let Some(oldest) = own.pop_front_if(|first| now.duration_since(first.since) >= TIME_OF_ONE)
+        {
+            oldest.end.notify_one();
+            taken.retain(|_, own| !own.is_empty());
+        }
+    }
+
+    fn enter(&self, place: &Place) {
+        let mut taken = self.taken();
+        let own = taken.entry(place.of.get()).or_default();
+        let at = own.partition_point(|other| other.since <= place.since);
+        own.insert(at, Taken { since: place.since, end: place.end.clone() });
+    }
+
+    /// False if it is not there any more: it was to give way.
+    fn leave(&self, place: &Place) -> bool {
+        let mut taken = self.taken();
+        let Some(own) = taken.get_mut(&place.of.get()) else { return false };
+        let before = own.len();
+        own.retain(|other| !Arc::ptr_eq(&other.end, &place.end));
+        let was_there = own.len() < before;
+        if own.is_empty() {
+            taken.remove(&place.of.get());
+        }
+        was_there
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<IpAddr, VecDeque<Taken>>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether that connections give way is to be said now: each of a flood would be a line in the log.
+    pub(crate) fn complains(&self) -> bool {
+        self.complaint.lock().unwrap_or_else(PoisonError::into_inner).is_due()
     }
 }
 
 impl Place {
-    /// Others of the same address came, and there is no room for all of them.
+    /// Newer connections came, and there is no room for all of them.
     pub(crate) async fn is_wanted(&self) {
         self.end.notified().await;
+    }
+
+    /// A proxy said whose connection it is.
+    pub(crate) fn is_of(&self, address: IpAddr) {
+        if self.room.leave(self) {
+            self.of.set(session::network(address));
+            self.room.enter(self);
+        }
+    }
+
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Some(of) = self.of else { return };
-        let mut taken = self.room.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = taken.get_mut(&of) {
-            own.retain(|end| !Arc::ptr_eq(end, &self.end));
-            if own.is_empty() {
-                taken.remove(&of);
-            }
-        }
+        self.room.leave(self);
     }
 }
 
@@ -202,7 +273,7 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared
             listener = awake;
             continue;
         }
-        let Ok(permit) = room.places.clone().acquire_owned().await else { return };
+        let Some(permit) = room.free().await else { return };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             changed = rests.changed() => match changed {
@@ -230,8 +301,8 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, shared: Arc<Shared
                     shared.mailboxes[shard].send(Parcel::Accepted(Box::new(Arrival::plain(stream, peer))));
                     continue;
                 }
-                // What a proxy passes on has the proxy's address.
-                let place = room.take((!door.proxy).then(|| peer.ip()), permit);
+                // What a proxy passes on has the proxy's address until it has said whose it is.
+                let place = room.take(peer.ip(), permit, Instant::now());
                 shared.gauges[shard].connections.fetch_add(1, Ordering::Relaxed);
                 let shared = shared.clone();
                 tokio::task::spawn_local(async move {
@@ -359,32 +430,75 @@ mod tests {
         }
     }
 
+    /// A room, and what takes a place in it at a time.
+    fn room(all: usize) -> (Arc<Room>, impl Fn([u8; 4], Instant) -> Place) {
+        let room = Arc::new(Room::new(all));
+        let taking = room.clone();
+        let take = move |address: [u8; 4], now| {
+            let permit = taking.places.clone().try_acquire_owned().expect("there is room");
+            taking.take(IpAddr::from(address), permit, now)
+        };
+        (room, take)
+    }
+
+    fn is_to_go(place: &Place) -> bool {
+        let mut wanted = std::pin::pin!(place.is_wanted());
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        wanted.as_mut().poll(&mut cx).is_ready()
+    }
+
     #[test]
-    fn an_address_that_begins_many_handshakes_leaves_room_for_others_and_for_its_newest() {
-        let room = Arc::new(Room::new(64));
-        let take = |address: [u8; 4]| {
-            let permit = room.places.clone().try_acquire_owned().expect("there is room");
-            room.take(Some(IpAddr::from(address)), permit)
-        };
-        let is_to_go = |place: &Place| {
-            let mut wanted = std::pin::pin!(place.is_wanted());
-            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-            wanted.as_mut().poll(&mut cx).is_ready()
-        };
-        // Nobody else is there: half of all places are anybody's.
-        let mut greedy: Vec<_> = (0..32).map(|_| take([192, 0, 2, 1])).collect();
-        assert!(!greedy.iter().any(is_to_go));
-        let others: Vec<_> = (0..8).map(|_| take([192, 0, 2, 2])).collect();
-        assert!(!others.iter().any(is_to_go), "an eighth of all");
-        greedy.push(take([192, 0, 2, 1]));
-        let to_go: Vec<usize> = (0..greedy.len()).filter(|at| is_to_go(&greedy[*at])).collect();
-        assert_eq!(to_go, [0], "the oldest of those who have the most");
-        // What a proxy passes on is not counted by address.
-        let permit = room.places.clone().try_acquire_owned().expect("there is room");
-        assert!(!is_to_go(&room.take(None, permit)));
-        drop((greedy, others));
-        assert!(room.taken.lock().expect("nobody holds it").is_empty(), "nothing is remembered of who is gone");
+    fn of_the_address_that_begins_most_handshakes_the_oldest_give_way_however_many_addresses_there_are() {
+        let (room, take) = room(64);
+        let begin = Instant::now();
+        // Eight addresses with six each: none of them has much.
+        let mut flood: Vec<Place> =
+            (0..48).map(|at| take([192, 0, 2, at % 8], begin + Duration::from_millis(at.into()))).collect();
+        let other = take([192, 0, 2, 99], begin);
+        assert!(!flood.iter().chain([&other]).any(is_to_go), "a quarter was free");
+        flood.push(take([192, 0, 2, 1], begin + TIME_OF_ONE - Duration::from_millis(1)));
+        assert!(!flood.iter().chain([&other]).any(is_to_go), "each has its time");
+        for at in 0..9 {
+            flood.push(take([192, 0, 3, at], begin + TIME_OF_ONE + Duration::from_millis(100)));
+        }
+        let to_go: Vec<usize> = (0..flood.len()).filter(|at| is_to_go(&flood[*at])).collect();
+        assert_eq!(to_go, [0, 1, 2, 3, 4, 5, 6, 7, 9], "the oldest of who has most, which is another one each time");
+        assert!(!is_to_go(&other), "who has least stays");
+        drop((flood, other));
+        assert!(room.taken().is_empty(), "nothing is remembered of who is gone");
         assert_eq!(room.places.available_permits(), 64);
+    }
+
+    #[test]
+    fn what_a_proxy_passes_on_counts_for_whom_it_names() {
+        let (room, take) = room(64);
+        let begin = Instant::now();
+        let proxy = [192, 0, 2, 1];
+        let flood: Vec<Place> = (0..50).map(|_| take(proxy, begin)).collect();
+        flood.iter().for_each(|place| place.is_of([10, 9, 8, 7].into()));
+        let (other, late) = (take(proxy, begin), begin + TIME_OF_ONE);
+        other.is_of([10, 1, 1, 1].into());
+        let newest = take(proxy, late);
+        assert!(is_to_go(&flood[0]) && !is_to_go(&other) && !is_to_go(&newest));
+        // Who is to go anyway has no place to take along.
+        flood[0].is_of([10, 1, 1, 1].into());
+        assert_eq!(room.taken().values().map(VecDeque::len).sum::<usize>(), 51);
+        drop((flood, other, newest));
+        assert!(room.taken().is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_a_place_has_one_soon_though_nobody_says_anything_any_more() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (room, take) = room(8);
+            let silent: Vec<Place> = (0..8).map(|_| take([192, 0, 2, 1], Instant::now())).collect();
+            let silent = silent.into_iter().map(|place| async move { place.is_wanted().await });
+            let gone = tokio::task::LocalSet::new();
+            silent.for_each(|place| drop(gone.spawn_local(place)));
+            let free = tokio::time::timeout(TIME_OF_ONE * 20, room.free());
+            assert!(gone.run_until(free).await.expect("somebody gives way").is_some());
+        });
     }
 
     #[test]

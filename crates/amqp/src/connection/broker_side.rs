@@ -161,8 +161,7 @@ impl Connection {
         let consumer_tag = consumer_tag.as_bytes();
         let fields_bytes = 4 + 1 + consumer_tag.len() + 9 + 2 + message.exchange.len() + message.routing_key.len();
         let before = self.output.len();
-        let small = self.output.small();
-        begin_content(small, channel.number(), fields_bytes, message);
+        let small = begin_content(&mut self.output, channel.number(), fields_bytes, message);
         let mut fixed = [0, 60, 0, 60, 0];
         fixed[4] = short_len(consumer_tag);
         small.extend_from_slice(&fixed);
@@ -189,8 +188,7 @@ impl Connection {
         let message = &delivery.message;
         let fields_bytes = 4 + 9 + 2 + message.exchange.len() + message.routing_key.len() + 4;
         let before = self.output.len();
-        let small = self.output.small();
-        begin_content(small, channel.number(), fields_bytes, message);
+        let small = begin_content(&mut self.output, channel.number(), fields_bytes, message);
         small.extend_from_slice(&[0, 60, 0, 71]);
         put_tag(small, tag, delivery.redelivered, message.exchange);
         small.extend_from_slice(message.exchange);
@@ -220,8 +218,7 @@ impl Connection {
         let message = &returned.message;
         let text = returned.code.name().as_bytes();
         let fields_bytes = 4 + 2 + 1 + text.len() + 2 + message.exchange.len() + message.routing_key.len();
-        let small = self.output.small();
-        begin_content(small, channel.number(), fields_bytes, message);
+        let small = begin_content(&mut self.output, channel.number(), fields_bytes, message);
         small.extend_from_slice(&[0, 60, 0, 50]);
         small.extend_from_slice(&returned.code.number().to_be_bytes());
         for string in [text, message.exchange, message.routing_key] {
@@ -373,17 +370,20 @@ fn short_len(string: &[u8]) -> u8 {
     u8::try_from(string.len()).expect("names, keys and tags are short strings")
 }
 
-/// The header of the method frame, and room for it and the content's small parts.
+/// The header of the method frame, and room for it and the content's small parts. Returns where the rest goes.
 #[inline]
-fn begin_content(small: &mut Vec<u8>, number: u16, fields_bytes: usize, message: &MessageParts<'_>) {
+fn begin_content<'a>(
+    output: &'a mut Output,
+    number: u16,
+    fields_bytes: usize,
+    message: &MessageParts<'_>,
+) -> &'a mut Vec<u8> {
     let frames = 3 * FRAME_EMPTY_BYTES + CONTENT_HEADER_BYTES;
-    small.reserve(
-        fields_bytes
-            + frames
-            + message.properties.len()
-            + message.body.len().min(crate::wire::output::SPLICE_BYTES_MIN),
-    );
+    let body = message.body.len().min(crate::wire::output::SPLICE_BYTES_MIN);
+    output.reserve(fields_bytes + frames + message.properties.len() + body);
+    let small = output.small();
     frame_header(small, FRAME_METHOD, number, fields_bytes);
+    small
 }
 
 #[inline]

@@ -25,6 +25,9 @@ pub const SPLICE_BYTES_MIN: usize = 4 * 1024;
 /// A buffer above this size goes back to the allocator as soon as it is empty: it was a burst.
 pub const OUTPUT_KEEP_BYTES_MAX: usize = 256 * 1024;
 
+/// Room for a burst as long as the last one is made at once up to here.
+const BURST_BYTES_MAX: usize = 2 << 20;
+
 /// Written bytes in front of the unwritten ones are squeezed out when they are at least this many
 /// and at least half.
 const SQUEEZE_BYTES_MIN: usize = 64 * 1024;
@@ -40,6 +43,8 @@ struct Splice {
 #[derive(Debug, Default)]
 pub struct Output {
     small: Vec<u8>,
+    /// How long `small` was when a burst was given back: the next one may be as long.
+    burst: usize,
     /// How many bytes of `small` are written.
     head: usize,
     /// The stream position of `small[0]`: small bytes that were squeezed out.
@@ -144,9 +149,11 @@ impl Output {
         if self.is_empty() {
             self.base += self.small.len() as u64;
             self.head = 0;
+            let burst = self.small.len().min(BURST_BYTES_MAX);
             self.small.clear();
             if self.small.capacity() > OUTPUT_KEEP_BYTES_MAX {
                 self.trim();
+                self.burst = burst;
             }
         } else if self.head >= SQUEEZE_BYTES_MIN && self.head >= self.small.len() / 2 {
             self.small.drain(..self.head);
@@ -159,6 +166,7 @@ impl Output {
     pub fn trim(&mut self) {
         if self.is_empty() {
             self.small = Vec::new();
+            self.burst = 0;
             self.splices = VecDeque::new();
         }
     }
@@ -166,6 +174,19 @@ impl Output {
     /// Bytes of memory held, bodies not counted.
     pub fn held_bytes(&self) -> usize {
         self.small.capacity() + self.splices.capacity() * size_of::<Splice>()
+    }
+
+    /// Makes room for `bytes` more small bytes, and for as long a burst as the last one was: what grows is copied.
+    #[inline]
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        if self.small.capacity() - self.small.len() < bytes {
+            self.grow(bytes);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, bytes: usize) {
+        self.small.reserve(bytes.max(self.burst.saturating_sub(self.small.len())));
     }
 
     /// The buffer that small things are appended to.

@@ -198,6 +198,18 @@ impl Tally {
         }
     }
 
+    /// A consumer whose prefetch counts was given one message: as a rule it would take one less, and nothing else changes.
+    #[inline]
+    pub(super) fn note_one(&mut self, attached: &mut Attached) {
+        match &mut attached.noted.free {
+            Amount::Limited(free) if *free > 1 && !attached.consumer.granted_only => {
+                *free -= 1;
+                self.free.limited -= 1;
+            }
+            _ => self.note(attached),
+        }
+    }
+
     #[inline]
     fn put(&mut self, key: ConsumerKey, before: Noted, now: Noted) {
         self.free.remove(before.free);

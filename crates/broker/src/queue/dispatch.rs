@@ -368,7 +368,7 @@ impl Dispatch {
         }
         attached.turn += 1;
         if attached.is_bounded() {
-            self.tally.note(attached);
+            self.tally.note_one(attached);
         }
         let is_over = attached.turn >= share;
         if is_over {

@@ -33,7 +33,7 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
 
     /// Whether the log lets this message out; if not, the next entry will say so.
     fn may_be_sent(&mut self, seq: u64) -> bool {
-        if self.at.awaits_holders && seq < self.lq.sink.redelivered_below {
+        if self.may_be_held(seq) {
             return false;
         }
         let state = self.at.state;
@@ -181,7 +181,7 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
         let life = self.lq.life.as_ref().expect("what is timed has a life");
         // A fresh one whose consumer only waits for the log may still go out.
         let is_awaited = self.blocked_at.is_some() && !head.returned && head.seq >= life.fresh_from;
-        !life.sink.is_crowded() && !is_awaited
+        !life.sink.is_crowded() && !is_awaited && !self.may_be_held(head.seq)
     }
 
     fn has_letter_room(&mut self) -> bool {
@@ -217,6 +217,11 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
 
     fn is_all_told(&self) -> bool {
         !self.at.awaits_holders
+    }
+
+    #[inline]
+    fn may_be_held(&self, seq: u64) -> bool {
+        self.at.awaits_holders && seq < self.lq.sink.redelivered_below
     }
 }
 

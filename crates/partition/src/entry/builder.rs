@@ -68,6 +68,8 @@ pub struct EntryBuilder {
     open: Option<OpenBatch>,
     batches: Vec<BatchPlace>,
     capacity_hint: usize,
+    /// Bytes of messages that are about to be added, where they are known.
+    expected: usize,
     /// From this length on it is enough for one entry.
     full_bytes: usize,
     /// Entries that are long enough and come before this one, without their time.
@@ -85,6 +87,7 @@ impl Default for EntryBuilder {
             open: None,
             batches: Vec::new(),
             capacity_hint: CAPACITY_MIN,
+            expected: 0,
             full_bytes: ENTRY_BYTES_TARGET,
             full: Vec::new(),
         }
@@ -113,6 +116,15 @@ impl EntryBuilder {
             self.bytes = Vec::new();
             self.capacity_hint = CAPACITY_MIN;
         }
+    }
+
+    /// Messages of so many stored bytes are about to be added: an entry that begins with the next of them has room for all,
+    /// or for as many as fill it.
+    pub(crate) fn expect(&mut self, message_bytes: usize) {
+        self.expected = match message_bytes {
+            0 => 0,
+            bytes => (bytes + bytes / 16 + CAPACITY_MIN).min(self.full_bytes + (64 << 10)),
+        };
     }
 
     /// Whether what was added is enough for an entry.
@@ -146,7 +158,7 @@ impl EntryBuilder {
 
     fn start(&mut self) {
         if self.bytes.is_empty() {
-            self.bytes.reserve(self.capacity_hint);
+            self.bytes.reserve(self.capacity_hint.max(std::mem::take(&mut self.expected)));
             self.bytes.resize(ENTRY_HEADER_BYTES, 0);
         }
     }

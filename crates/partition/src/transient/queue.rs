@@ -263,4 +263,9 @@ impl Store for Turn<'_, MemoryAccess<'_>> {
     fn is_all_told(&self) -> bool {
         true
     }
+
+    #[inline]
+    fn may_be_held(&self, _: u64) -> bool {
+        false
+    }
 }

@@ -40,6 +40,8 @@ const SILENT_TICKS_MAX: u32 = 4;
 const STOOD_STILL_AFTER: Duration = LIFE_SIGN_EVERY.saturating_mul(SILENT_TICKS_MAX + 1 - 2);
 /// What one read takes at most.
 const READ_BYTES: usize = 256 << 10;
+/// A read that has room for so much, and for the packet that has begun, is made with the room that is left.
+const READ_ROOM_MIN: usize = 64 << 10;
 /// Pieces of one write at most.
 const PIECES_MAX: usize = 64;
 
@@ -157,7 +159,7 @@ impl LinkOut {
     async fn read(&self, mut reader: OwnedReadHalf, mut deliver: impl FnMut(Incoming)) -> String {
         let (mut buffer, mut unopened) = (BytesMut::new(), BytesMut::new());
         loop {
-            buffer.reserve(READ_BYTES);
+            make_room(&mut buffer);
             let read = match &self.sealed {
                 None => reader.read_buf(&mut buffer).await,
                 Some(sealed) => sealed.read(&mut reader, &mut unopened, READ_BYTES, &mut buffer).await,
@@ -237,6 +239,20 @@ impl LinkOut {
                 self.outbox.wake.notify_one();
             }
         }
+    }
+}
+
+/// Makes room for the next read. Others hold what was read before, so a new buffer is memory that no cache has, and what
+/// has come of a packet is copied into it: only where the old one is nearly full, or too short for that packet.
+fn make_room(buffer: &mut BytesMut) {
+    let missing = match buffer.first_chunk::<HEAD_BYTES>().map(Head::parse) {
+        // The longest ones get it in steps: a head alone takes no more than any packet.
+        Some(Ok(head)) => (HEAD_BYTES + head.length()).saturating_sub(buffer.len()).min(PACKET_BYTES),
+        // It is refused once it is looked at.
+        Some(Err(_)) | None => 0,
+    };
+    if buffer.capacity() - buffer.len() < missing.max(READ_ROOM_MIN) {
+        buffer.reserve(missing.max(READ_BYTES));
     }
 }
 
