@@ -113,3 +113,37 @@ fn what_waits_for_what_is_told_to_those_who_watch() {
         http.as_user(name, "pw").get("/api/leveret/waiting").with(status);
     }
 }
+
+#[test]
+fn of_very_many_consumers_a_queue_and_a_channel_describe_the_first_and_the_list_has_all() {
+    if is_foreign() {
+        return eprintln!("skipped: RabbitMQ describes all of them");
+    }
+    let Some((broker, http)) = Broker::managed(&[]) else { return };
+    let vhost = vhost(&http);
+    let mut client = connect(&broker, &vhost);
+    let channel = client.channel();
+    client.declare(channel, &QueueDeclare { name: "q", durable: true, ..QueueDeclare::default() }).unwrap();
+    let consume = |number: u32| {
+        let no_wait = 0b1000;
+        let args = clients::wire::Args::new().short(0).shortstr("q").shortstr(&number.to_string()).octet(no_wait);
+        clients::client::method_frame(channel, clients::methods::BASIC_CONSUME, &args.table(&[]))
+    };
+    const ALL: u64 = 10_001;
+    let frames: Vec<u8> = (0..ALL as u32).flat_map(consume).collect();
+    client.raw(&frames);
+    until("all consumers", || {
+        let page = http.get("/api/consumers?page=1&page_size=1").with(200);
+        (page["total_count"] == ALL).then_some(page)
+    });
+    let queue = format!("/api/queues/{vhost}/q");
+    let found = http.get(&queue).with(200);
+    assert_eq!(found["consumer_details"].as_array().unwrap().len(), 10_000);
+    assert_eq!(http.get(&format!("{queue}?columns=name")).with(200), json!({ "name": "q" }));
+    let channels = http.get("/api/channels").with(200);
+    let name = channels[0]["name"].as_str().unwrap().replace(' ', "%20").replace('>', "%3E");
+    let found = http.get(&format!("/api/channels/{name}")).with(200);
+    assert_eq!(found["consumer_details"].as_array().unwrap().len(), 10_000);
+    assert_eq!(found["consumer_count"], ALL);
+    http.delete(&format!("/api/vhosts/{vhost}")).with(204);
+}

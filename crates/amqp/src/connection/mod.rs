@@ -154,7 +154,7 @@ pub struct Connection {
 /// What a channel takes: here, and where its deliveries and publishes are kept track of.
 const CHANNEL_BYTES: usize = 2 << 10;
 /// What a consumer takes, its tag and its place at its queue included.
-const CONSUMER_BYTES: usize = 1 << 10;
+const CONSUMER_BYTES: usize = 5 << 9;
 /// What a frame that waits takes besides its payload.
 const FRAME_BYTES: usize = 64;
 /// So much may wait in one connection while the node is short of room for that.

@@ -53,8 +53,11 @@ pub(super) async fn get(cx: Cx<'_>, wanted: &[u8]) -> Result<Answer, Refused> {
                 connection::need_visible(cx, &report)?;
                 let rates = cx.rates().await?;
                 let mut found = describe(cx, &report, channel, rates.as_ref());
-                found["consumer_details"] = consumers_of(cx, &report, channel).into();
-                tell_active(cx, &mut found["consumer_details"]).await;
+                if cx.call.wants("consumer_details") {
+                    let consumers = channel.consumers.iter().map(|one| (&report, channel, one));
+                    found["consumer_details"] = described_consumers(cx, consumers).await.into();
+                    tell_active(cx, &mut found["consumer_details"]).await;
+                }
                 if let Some(ranges) = &rates {
                     found["publishes"] = publishes(cx, &report, channel, ranges).into();
                     found["deliveries"] = deliveries(cx, &report, channel, ranges).into();
@@ -164,13 +167,29 @@ fn waiting_over_http(cx: Cx<'_>) -> Vec<Value> {
 
 /// The consumers of one queue on this node.
 pub(super) async fn consumers_of_queue(cx: Cx<'_>, queue: QueueId) -> Vec<Value> {
-    let mut all = cx.handle().connections().await;
-    for report in &mut all {
-        for channel in &mut report.channels {
-            channel.consumers.retain(|consumer| consumer.queue == queue);
+    let all = cx.handle().connections().await;
+    let consumers = channels_of(&all).flat_map(|(report, of)| of.consumers.iter().map(move |one| (report, of, one)));
+    described_consumers(cx, consumers.filter(|(_, _, one)| one.queue == queue)).await
+}
+
+/// So many consumers of one queue or one channel are described at most: all of a million would hold up the one thread that
+/// all requests share for ten seconds, and take hundreds of megabytes. `/api/consumers` has all, by pages.
+pub(super) const DETAILS_MAX: usize = 10_000;
+/// Others have their turn after so many.
+const DETAILS_PART: usize = 500;
+
+/// The first of these consumers, described.
+async fn described_consumers<'a>(cx: Cx<'_>, consumers: impl Iterator<Item = Consuming<'a>>) -> Vec<Value> {
+    let first: Vec<Consuming<'a>> = consumers.take(DETAILS_MAX).collect();
+    let mut described = Vec::with_capacity(first.len());
+    for part in first.chunks(DETAILS_PART) {
+        {
+            let topology = cx.handle().topology();
+            described.extend(part.iter().filter_map(|(r, of, one)| describe_consumer(cx, &topology, (r, of), one)));
         }
+        tokio::task::yield_now().await;
     }
-    channels_of(&all).flat_map(|(report, channel)| consumers_of(cx, report, channel)).collect()
+    described
 }
 
 /// A consumer, and whose it is.
@@ -285,11 +304,6 @@ fn describe(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport, rate
         described["message_stats"] = json!(stats);
     }
     described
-}
-
-fn consumers_of(cx: Cx<'_>, report: &ConnectionReport, channel: &ChannelReport) -> Vec<Value> {
-    let topology = cx.handle().topology();
-    channel.consumers.iter().filter_map(|one| describe_consumer(cx, &topology, (report, channel), one)).collect()
 }
 
 fn describe_consumer(

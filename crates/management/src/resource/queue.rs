@@ -272,7 +272,12 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
         (found, queue.id, leader, is_single)
     };
     if rates.is_some() {
-        found["consumer_details"] = super::channel::consumers_of_queue(cx, id).await.into();
+        let wants = ["consumer_details", "single_active_consumer_tag"].iter().any(|column| cx.call.wants(column));
+        let consumers = match wants {
+            true => super::channel::consumers_of_queue(cx, id).await,
+            false => Vec::new(),
+        };
+        found["consumer_details"] = consumers.into();
         found["deliveries"] = super::channel::deliveries_of_queue(cx, id, rates.as_ref()).await.into();
     }
     let gathered = cx.ask(cx.others(), "GET", &cx.same_statistics(cx.call.head.uri.path())).await;
@@ -289,6 +294,7 @@ pub(super) async fn get(cx: Cx<'_>, vhost: &[u8], name: &[u8]) -> Result<Answer,
         for list in ["consumer_details", "deliveries", "incoming"] {
             if let (Some(all), Some(more)) = (found[list].as_array_mut(), described[list].as_array_mut()) {
                 all.append(more);
+                all.truncate(super::channel::DETAILS_MAX);
             }
         }
     }

@@ -99,7 +99,14 @@ impl Known {
         let refused = |why: String| Verdict::refusing(why);
         let folder = u128::from_str_radix(&peer.folder, 16).unwrap_or_default();
         if folder == self.folder {
-            return refused("a node met itself: two processes have one data folder".to_owned());
+            return refused(match expected.filter(|expected| *expected != self.own) {
+                Some(number) => format!(
+                    "a node met itself at {}, where node {number} is to be: start each node with the address and the data folder \
+                     that belong together, or two processes have one data folder",
+                    peer.address
+                ),
+                None => "a node met itself: two processes have one data folder".to_owned(),
+            });
         }
         if let Some(newcomer) = &peer.joins {
             return self.word_about_newcomer(newcomer, &peer.address, folder);

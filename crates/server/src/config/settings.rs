@@ -536,13 +536,13 @@ settings! {
             of: |machine| (machine.memory_bytes / 10).clamp(MIB, 16 * TIB).to_string(),
         },
         "Memory that the connections of one user may hold together in messages that have not arrived as a whole, transactions, channels \
-         (2 KiB each) and consumers (1 KiB each); at least what one connection may hold. A connection that goes beyond it is closed with 506.",
+         (2 KiB each) and consumers (2.5 KiB each); at least what one connection may hold. A connection that goes beyond it is closed with 506.",
         elsewhere []
     }
     connection_bytes_max: u64 {
         Memory, Kind::bytes(MIB, 16 * GIB), Fixed("67108864"),
         "Memory that one connection may hold in messages that have not arrived as a whole, transactions, channels (2 KiB each) \
-         and consumers (1 KiB each). A connection that goes beyond it is closed with 506. It must hold one body of body_bytes_max. \
+         and consumers (2.5 KiB each). A connection that goes beyond it is closed with 506. It must hold one body of body_bytes_max. \
          As much again, and at most a quarter of transient_bytes_max, may wait for it in direct replies that it has not read: further \
          ones are dropped.",
         elsewhere []
