@@ -330,21 +330,21 @@ fn consumers_have_a_budget_by_connection_and_user() {
         (client, channel)
     };
     let (mut greedy, channel) = open();
-    let refused = consumers(&mut greedy, channel, 1_400).expect_err("a connection has room for a thousand and some");
+    let refused = consumers(&mut greedy, channel, 1_400).expect_err("a connection has room for four hundred");
     assert_too_much(&refused, "of this connection");
     wait_for_nothing(&http, "leveret_unfinished_bytes");
     // Those that were cancelled count no more.
     let (mut first, one) = open();
-    consumers(&mut first, one, 900).unwrap();
-    for n in 0..300 {
+    consumers(&mut first, one, 360).unwrap();
+    for n in 0..120 {
         first.cancel(one, &format!("{n:05}")).unwrap();
     }
     let bytes = figure(&http, "leveret_unfinished_bytes");
     assert!((600 << 10..610 << 10).contains(&bytes), "{bytes}");
     let (mut second, two) = open();
-    consumers(&mut second, two, 900).unwrap();
+    consumers(&mut second, two, 360).unwrap();
     let (mut third, three) = open();
-    assert_too_much(&consumers(&mut third, three, 900).expect_err("it is more than a user has"), "of this user");
+    assert_too_much(&consumers(&mut third, three, 360).expect_err("it is more than a user has"), "of this user");
     // Channels count too.
     let mut many = broker.connect();
     let opened = (1..=2_047).try_for_each(|number| many.open_channel(number));

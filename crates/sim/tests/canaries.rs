@@ -68,7 +68,7 @@ fn a_sync_that_was_not_made_shows_at_the_next_power_cut() {
     // Mostly the next leader is found out before it writes.
     let power = Faults { power: true, ..Faults::NONE };
     look_in(
-        946..956,
+        308..318,
         "[committed]",
         Options { bug: Some(Bug::SyncIsALie), nodes: 3, faults: power, ..Options::default() },
     );
@@ -93,7 +93,7 @@ fn a_leader_that_forgets_what_it_confirmed_alone_is_found_out() {
     let options = |bug, faults| Options { bug: Some(bug), faults, levels: true, ..Options::default() };
     // Mostly others find it out before: begin near a seed that shows it.
     look_in(185..260, "(LeaderSynced), leads on", options(Bug::TailIsForgotten, Faults::ALL));
-    look_in(0..60, "(LeaderWritten), leads on", options(Bug::TailIsForgotten, crashes));
+    look_in(85..140, "(LeaderWritten), leads on", options(Bug::TailIsForgotten, crashes));
     look_in(305..400, "(LeaderSynced), leads on", options(Bug::SyncIsALie, power));
 }
 

@@ -285,6 +285,26 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_as_long_as_the_one_before_grows_once() {
+        let burst = |output: &mut Output| {
+            let mut growths = 0;
+            while output.len() < 4 * OUTPUT_KEEP_BYTES_MAX {
+                let before = output.held_bytes();
+                output.reserve(1_000);
+                growths += usize::from(output.held_bytes() != before);
+                output.small().extend_from_slice(&[7; 1_000]);
+            }
+            output.advance(output.len());
+            growths
+        };
+        let mut output = Output::default();
+        assert!(burst(&mut output) > 5);
+        assert_eq!(burst(&mut output), 1);
+        output.trim();
+        assert!(burst(&mut output) > 5, "nothing is expected of one that was quiet");
+    }
+
+    #[test]
     fn a_burst_gives_its_memory_back_and_a_slow_reader_holds_no_written_bytes() {
         let mut output = Output::default();
         output.small().extend_from_slice(&vec![0; OUTPUT_KEEP_BYTES_MAX + 1]);

@@ -428,6 +428,23 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_has_room_for_all_that_is_expected_and_no_more_than_it_may_have() {
+        let body = Bytes::from(vec![1; 1_000]);
+        let message = Message { exchange: Bytes::new(), routing_key: Bytes::new(), properties: Bytes::new(), body };
+        let mut builder = EntryBuilder::default();
+        builder.expect(100 * crate::message::stored_bytes(&message));
+        let mut room = None;
+        for number in 1..=100 {
+            builder.publish(ChannelKey(1), number, &[QueueId(7)], &[], &[], Level::Synced, &message, Stamp::None);
+            assert_eq!(*room.get_or_insert(builder.bytes.as_ptr()), builder.bytes.as_ptr(), "message {number}");
+        }
+        assert!(builder.finish(1).0.len() > 100_000);
+        builder.expect(1 << 40);
+        builder.publish(ChannelKey(1), 101, &[QueueId(7)], &[], &[], Level::Synced, &message, Stamp::None);
+        assert!(builder.bytes.capacity() <= builder.full_bytes + (65 << 10));
+    }
+
+    #[test]
     fn an_entry_of_outcomes_is_as_any_other_and_leaves_the_room_for_the_next() {
         let body = Bytes::from(vec![1; 8000]);
         let message = Message { exchange: Bytes::new(), routing_key: Bytes::new(), properties: Bytes::new(), body };

@@ -372,6 +372,35 @@ mod tests {
     }
 
     #[test]
+    fn a_read_goes_on_in_its_buffer_while_that_has_room_for_it_and_for_the_packet() {
+        let begin = |buffer: &mut BytesMut, length: usize| {
+            let mut head = packet::encode::<&Frame>([]).concat();
+            head[..4].copy_from_slice(&(length as u32).to_le_bytes());
+            buffer.extend_from_slice(&head);
+            make_room(buffer);
+        };
+        let mut buffer = BytesMut::new();
+        make_room(&mut buffer);
+        let place = buffer.as_ptr();
+        begin(&mut buffer, READ_BYTES / 2);
+        assert_eq!(buffer.as_ptr(), place, "the packet fits it");
+        buffer.resize(READ_BYTES - 2 * READ_ROOM_MIN, 0);
+        let held = buffer.split().freeze();
+        let rest = buffer.as_ptr();
+        make_room(&mut buffer);
+        begin(&mut buffer, READ_ROOM_MIN);
+        assert_eq!(buffer.as_ptr(), rest, "there is room for what comes");
+        buffer.clear();
+        begin(&mut buffer, READ_BYTES);
+        assert!(buffer.capacity() >= READ_BYTES + HEAD_BYTES);
+        assert_eq!(held[..4], ((READ_BYTES / 2) as u32).to_le_bytes(), "what others hold stays");
+        // Who only says that much comes is not given memory for it.
+        buffer.clear();
+        begin(&mut buffer, 200 << 20);
+        assert!(buffer.capacity() <= PACKET_BYTES + 2 * READ_BYTES, "{}", buffer.capacity());
+    }
+
+    #[test]
     fn pieces_go_out_in_order_however_much_is_taken() {
         let mut pieces = Pieces::default();
         pieces.put(vec![Bytes::from_static(b"abc"), Bytes::new(), Bytes::from_static(b"defg")]);
