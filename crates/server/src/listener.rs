@@ -97,7 +97,8 @@ impl Room {
         let mut taken = self.taken();
         let most = taken.values_mut().max_by_key(|own| (own.len(), Reverse(own.front().map(|first| first.since))));
         if let Some(own) = most
-            && let Some(oldest) = own.pop_front_if(|first| now.duration_since(first.since) >= TIME_OF_ONE)
+            && own.front().is_some_and(|first| now.duration_since(first.since) >= TIME_OF_ONE)
+            && let Some(oldest) = own.pop_front()
         {
             oldest.end.notify_one();
             taken.retain(|_, own| !own.is_empty());
