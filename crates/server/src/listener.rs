@@ -27,6 +27,8 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
 
 /// Places are short once fewer than this part of all are free.
 const PART_FREE: usize = 4;
+/// An address with less than this part of what the one with most has gives no place.
+const PART_OF_MOST: usize = 4;
 /// Nobody gives way before it had so long: many clients behind one address may all come at once, after a restart.
 const TIME_OF_ONE: Duration = Duration::from_millis(500);
 /// How often whoever waits for a place looks whether somebody is to give way.
@@ -92,14 +94,16 @@ impl Room {
         place
     }
 
-    /// The oldest of the address that has most gives way, once it had its time.
+    /// The oldest of the address that has most gives way, of those whose oldest had its time. Who has few beside one that has
+    /// just come with many does not.
     fn make_room(&self, now: Instant) {
         let mut taken = self.taken();
-        let most = taken.values_mut().max_by_key(|own| (own.len(), Reverse(own.front().map(|first| first.since))));
-        if let Some(own) = most
-            && own.front().is_some_and(|first| now.duration_since(first.since) >= TIME_OF_ONE)
-            && let Some(oldest) = own.pop_front()
-        {
+        let longest = taken.values().map(VecDeque::len).max().unwrap_or(0);
+        let had_time =
+            |own: &VecDeque<Taken>| own.front().is_some_and(|first| now.duration_since(first.since) >= TIME_OF_ONE);
+        let of_many = taken.values_mut().filter(|own| own.len() >= longest.div_ceil(PART_OF_MOST) && had_time(own));
+        let most = of_many.max_by_key(|own| (own.len(), Reverse(own.front().map(|first| first.since))));
+        if let Some(oldest) = most.and_then(VecDeque::pop_front) {
             oldest.end.notify_one();
             taken.retain(|_, own| !own.is_empty());
         }
@@ -468,6 +472,19 @@ mod tests {
         drop((flood, other));
         assert!(room.taken().is_empty(), "nothing is remembered of who is gone");
         assert_eq!(room.places.available_permits(), 64);
+    }
+
+    #[test]
+    fn who_has_just_come_with_many_neither_keeps_older_ones_in_nor_drives_out_who_has_few() {
+        let (_, take) = room(64);
+        let (begin, now) = (Instant::now(), Instant::now() + 2 * TIME_OF_ONE);
+        let older: Vec<Place> = (0..24).map(|at| take([192, 0, 2, at % 4], begin)).collect();
+        let slow = take([192, 0, 2, 99], begin);
+        let flood: Vec<Place> = (0..23).map(|_| take([192, 0, 2, 200], now)).collect();
+        assert!(!older.iter().chain(&flood).chain([&slow]).any(is_to_go), "a quarter is free");
+        let newest: Vec<Place> = (0..2).map(|at| take([192, 0, 3, at], now)).collect();
+        assert!(older.iter().any(is_to_go), "they have a quarter of what the flood has, and had their time");
+        assert!(!flood.iter().chain(&newest).chain([&slow]).any(is_to_go));
     }
 
     #[test]
