@@ -74,9 +74,9 @@ pub fn refuse(command: Command, reply: Reply, effects: &mut Vec<Effect>) {
 
 impl QueuePartition {
     /// These commands are about to come: their messages have room in one entry from the beginning, instead of one that grows
-    /// and is copied each time.
+    /// and is copied each time. What was expected before is not any more.
     pub fn expect(&mut self, commands: &[Command]) {
-        let Some(leader) = self.leader.as_deref_mut().filter(|_| commands.len() > 1) else { return };
+        let Some(leader) = self.leader.as_deref_mut() else { return };
         let publishes = commands.iter().filter_map(|command| match command {
             Command::Publish(publish) => Some(stored_bytes(&publish.message)),
             _ => None,
