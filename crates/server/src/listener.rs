@@ -485,6 +485,10 @@ mod tests {
         let newest: Vec<Place> = (0..2).map(|at| take([192, 0, 3, at], now)).collect();
         assert!(older.iter().any(is_to_go), "they have a quarter of what the flood has, and had their time");
         assert!(!flood.iter().chain(&newest).chain([&slow]).any(is_to_go));
+        // Though nobody else had time, the one that is slow is not driven out by who has just come with many.
+        drop((older, newest));
+        let more: Vec<Place> = (0..32).map(|_| take([192, 0, 2, 200], now)).collect();
+        assert!(!flood.iter().chain(&more).chain([&slow]).any(is_to_go));
     }
 
     #[test]
@@ -492,10 +496,12 @@ mod tests {
         let (room, take) = room(64);
         let begin = Instant::now();
         let proxy = [192, 0, 2, 1];
-        let flood: Vec<Place> = (0..50).map(|_| take(proxy, begin)).collect();
-        flood.iter().for_each(|place| place.is_of([10, 9, 8, 7].into()));
-        let (other, late) = (take(proxy, begin), begin + TIME_OF_ONE);
+        // The oldest of all that the proxy passes on.
+        let other = take(proxy, begin);
         other.is_of([10, 1, 1, 1].into());
+        let flood: Vec<Place> = (1..=50).map(|at| take(proxy, begin + Duration::from_millis(at))).collect();
+        flood.iter().for_each(|place| place.is_of([10, 9, 8, 7].into()));
+        let late = begin + 2 * TIME_OF_ONE;
         let newest = take(proxy, late);
         assert!(is_to_go(&flood[0]) && !is_to_go(&other) && !is_to_go(&newest));
         // Who is to go anyway has no place to take along.
