@@ -155,7 +155,7 @@ fn deliver(body_bytes: usize) {
                     exchange: b"orders",
                     routing_key: b"order.created",
                     properties: b"\x90\0\x0atext/plain\x02",
-                    body: &body,
+                    body: (&body).into(),
                 };
                 let delivery = Delivery {
                     consumer_tag: &consumer_tag,
@@ -177,7 +177,7 @@ fn delivered() -> (Connection, ChannelId) {
     let (mut connection, channel) = opened();
     let body = Bytes::from_static(b"body");
     let consumer_tag = ConsumerTag::new(Bytes::from_static(b"tag"));
-    let message = MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: &body };
+    let message = MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: (&body).into() };
     for seq in 0..(BATCH * BATCHES) as u64 {
         let delivery =
             Delivery { consumer_tag: &consumer_tag, consumer: 7, seq, redelivered: false, no_ack: false, message };

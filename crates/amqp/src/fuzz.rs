@@ -136,10 +136,12 @@ impl Driver {
                     self.connection.reply(channel, Reply::Done);
                 }
                 Event::ChannelClosed { .. } => self.open_channels -= 1,
-                Event::Publish(publish) if publish.publish_seq > 0 => {
-                    self.connection.confirm(publish.channel, publish.publish_seq, Confirm::Ack);
+                Event::Publish(publish) => {
+                    for publish in publish.apart().filter(|publish| publish.publish_seq > 0) {
+                        self.connection.confirm(publish.channel, publish.publish_seq, Confirm::Ack);
+                    }
                 }
-                Event::Publish(_) | Event::Settle(_) => {}
+                Event::Settle(_) => {}
                 Event::Request { channel, request } => self.answer(channel, request),
                 Event::Closed(_) => {
                     self.connection.left();
@@ -152,7 +154,7 @@ impl Driver {
 
     fn answer(&mut self, channel: ChannelId, request: Request) {
         let body = Bytes::from_static(b"body");
-        let message = MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: &body };
+        let message = MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: (&body).into() };
         self.seq += 1;
         let reply = match request {
             Request::QueueDeclare { queue, .. } => Reply::QueueDeclared { queue, message_count: 0, consumer_count: 0 },

@@ -22,7 +22,9 @@ pub use connection::config::{ConnectionConfig, Mechanism};
 pub use connection::event::{Authenticate, Closed, Event, Publish, Settle, Settlement};
 pub use connection::request::Request;
 pub use reply_code::{ChannelError, ConnectionError, MethodId, ReplyCode};
+pub use wire::bodies::Bodies;
 pub use wire::content::Properties;
+pub use wire::frame::Payload;
 pub use wire::output::Output;
 pub use wire::table::{Table, Value};
 

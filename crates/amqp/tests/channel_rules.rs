@@ -2,7 +2,7 @@
 
 mod client;
 
-use amqp::wire::frame::{FRAME_BODY, FRAME_HEADER};
+use amqp::wire::frame::{FRAME_BODY, FRAME_EMPTY_BYTES, FRAME_END, FRAME_HEADER, write_frame};
 use amqp::wire::method::Method;
 use amqp::wire::output::SPLICE_BYTES_MIN;
 use amqp::{
@@ -13,11 +13,67 @@ use bytes::Bytes;
 use client::*;
 
 fn deliver(client: &mut Client, channel: ChannelId, consumer: u32, seq: u64, body: &Bytes) -> Option<u64> {
-    let message = MessageParts { exchange: b"", routing_key: b"q", properties: b"\x10\0\x02", body };
+    let message = MessageParts { exchange: b"", routing_key: b"q", properties: b"\x10\0\x02", body: body.into() };
     let consumer_tag = ConsumerTag::new(Bytes::from_static(b"tag"));
     let delivery =
         Delivery { consumer_tag: &consumer_tag, consumer, seq, redelivered: seq == 2, no_ack: consumer == 99, message };
     client.connection.deliver(channel, &delivery)
+}
+
+#[test]
+fn each_delivery_says_what_it_is_whatever_the_one_before_was() {
+    let (mut client, first) = Client::with_channel();
+    let second = client.open_channel(2);
+    let long = [7_u8; 300];
+    let bodies = [&b""[..], b"x", &[1; 5_000], &[2; 200_000]].map(Bytes::copy_from_slice);
+    let properties: [&[u8]; 3] = [&[0, 0], &[0x10, 0, 2], b"\x80\0\x03a/b"];
+    let tags = ["", "c", "consumer"].map(|tag| ConsumerTag::new(Bytes::from_static(tag.as_bytes())));
+    let mut random = 1_u64;
+    let mut pick = |count: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) as usize % count
+    };
+    let (mut given, mut last) = ([0; 2], (0, 0, 0, 0, 0));
+    for number in 0..2_000 {
+        // Mostly as the one before.
+        if pick(3) == 0 {
+            last = (pick(2), pick(3), pick(4), pick(4), pick(3));
+        }
+        let (channel, tag, exchange, routing_key, property) = last;
+        let (exchange, routing_key) =
+            ([&b""[..], b"x", b"amq.topic", b"xx"][exchange], [&b""[..], b"q", b"a.b", &long[..255]][routing_key]);
+        let (body, redelivered) = (&bodies[pick(40).saturating_sub(36)], pick(2) == 0);
+        let message = MessageParts { exchange, routing_key, properties: properties[property], body: body.into() };
+        let consumer_tag = &tags[tag];
+        let delivery = Delivery { consumer_tag, consumer: 1, seq: number, redelivered, no_ack: true, message };
+        client.connection.deliver([first, second][channel], &delivery);
+        given[channel] += 1;
+        let sent = client.read();
+        let number = channel as u16 + 1;
+        let Sent::Method(
+            of,
+            Method::BasicDeliver { consumer_tag, delivery_tag, redelivered: again, exchange: from, routing_key: key },
+        ) = &sent[0]
+        else {
+            panic!("{:?}", sent[0])
+        };
+        assert_eq!(
+            (*of, &consumer_tag[..], *delivery_tag, *again),
+            (number, tags[tag].as_bytes(), given[channel], redelivered)
+        );
+        assert_eq!((&from[..], &key[..]), (exchange, routing_key));
+        let Sent::Header { channel: of, size, properties: told } = &sent[1] else { panic!("{:?}", sent[1]) };
+        assert_eq!((*of, *size, &told[..]), (number, body.len() as u64, properties[property]));
+        let parts = sent[2..].iter().map(|part| {
+            if let Sent::Body(of, part) = part {
+                assert_eq!(*of, number);
+                &part[..]
+            } else {
+                panic!("{part:?}")
+            }
+        });
+        assert_eq!(parts.collect::<Vec<_>>().concat(), body[..]);
+    }
 }
 
 fn deliver_many(client: &mut Client, channel: ChannelId, consumer: u32, seqs: impl IntoIterator<Item = u64>) {
@@ -40,6 +96,96 @@ fn a_publish_is_slices_of_what_was_read() {
     );
     assert_eq!((&publish.properties[..], publish.mandatory, publish.publish_seq), (&[0, 0][..], false, 0));
     assert_eq!(client.read(), []);
+}
+
+/// What was published, as it was handed out: the first number, the mandatory flag and all bodies of each.
+fn handed_out(client: &mut Client) -> Vec<(u64, Vec<Bytes>)> {
+    let next = || match client.connection.poll_event()? {
+        Event::Publish(publish) => {
+            assert_eq!(publish.count() as usize, publish.clone().apart().count());
+            Some((publish.publish_seq, publish.apart().map(|publish| publish.body).collect()))
+        }
+        other => panic!("a publish and not {other:?}"),
+    };
+    std::iter::from_fn(next).collect()
+}
+
+#[test]
+fn publishes_in_a_row_that_differ_in_their_bodies_alone_are_one() {
+    let (mut client, _) = Client::with_channel();
+    client.confirm_select(1);
+    let publish = |key, body: &[u8]| publish_bytes(1, key, body);
+    let with_priority = |body: &[u8]| {
+        let mut bytes = publish("a", body);
+        let header_at = bytes.iter().position(|byte| *byte == FRAME_END).expect("a frame ends") + 1;
+        bytes.splice(header_at + 3..header_at + 7, 15_u32.to_be_bytes());
+        bytes.splice(header_at + 19..header_at + 21, [8, 0, 7]);
+        bytes
+    };
+    let all: [&[Vec<u8>]; 6] = [
+        &[publish("a", b"1"), publish("a", b""), publish("a", b"three")],
+        &[publish("b", b"4"), publish("b", b"5")],
+        &[with_priority(b"6"), with_priority(b"7")],
+        &[publish("a", b"8")],
+        // Of several frames.
+        &[publish("a", &[9; 140_000])],
+        &[publish("a", b"10"), publish("a", b"11")],
+    ];
+    client.raw(&all.concat().concat());
+    let bodies = |bodies: &[&'static [u8]]| bodies.iter().copied().map(Bytes::from_static).collect::<Vec<_>>();
+    let expected = vec![
+        (1, bodies(&[b"1", b"", b"three"])),
+        (4, bodies(&[b"4", b"5"])),
+        (6, bodies(&[b"6", b"7"])),
+        (8, bodies(&[b"8"])),
+        (9, vec![Bytes::from(vec![9; 140_000])]),
+        (10, bodies(&[b"10", b"11"])),
+    ];
+    assert_eq!(handed_out(&mut client), expected);
+    // An ack in between is an event in between, another channel's publish too; what came in another read is another's.
+    client.raw(&publish("a", b"12"));
+    client.raw(&publish("a", b"13"));
+    assert_eq!(handed_out(&mut client), [(12, bodies(&[b"12"])), (13, bodies(&[b"13"]))]);
+    client.open_channel(2);
+    client.raw(&[publish("a", b"14"), publish_bytes(2, "a", b"x"), publish("a", b"15")].concat());
+    assert_eq!(handed_out(&mut client), [(14, bodies(&[b"14"])), (0, bodies(&[b"x"])), (15, bodies(&[b"15"]))]);
+}
+
+#[test]
+fn one_event_publishes_so_much_and_no_more() {
+    let (mut client, _) = Client::with_channel();
+    let sizes = |client: &mut Client| handed_out(client).iter().map(|(_, bodies)| bodies.len()).collect::<Vec<_>>();
+    client.raw(&publish_bytes(1, "a", b"").repeat(600));
+    assert_eq!(sizes(&mut client), [256, 256, 88]);
+    client.raw(&publish_bytes(1, "a", &[1; 16 << 10]).repeat(9));
+    assert_eq!(sizes(&mut client), [4, 4, 1]);
+    client.raw(&publish_bytes(1, "a", &[1; 100_000]).repeat(2));
+    assert_eq!(sizes(&mut client), [1, 1]);
+}
+
+#[test]
+fn a_publish_behind_others_like_it_is_looked_at_as_any_other() {
+    let config = ConnectionConfig { body_bytes_max: 10, ..ConnectionConfig::default() };
+    let too_large = publish_bytes(1, "a", b"eleven byte");
+    let mut end = publish_bytes(1, "a", b"x");
+    *end.last_mut().expect("a frame") = 0;
+    // Its frame has a byte more than its header says.
+    let mut body = publish_bytes(1, "a", b"x");
+    body.truncate(body.len() - FRAME_EMPTY_BYTES - 1);
+    write_frame(&mut body, FRAME_BODY, 1, |w| w.raw(b"xx"));
+    for (bad, code, on_channel) in [(too_large, 406, true), (end, 501, false), (body, 501, false)] {
+        let mut client = Client::open_with(config.clone(), capable(), tune_ok(10, 131_072, 0));
+        client.open_channel(1);
+        client.raw(&[publish_bytes(1, "a", b"1").repeat(2), bad].concat());
+        let one = client.event();
+        assert!(matches!(&one, Some(Event::Publish(publish)) if publish.body == "1"), "{one:?}");
+        assert!(matches!(client.event(), Some(Event::Publish(_))));
+        match client.read_method() {
+            (1, Method::ChannelClose { reply_code, .. }) if on_channel => assert_eq!(reply_code, code),
+            (0, Method::ConnectionClose { reply_code, .. }) if !on_channel => assert_eq!(reply_code, code),
+            other => panic!("{other:?} and not {code}"),
+        }
+    }
 }
 
 #[test]
@@ -342,7 +488,7 @@ fn a_return_precedes_its_confirm() {
         exchange: &publish.exchange,
         routing_key: &publish.routing_key,
         properties: &publish.properties,
-        body: &publish.body,
+        body: (&publish.body).into(),
     };
     client.connection.return_message(channel, &ReturnedMessage { code: ReplyCode::NoRoute, message });
     client.connection.flush_confirms();
@@ -556,7 +702,7 @@ fn getting() {
     let (mut client, channel) = Client::with_channel();
     let get = |no_ack| Method::BasicGet { ticket: 0, queue: Bytes::from_static(b"q"), no_ack };
     let body = Bytes::from_static(b"got");
-    let message = MessageParts { exchange: b"x", routing_key: b"k", properties: &[0, 0], body: &body };
+    let message = MessageParts { exchange: b"x", routing_key: b"k", properties: &[0, 0], body: (&body).into() };
     let delivery = GetDelivery { consumer: 5, seq: 70, redelivered: true, no_ack: false, message_count: 3, message };
 
     client.send(1, get(false));
@@ -776,7 +922,7 @@ fn a_client_that_does_not_read_fetches_no_more_than_a_little() {
     // One on each channel at first: nobody knows how large they are.
     for channel in [first, second] {
         assert!(matches!(client.request(), Request::Get { .. }));
-        client.connection.get_ok(channel, &delivery(&large));
+        client.connection.get_ok(channel, &delivery((&large).into()));
     }
     assert!(!client.connection.has_events() && client.connection.poll_event().is_none());
     // The others have their turn one by one as they are read, and what follows them on their channel with them.
@@ -788,7 +934,7 @@ fn a_client_that_does_not_read_fetches_no_more_than_a_little() {
         assert!(client.connection.has_events());
         assert!(matches!(client.request(), Request::Get { .. }));
         assert!(client.connection.poll_event().is_none(), "only one at a time where they are large");
-        client.connection.get_ok(first, &delivery(&large));
+        client.connection.get_ok(first, &delivery((&large).into()));
     }
     client.read();
     assert!(!client.connection.has_events());
@@ -814,7 +960,7 @@ fn a_channel_that_fetches_without_end_has_the_others_fetch_in_between() {
     let (mut client, first) = Client::with_channel();
     let second = client.open_channel(2);
     let body = Bytes::from(vec![7; 3 << 20]);
-    let message = MessageParts { exchange: b"x", routing_key: b"k", properties: &[0, 0], body: &body };
+    let message = MessageParts { exchange: b"x", routing_key: b"k", properties: &[0, 0], body: (&body).into() };
     let delivery = GetDelivery { consumer: 5, seq: 70, redelivered: true, no_ack: true, message_count: 3, message };
     let (mut gets, mut other) = (Vec::new(), Vec::new());
     let get = Method::BasicGet { ticket: 0, queue: Bytes::from_static(b"q"), no_ack: true };

@@ -224,7 +224,7 @@ impl World {
         // Often the next message in order, sometimes a leap.
         self.seq += if options.is_multiple_of(4) { 2 } else { 1 };
         let body = Bytes::from_static(b"body");
-        let message = MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: &body };
+        let message = MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: (&body).into() };
         let consumer_tag = &ConsumerTag::new(Bytes::from_static(b"ctag"));
         let no_ack = options.is_multiple_of(5);
         let delivery = Delivery { consumer_tag, consumer, seq: self.seq, redelivered: false, no_ack, message };
@@ -251,7 +251,8 @@ impl World {
             Request::Get { .. } => {
                 self.seq += 1;
                 let body = Bytes::from_static(b"got");
-                let message = MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: &body };
+                let message =
+                    MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: (&body).into() };
                 let (consumer, seq) = (99, self.seq);
                 let get = GetDelivery { consumer, seq, redelivered: false, no_ack: false, message_count: 0, message };
                 if let Some(tag) = connection.get_ok(channel, &get) {

@@ -232,7 +232,7 @@ fn replay(stream: &[u8], cuts: &[usize]) -> Happened {
     let body = Bytes::from_static(b"body");
     for number in 1..4 {
         let channel = client.open_channel(number);
-        let message = MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: &body };
+        let message = MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: (&body).into() };
         let consumer_tag = &ConsumerTag::new(Bytes::from_static(b"tag"));
         for seq in 0..40 {
             let delivery = Delivery { consumer_tag, consumer: 1, seq, redelivered: false, no_ack: false, message };

@@ -20,7 +20,7 @@ fn in_tx() -> (Client, ChannelId) {
 fn deliver(client: &mut Client, channel: ChannelId, seqs: impl IntoIterator<Item = u64>) {
     for seq in seqs {
         let body = Bytes::from_static(b"body");
-        let message = MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: &body };
+        let message = MessageParts { exchange: b"", routing_key: b"q", properties: &[0, 0], body: (&body).into() };
         let consumer_tag = &ConsumerTag::new("c");
         let delivery = Delivery { consumer_tag, consumer: 7, seq, redelivered: false, no_ack: false, message };
         client.connection.deliver(channel, &delivery);

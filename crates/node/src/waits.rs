@@ -52,6 +52,12 @@ impl Waiting {
         self.commands.shrink_to(0);
     }
 
+    /// How many commands there are, where each message of several that are published as one counts as one.
+    pub fn messages(&self) -> usize {
+        let of = |command: &Command| if let Command::Publish(publish) = command { publish.count() as usize } else { 1 };
+        self.commands.iter().map(of).sum()
+    }
+
     fn is_empty(&self) -> bool {
         self.declared.is_empty() && self.frames.is_empty() && self.forwards.is_empty() && self.commands.is_empty()
     }
@@ -194,6 +200,7 @@ pub(crate) fn publish(publish_seq: u64, body: usize) -> Command {
         targets: Default::default(),
         delay_ms: 0,
         message,
+        more: None,
     })
 }
 

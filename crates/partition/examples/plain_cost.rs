@@ -43,7 +43,15 @@ fn publish(seq: u64) -> Command {
         body: Bytes::from_static(BODY),
     };
     let targets = smallvec![Target { queue: QUEUE, durability: Durability::Level(Level::Synced), selective: None }];
-    Command::Publish(Publish { channel: ChannelKey(1), publish_seq: seq, term: 0, targets, delay_ms: 0, message })
+    Command::Publish(Publish {
+        channel: ChannelKey(1),
+        publish_seq: seq,
+        term: 0,
+        targets,
+        delay_ms: 0,
+        message,
+        more: None,
+    })
 }
 
 fn consume() -> Command {

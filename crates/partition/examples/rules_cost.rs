@@ -156,8 +156,15 @@ impl Rig {
             self.seq += 1;
             let durability = partition::command::Durability::Level(Level::Synced);
             let targets = smallvec![Target { queue: QUEUE, durability, selective: None }];
-            let publish =
-                Publish { channel: ChannelKey(1), publish_seq: self.seq, term: 0, targets, delay_ms: 0, message };
+            let publish = Publish {
+                channel: ChannelKey(1),
+                publish_seq: self.seq,
+                term: 0,
+                targets,
+                delay_ms: 0,
+                message,
+                more: None,
+            };
             self.with(|p, cx| p.command(Command::Publish(publish), cx));
         }
         let delivered = self.settle_down();

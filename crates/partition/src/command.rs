@@ -6,6 +6,7 @@
 //! answers later.
 
 use crate::reply_room::ReplyRoom;
+use amqp::Bodies;
 use broker::queue::{Consumer, Counts, Rules};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use bytes::Bytes;
@@ -105,7 +106,8 @@ pub struct Message {
     pub body: Bytes,
 }
 
-/// One publish to all its queues on one partition.
+/// One publish to all its queues on one partition, or several of a channel in a row that differ from it in their bodies
+/// alone. Those stay on their node: to others each goes by itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Publish {
     /// Who publishes.
@@ -121,6 +123,53 @@ pub struct Publish {
     pub delay_ms: u64,
     /// The message.
     pub message: Message,
+    /// The bodies of those behind it. Their numbers follow its own, or are 0 as that is.
+    pub more: Option<Arc<Bodies>>,
+}
+
+impl Publish {
+    /// How many messages it is.
+    #[inline]
+    pub fn count(&self) -> u64 {
+        1 + self.more.as_ref().map_or(0, |more| more.len() as u64)
+    }
+
+    /// Bytes of its bodies.
+    #[inline]
+    pub fn body_bytes(&self) -> usize {
+        self.message.body.len() + self.more.as_ref().map_or(0, |more| more.bytes())
+    }
+
+    /// The number of the message `later` behind the first.
+    #[inline]
+    fn seq(&self, later: u64) -> u64 {
+        if self.publish_seq == 0 { 0 } else { self.publish_seq + later }
+    }
+
+    /// Each message by itself.
+    pub fn apart(&self) -> impl Iterator<Item = Publish> {
+        let Publish { channel, term, delay_ms, ref targets, ref message, ref more, .. } = *self;
+        let more = (0..).zip(more.iter().flat_map(|more| more.iter_bytes()));
+        std::iter::once((0, message.body.clone())).chain(more.map(|(number, body)| (1 + number, body))).map(
+            move |(later, body)| {
+                let message = Message { body, ..message.clone() };
+                let targets = targets.clone();
+                Publish { channel, publish_seq: self.seq(later), term, targets, delay_ms, message, more: None }
+            },
+        )
+    }
+
+    /// Leaves the first `count` messages and gives the others, of which there are some on either side.
+    #[must_use]
+    pub fn split_off(&mut self, count: u64) -> Publish {
+        let more = self.more.take().filter(|more| (1..=more.len() as u64).contains(&count));
+        let more = more.expect("a publish of several messages is split between two of them");
+        let (at, len) = (count as usize, more.len());
+        let part = |range: std::ops::Range<usize>| (!range.is_empty()).then(|| Arc::new(more.part(range)));
+        self.more = part(0..at - 1);
+        let message = Message { body: more.get(at - 1), ..self.message.clone() };
+        Publish { publish_seq: self.seq(count), message, more: part(at..len), ..self.clone() }
+    }
 }
 
 /// What becomes of unacked messages.

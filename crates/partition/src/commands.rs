@@ -13,7 +13,7 @@ use crate::early::held_bytes;
 use crate::leader::{Leader, LeaderQueue};
 use crate::life::Life;
 use crate::machine::scheduled_for;
-use crate::message::stored_bytes;
+use crate::message::stored_bytes_of_all;
 use crate::partition::{Context, QueuePartition};
 use crate::place::Place;
 use crate::queue::{Answer, Waiting, note_use};
@@ -43,10 +43,12 @@ fn hold_confirm(leader: &mut Leader, held: HeldConfirm, effects: &mut Vec<Effect
 pub fn refuse(command: Command, reply: Reply, effects: &mut Vec<Effect>) {
     let (channel, request) = match command {
         Command::Publish(Publish { publish_seq: 0, .. }) => return,
-        Command::Publish(Publish { channel, publish_seq: first, term, .. }) => {
+        Command::Publish(publish) => {
+            let Publish { channel, publish_seq: first, term, .. } = publish;
+            let count = publish.count();
             return effects.push(match reply {
-                Reply::NotLeader if term != 0 => Effect::Returned { channel, first, count: 1, term },
-                _ => Effect::Refuse { channel, first, count: 1 },
+                Reply::NotLeader if term != 0 => Effect::Returned { channel, first, count, term },
+                _ => Effect::Refuse { channel, first, count },
             });
         }
         Command::Part { channel } => return effects.push(Effect::Parted { channel }),
@@ -78,7 +80,7 @@ impl QueuePartition {
     pub fn expect(&mut self, commands: &[Command]) {
         let Some(leader) = self.leader.as_deref_mut() else { return };
         let publishes = commands.iter().filter_map(|command| match command {
-            Command::Publish(publish) => Some(stored_bytes(&publish.message)),
+            Command::Publish(publish) => Some(stored_bytes_of_all(publish)),
             _ => None,
         });
         leader.builder.expect(publishes.sum());

@@ -19,7 +19,7 @@ const OVERHEAD: usize = 256;
 /// What a command that waits holds of memory.
 pub(crate) fn held_bytes(command: &Command) -> usize {
     match command {
-        Command::Publish(publish) => OVERHEAD + publish.message.body.len(),
+        Command::Publish(publish) => OVERHEAD + publish.body_bytes(),
         _ => OVERHEAD,
     }
 }

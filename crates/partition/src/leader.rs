@@ -55,17 +55,17 @@ pub(crate) struct ConfirmRange {
     pub(crate) count: u64,
 }
 
-/// Appends a publish to a list of ranges; publishes of one channel come in order, so most extend
+/// Appends publishes in a row to a list of ranges; publishes of one channel come in order, so most extend
 /// the last one.
-pub(crate) fn push_confirm(ranges: &mut Vec<ConfirmRange>, channel: ChannelKey, seq: u64) {
+pub(crate) fn push_confirm(ranges: &mut Vec<ConfirmRange>, channel: ChannelKey, (first, count): (u64, u64)) {
     if let Some(last) = ranges.last_mut()
         && last.channel == channel
-        && last.first + last.count == seq
+        && last.first + last.count == first
     {
-        last.count += 1;
+        last.count += count;
         return;
     }
-    ranges.push(ConfirmRange { channel, first: seq, count: 1 });
+    ranges.push(ConfirmRange { channel, first, count });
 }
 
 impl From<ConfirmRange> for Effect {
@@ -475,11 +475,11 @@ impl Leader {
         }
     }
 
-    /// Has a publish confirmed once the entry being built has reached a level.
+    /// Has publishes in a row confirmed once the entry being built has reached a level.
     #[inline]
-    pub(crate) fn confirm_at(&mut self, level: Level, channel: ChannelKey, seq: u64) {
+    pub(crate) fn confirm_at(&mut self, level: Level, channel: ChannelKey, run: (u64, u64)) {
         self.confirms_alone |= level.is_of_leader();
-        push_confirm(self.confirms.at(level), channel, seq);
+        push_confirm(self.confirms.at(level), channel, run);
     }
 
     /// Whether what is in flight at this index has reached a level, and is confirmed at it.

@@ -13,7 +13,8 @@
 //! published; 2: the stamp is when it is due. Times are the leader's, in milliseconds since the
 //! epoch.
 
-use crate::command::Message;
+use crate::command::{Message, Publish};
+use amqp::{Bodies, Payload};
 use bytes::Bytes;
 
 /// Bytes before the exchange name.
@@ -59,6 +60,13 @@ pub fn stored_bytes(message: &Message) -> usize {
         + message.body.len()
 }
 
+/// Bytes that all messages of `publish` take when stored without a stamp.
+pub fn stored_bytes_of_all(publish: &Publish) -> usize {
+    let Publish { message, more, .. } = publish;
+    let (count, bytes) = more.as_ref().map_or((0, 0), |more| (more.len(), more.bytes()));
+    stored_bytes(message) + count * (stored_bytes(message) - message.body.len()) + bytes
+}
+
 /// Appends `message` as stored.
 pub fn store(message: &Message, publish_delta: u32, stamp: Stamp, out: &mut Vec<u8>) {
     assert!(message.exchange.len() <= 255 && message.routing_key.len() <= 255, "short strings are at most 255 bytes");
@@ -78,6 +86,24 @@ pub fn store(message: &Message, publish_delta: u32, stamp: Stamp, out: &mut Vec<
     out.extend_from_slice(&message.body);
     if flag != 0 {
         out.extend_from_slice(&time_ms.to_le_bytes());
+    }
+}
+
+/// Appends messages that differ from the one that was stored at `first` of `out`, without a stamp, in their bodies alone.
+/// Each has the number behind that of the one before it where `is_numbered`; the others have the first's.
+pub(crate) fn store_more(first: usize, bodies: &Bodies, is_numbered: bool, out: &mut Vec<u8>) {
+    let view = MessageView::parse(&out[first..]).expect("a message was stored there");
+    assert!(view.stamp() == Stamp::None, "a message with a time is stored by itself");
+    let (mut delta, head_bytes) = (view.publish_delta(), view.body_at());
+    out.reserve(bodies.len() * head_bytes + bodies.bytes());
+    for body in bodies.iter() {
+        assert!(head_bytes + body.len() <= MESSAGE_BYTES_MAX, "a message is within its limit before it gets here");
+        delta += u32::from(is_numbered);
+        let at = out.len();
+        out.extend_from_within(first..first + head_bytes);
+        out[at..at + 4].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        out[at + 8..at + 12].copy_from_slice(&delta.to_le_bytes());
+        out.extend_from_slice(body);
     }
 }
 
@@ -151,6 +177,12 @@ impl<'a> MessageView<'a> {
             FLAG_SINCE => Stamp::Since(time()),
             _ => Stamp::Due(time()),
         }
+    }
+
+    /// Its body where it lies in `message`, which is what this view was parsed from.
+    #[inline]
+    pub fn body_in<'b>(&self, message: &'b Bytes) -> Payload<'b> {
+        Payload::new(message, self.body_at(), self.body_end())
     }
 
     /// Its body as a slice of `message`, which is what this view was parsed from.

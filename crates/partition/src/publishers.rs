@@ -50,10 +50,16 @@ impl Publisher {
     /// Takes in a number above the last one. `runs_max`: how many runs to keep.
     #[inline]
     pub(crate) fn take(&mut self, seq: u64, runs_max: impl FnOnce() -> usize) {
-        if self.last == 0 || seq != self.last + 1 {
-            self.begin_run(seq, runs_max());
+        self.take_run(seq, 1, runs_max);
+    }
+
+    /// The same of so many numbers in a row.
+    #[inline]
+    pub(crate) fn take_run(&mut self, first: u64, count: u64, runs_max: impl FnOnce() -> usize) {
+        if self.last == 0 || first != self.last + 1 {
+            self.begin_run(first, runs_max());
         }
-        self.last = seq;
+        self.last = first + count - 1;
     }
 
     fn begin_run(&mut self, seq: u64, runs_max: usize) {
@@ -101,6 +107,17 @@ impl Seen {
     pub(crate) fn of(publisher: Option<&Publisher>) -> Seen {
         let publisher = publisher.cloned().unwrap_or_default();
         Seen { highest: publisher.last, publisher }
+    }
+
+    /// So many publishes in a row come, from this one on. False if one of them is not new: then each is to be seen by
+    /// itself.
+    #[inline]
+    pub(crate) fn see_run(&mut self, first: u64, count: u64) -> bool {
+        let are_new = first > self.highest;
+        if are_new {
+            self.highest = first + count - 1;
+        }
+        are_new
     }
 
     /// A publish comes.

@@ -18,7 +18,20 @@ const FORGOTTEN_AT_ONCE_MAX: usize = 32_768;
 const IDLE_TICKS: u64 = 4_000;
 
 /// What a publish is by its number.
+#[inline]
 pub(crate) fn standing(leader: &mut Leader, queues: &Queues, channel: ChannelKey, seq: u64) -> Standing {
+    seen(leader, queues, channel).see(seq)
+}
+
+/// Whether so many publishes in a row are new by their numbers. If not, each is to be looked at by itself.
+#[inline]
+pub(crate) fn are_new(leader: &mut Leader, queues: &Queues, channel: ChannelKey, first: u64, count: u64) -> bool {
+    seen(leader, queues, channel).see_run(first, count)
+}
+
+/// A publisher as its leader sees it.
+#[inline]
+fn seen<'a>(leader: &'a mut Leader, queues: &Queues, channel: ChannelKey) -> &'a mut Seen {
     if leader.last_publisher.0 != channel {
         let known = leader.publishers.remove(&channel);
         let known = known.unwrap_or_else(|| Seen::of(queues.publishers.get(&channel)));
@@ -27,13 +40,14 @@ pub(crate) fn standing(leader: &mut Leader, queues: &Queues, channel: ChannelKey
             leader.publishers.insert(before, seen);
         }
     }
-    leader.last_publisher.1.see(seq)
+    &mut leader.last_publisher.1
 }
 
-/// Notes that a publish which is [`Standing::New`] is in the log, or is answered as if it were.
-pub(crate) fn note_taken(leader: &mut Leader, seq: u64) {
+/// Notes that so many publishes in a row, each of which is [`Standing::New`], are in the log, or are answered as if they
+/// were.
+pub(crate) fn note_taken(leader: &mut Leader, (first, count): (u64, u64)) {
     let publishers = leader.publishers.len();
-    leader.last_publisher.1.publisher.take(seq, || runs_max(publishers));
+    leader.last_publisher.1.publisher.take_run(first, count, || runs_max(publishers));
 }
 
 /// Confirms a publish whose message is there already, once that has reached a level: with the last entry of
@@ -45,16 +59,16 @@ pub(crate) fn confirm_repeat(
     effects: &mut Vec<Effect>,
 ) {
     if !leader.builder.is_empty() {
-        return leader.confirm_at(level, channel, seq);
+        return leader.confirm_at(level, channel, (seq, 1));
     }
     leader.confirms_alone |= level.is_of_leader();
     if let Some((_, entry)) = leader.held.back_mut() {
-        return push_confirm(entry.confirms.at(level), channel, seq);
+        return push_confirm(entry.confirms.at(level), channel, (seq, 1));
     }
     let waits = |leader: &Leader, entry: &InFlight| !leader.has_reached(level, entry.index);
     if leader.in_flight.back().is_some_and(|entry| waits(leader, entry)) {
         let entry = leader.in_flight.back_mut().expect("looked at above");
-        return push_confirm(entry.confirms.at(level), channel, seq);
+        return push_confirm(entry.confirms.at(level), channel, (seq, 1));
     }
     effects.push(Effect::Confirm { channel, first: seq, count: 1 });
 }

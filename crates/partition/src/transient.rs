@@ -185,7 +185,10 @@ impl TransientQueues {
                 if self.open.capacity() == 0 {
                     self.open = Vec::with_capacity(batch_bytes(&commands[at..]));
                 }
-                self.publish(publish, effects);
+                match publish.more {
+                    None => self.publish(publish, effects),
+                    Some(_) => publish.apart().for_each(|publish| self.publish(&publish, effects)),
+                }
                 continue;
             }
             if let Some(queue) = must_see_publishes(command) {
@@ -554,7 +557,7 @@ fn batch_bytes(commands: &[Command]) -> usize {
     let mut bytes = 0;
     for command in commands {
         match command {
-            Command::Publish(publish) => bytes += message::stored_bytes(&publish.message),
+            Command::Publish(publish) => bytes += message::stored_bytes_of_all(publish),
             _ if must_see_publishes(command).is_some() => break,
             _ => continue,
         }

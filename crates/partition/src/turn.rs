@@ -57,6 +57,17 @@ pub(crate) trait Store {
     /// The bytes of a message that may stay.
     fn peek(&mut self, seq: u64) -> Next;
 
+    /// The number of the message that goes out next and how many go out behind it in a row, where all of them may and are in
+    /// hand.
+    fn in_hand(&self) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// The bytes of a message that is in hand.
+    fn take_in_hand(&mut self, _seq: u64) -> Option<Bytes> {
+        None
+    }
+
     /// The delivery of a message that is not yet taken from the dispatcher.
     fn delivery(&self, consumer: ConsumerKey, needs_ack: bool, head: Head, message: Bytes) -> Delivery;
 
@@ -221,7 +232,7 @@ where
                     self.settle_sent(head.seq);
                 }
                 self.at.effects().push(Effect::Deliver(delivery));
-                if !stays {
+                if !stays || !self.hand_on(key, no_ack, &mut room, share) {
                     continue 'turns;
                 }
                 let Some(next) = self.head() else { break 'turns };
@@ -229,6 +240,30 @@ where
             }
         }
         self.put_room(at_hand, room);
+    }
+
+    /// Gives the consumer whose turn it is what follows and is in hand: most of what goes out, and nothing has to be asked in
+    /// between. True while its turn goes on.
+    #[inline]
+    fn hand_on(&mut self, key: ConsumerKey, no_ack: bool, room: &mut usize, share: u64) -> bool {
+        if self.lq.life.is_some() {
+            return true;
+        }
+        let Some((first, count)) = self.in_hand() else { return true };
+        let count = count.min(self.lq.dispatch.burst(share));
+        let mut given = 0;
+        while given < count && *room > 0 {
+            let head = Head { seq: first + given, returned: false };
+            let Some(message) = self.take_in_hand(head.seq) else { break };
+            *room = room.saturating_sub(message.len());
+            let delivery = self.delivery(key, !no_ack, head, message);
+            self.at.effects().push(Effect::Deliver(delivery));
+            if no_ack {
+                self.settle_sent(head.seq);
+            }
+            given += 1;
+        }
+        given == 0 || self.lq.dispatch.assign_run(first, given, share)
     }
 
     fn put_room(&mut self, consumer: Option<ConsumerKey>, room: usize) {

@@ -209,7 +209,15 @@ fn publish(seq: u64, bytes: usize, ttl: Option<u64>) -> Command {
         body: body.into(),
     };
     let targets = smallvec![Target { queue: QUEUE, durability: Durability::Level(Level::Synced), selective: None }];
-    Command::Publish(Publish { channel: PUBLISHER, publish_seq: seq, term: 0, targets, delay_ms: 0, message })
+    Command::Publish(Publish {
+        channel: PUBLISHER,
+        publish_seq: seq,
+        term: 0,
+        targets,
+        delay_ms: 0,
+        message,
+        more: None,
+    })
 }
 
 #[derive(Clone, Debug)]

@@ -326,7 +326,8 @@ fn damage_among_priorities_takes_only_itself() {
             body: format!("m{seq}").into(),
         };
         let targets = smallvec![Target { queue: QUEUE, durability: Durability::Level(Level::Synced), selective: None }];
-        let publish = Publish { channel: PUBLISHER, publish_seq: seq, term: 0, targets, delay_ms: 0, message };
+        let publish =
+            Publish { channel: PUBLISHER, publish_seq: seq, term: 0, targets, delay_ms: 0, message, more: None };
         rig.command(Command::Publish(publish));
         rig.run();
     }

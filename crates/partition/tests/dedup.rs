@@ -214,6 +214,7 @@ fn a_queue_in_memory_takes_a_key_in_once_too() {
             targets: smallvec![target],
             delay_ms: 0,
             message,
+            more: None,
         })
     };
     let get = Command::Get { queue, channel, no_ack: true, request: RequestId(1) };

@@ -30,7 +30,15 @@ fn text(text: &'static str) -> Bytes {
 
 fn publish(message: Message) -> Publish {
     let target = Target { queue: QUEUE, durability: Durability::Level(Level::Synced), selective: None };
-    Publish { channel: CHANNEL, publish_seq: 1000, term: 9, targets: smallvec![target], delay_ms: 0, message }
+    Publish {
+        channel: CHANNEL,
+        publish_seq: 1000,
+        term: 9,
+        targets: smallvec![target],
+        delay_ms: 0,
+        message,
+        more: None,
+    }
 }
 
 fn message(body: Bytes) -> Message {
@@ -440,7 +448,15 @@ fn any_publish() -> impl Strategy<Value = Command> {
         |(channel, publish_seq, term, targets, delay_ms, message)| {
             let (exchange, routing_key, properties, body) = message;
             let message = Message { exchange, routing_key, properties, body };
-            Command::Publish(Publish { channel, publish_seq, term, targets: targets.into(), delay_ms, message })
+            Command::Publish(Publish {
+                channel,
+                publish_seq,
+                term,
+                targets: targets.into(),
+                delay_ms,
+                message,
+                more: None,
+            })
         },
     )
 }

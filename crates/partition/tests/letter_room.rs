@@ -149,7 +149,15 @@ fn a_queue_in_memory_waits_for_room_too() {
         let properties = Bytes::from_static(&[0, 0]);
         let message = Message { exchange: none.clone(), routing_key: none.clone(), properties, body: none };
         let targets = [target].into_iter().collect();
-        Command::Publish(Publish { channel: ChannelKey(1), publish_seq, term: 0, targets, delay_ms: 0, message })
+        Command::Publish(Publish {
+            channel: ChannelKey(1),
+            publish_seq,
+            term: 0,
+            targets,
+            delay_ms: 0,
+            message,
+            more: None,
+        })
     };
     let configure = Command::Configure { queue: QUEUE, rules: rules(true).into() };
     step(1, 0, std::iter::once(configure).chain((1..=5).map(publish)).collect());

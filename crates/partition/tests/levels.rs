@@ -163,7 +163,7 @@ impl Group {
             selective: matches!(durability, Durability::Selective { .. }).then_some(rule),
         };
         let targets = targets.iter().map(target).collect();
-        let publish = Publish { channel: PUBLISHER, publish_seq, term: 0, targets, delay_ms: 0, message };
+        let publish = Publish { channel: PUBLISHER, publish_seq, term: 0, targets, delay_ms: 0, message, more: None };
         self.command(Command::Publish(publish));
     }
 

@@ -90,7 +90,15 @@ fn publish() -> impl Strategy<Value = Command> {
     let delay = prop_oneof![4 => Just(0), 1 => number()];
     (channel(), number(), term, vec(target(), 1..4), delay, message).prop_map(
         |(channel, publish_seq, term, targets, delay_ms, message)| {
-            Command::Publish(Publish { channel, publish_seq, term, targets: targets.into(), delay_ms, message })
+            Command::Publish(Publish {
+                channel,
+                publish_seq,
+                term,
+                targets: targets.into(),
+                delay_ms,
+                message,
+                more: None,
+            })
         },
     )
 }
@@ -186,7 +194,7 @@ fn honest_publish(seq: u64, queue: QueueId) -> Command {
     };
     let durability = Durability::Level(Level::Synced);
     let targets = std::iter::once(Target { queue, durability, selective: None }).collect();
-    Command::Publish(Publish { channel: HONEST, publish_seq: seq, term: 0, targets, delay_ms: 0, message })
+    Command::Publish(Publish { channel: HONEST, publish_seq: seq, term: 0, targets, delay_ms: 0, message, more: None })
 }
 
 proptest! {

@@ -25,7 +25,7 @@ fn publish_to(queues: &[QueueId], publish_seq: u64, term: u32) -> Command {
         properties: Bytes::from_static(&[0, 0]),
         body: publish_seq.to_string().into(),
     };
-    Command::Publish(Publish { channel: PUBLISHER, publish_seq, term, targets, delay_ms: 0, message })
+    Command::Publish(Publish { channel: PUBLISHER, publish_seq, term, targets, delay_ms: 0, message, more: None })
 }
 
 fn publish(publish_seq: u64, term: u32) -> Command {

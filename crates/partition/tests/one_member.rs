@@ -503,7 +503,7 @@ fn publish_to(targets: impl Iterator<Item = Target>) -> Command {
         body: Bytes::from_static(b"a"),
     };
     let targets = targets.collect();
-    Command::Publish(Publish { channel: PUBLISHER, publish_seq: 1, term: 0, targets, delay_ms: 0, message })
+    Command::Publish(Publish { channel: PUBLISHER, publish_seq: 1, term: 0, targets, delay_ms: 0, message, more: None })
 }
 
 #[test]

@@ -136,6 +136,7 @@ fn the_same_channel_number_of_another_life_or_node_publishes_nothing_twice_and_l
             targets,
             delay_ms: 0,
             message: message(),
+            more: None,
         }));
         rig.run();
         assert_eq!(rig.confirmed(), [publish_seq]);

@@ -75,7 +75,7 @@ fn publish(publish_seq: u64, queue: QueueId, body: Vec<u8>) -> Command {
         body: Bytes::from(body),
     };
     let targets = std::iter::once(target).collect();
-    Command::Publish(Publish { channel: REPLIER, publish_seq, term: 0, targets, delay_ms: 0, message })
+    Command::Publish(Publish { channel: REPLIER, publish_seq, term: 0, targets, delay_ms: 0, message, more: None })
 }
 
 #[test]

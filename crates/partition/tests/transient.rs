@@ -50,6 +50,7 @@ fn publish(channel: ChannelKey, publish_seq: u64, queues: &[QueueId], body: Vec<
         targets: queues.iter().map(target).collect(),
         delay_ms: 0,
         message: message(body),
+        more: None,
     })
 }
 

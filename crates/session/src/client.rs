@@ -58,6 +58,8 @@ client! {
         fn cancel_notify(channel: ChannelId, consumer_tag: &ConsumerTag);
         /// The broker's word about a publish.
         fn confirm(channel: ChannelId, publish_seq: u64, confirm: Confirm);
+        /// The same about so many in a row, from this one on.
+        fn confirm_run(channel: ChannelId, first: u64, count: u64, confirm: Confirm);
         /// About so many bytes of deliveries are for a channel or a consumer that is gone.
         fn abandon_deliveries(bytes: usize);
         /// All connections together hold as much in waiting frames as they may.

@@ -309,7 +309,7 @@ impl Session {
             counted = super::publish::with_counts(properties, delivery.counts);
             properties = &counted;
         }
-        let body = view.body_of(&delivery.message);
+        let body = view.body_in(&delivery.message);
         let channel = &mut self.channels[at];
         let consumer = &mut channel.consumers[holder];
         let got = GetDelivery {
@@ -318,12 +318,7 @@ impl Session {
             redelivered: delivery.redelivered,
             no_ack,
             message_count,
-            message: MessageParts {
-                exchange: view.exchange(),
-                routing_key: view.routing_key(),
-                properties,
-                body: &body,
-            },
+            message: MessageParts { exchange: view.exchange(), routing_key: view.routing_key(), properties, body },
         };
         if !no_ack {
             consumer.unacked += 1;

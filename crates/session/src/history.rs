@@ -114,6 +114,7 @@ impl Session {
                 properties,
                 body,
                 publish_seq: 0,
+                more: None,
             };
             if let Err(error) = send(&route, ChannelKey::NOBODY, &publish, cx) {
                 // Its publisher was told the same if any queue was bound then; this client did

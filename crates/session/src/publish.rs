@@ -38,8 +38,35 @@ const INTERVAL_MS_NEVER: u64 = 315_360_000_000;
 const ROUTE_TARGETS_MAX: usize = 1 << 16;
 
 impl Session {
-    /// Routes a message and hands it to its partitions, or holds it until its commit.
-    pub(super) fn publish(&mut self, mut publish: amqp::Publish, cx: &mut Cx<'_, impl Host>) {
+    /// Routes messages and hands them to their partitions, or holds them until their commit. Several as one where nothing
+    /// is to be looked at in each of them.
+    pub(super) fn publish(&mut self, publish: amqp::Publish, cx: &mut Cx<'_, impl Host>) {
+        let goes_as_one = || {
+            let is_stamped = cx.host.common().settings.stamps.is_some();
+            let at = self.at(publish.channel);
+            let is_held = self.channels[at].transaction.is_some();
+            !is_stamped && !is_held && !traits::may_ask(&publish.properties) && !cx.host.is_tracing()
+        };
+        if publish.more.is_none() {
+            self.publish_one(publish, cx);
+        } else if goes_as_one() {
+            let at = self.at(publish.channel);
+            self.send_publish(at, publish, &Copies::default(), cx);
+        } else {
+            self.publish_apart(publish, cx);
+        }
+    }
+
+    /// Publishes each of several messages by itself, as far as the channel lives.
+    fn publish_apart(&mut self, publish: amqp::Publish, cx: &mut Cx<'_, impl Host>) {
+        for publish in publish.apart() {
+            if self.is_live(publish.channel) {
+                self.publish_one(publish, cx);
+            }
+        }
+    }
+
+    fn publish_one(&mut self, mut publish: amqp::Publish, cx: &mut Cx<'_, impl Host>) {
         let at = self.at(publish.channel);
         let settings = &cx.host.common().settings;
         if let Some(stamps) = &settings.stamps {
@@ -88,7 +115,8 @@ impl Session {
         keys.try_for_each(|key| topology.check_publish(self.actor(), self.vhost, exchange, key)).map_err(publish_error)
     }
 
-    /// Routes a message whose properties were checked, and hands it to its partitions.
+    /// Routes a message whose properties were checked, and hands it to its partitions. Several go as one by a route that
+    /// is known, to one partition of this node's or none at all: that is looked at for each.
     pub(super) fn send_publish(
         &mut self,
         at: usize,
@@ -102,6 +130,15 @@ impl Session {
             true => self.channels[at].routes.find(version, &publish.exchange, &publish.routing_key),
             false => None,
         };
+        if publish.more.is_some() {
+            let goes_as_one = |place| {
+                let route = self.channels[at].routes.get(place);
+                route.groups.len() == 1 && route.away == 0 && route.histories.is_empty()
+            };
+            if !kept.is_some_and(goes_as_one) {
+                return self.publish_apart(publish, cx);
+            }
+        }
         let (place, is_new) = (kept, kept.is_none());
         let place = match place {
             Some(place) => place,
@@ -128,13 +165,15 @@ impl Session {
         }
         let channel = &mut self.channels[at];
         let route = channel.routes.get(place);
-        self.work.publish(route.load);
+        let count = publish.count();
+        self.work.publish(route.load, count);
         if !route.histories.is_empty() {
             Self::remember(&route.histories, &publish, cx);
         }
-        route.published += 1;
-        cx.host.count(Count::Published, 1);
+        route.published += count;
+        cx.host.count(Count::Published, count);
         cx.host.count_size(publish.body.len());
+        publish.more.iter().flat_map(|more| more.iter()).for_each(|body| cx.host.count_size(body.len()));
         if route.groups.is_empty() {
             let (is_sync, is_away) = (route.is_sync, route.away > 0);
             if let Some(span) = span {
@@ -201,7 +240,7 @@ impl Session {
                 exchange: &publish.exchange,
                 routing_key: &publish.routing_key,
                 properties: &publish.properties,
-                body: &publish.body,
+                body: (&publish.body).into(),
             };
             cx.client.return_message(publish.channel, &ReturnedMessage { code: ReplyCode::NoRoute, message });
         }
@@ -358,15 +397,14 @@ impl Session {
             return;
         }
         let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");
-        let body = view.body_of(&delivery.message);
+        let body = view.body_in(&delivery.message);
         let counted;
         let mut properties = view.properties();
         if delivery.counts.acquired > 0 && consumer.is_quorum {
             counted = with_counts(properties, delivery.counts);
             properties = &counted;
         }
-        let message =
-            MessageParts { exchange: view.exchange(), routing_key: view.routing_key(), properties, body: &body };
+        let message = MessageParts { exchange: view.exchange(), routing_key: view.routing_key(), properties, body };
         let out = amqp::Delivery {
             consumer_tag: &consumer.tag,
             consumer: number,
@@ -469,7 +507,8 @@ pub(super) fn send(
             properties: publish.properties.clone(),
             body: publish.body.clone(),
         };
-        let publish = Publish { channel, publish_seq: publish.publish_seq, term: 0, targets, delay_ms, message };
+        let (publish_seq, more) = (publish.publish_seq, publish.more.clone());
+        let publish = Publish { channel, publish_seq, term: 0, targets, delay_ms, message, more };
         cx.host.push(group.partition, Command::Publish(publish));
     }
     Ok(())

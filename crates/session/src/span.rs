@@ -179,7 +179,7 @@ impl Span {
             exchange: &message.exchange,
             routing_key: &message.routing_key,
             properties: &message.properties,
-            body: &message.body,
+            body: (&message.body).into(),
         };
         Some(Box::new(Span::new(Operation::Store, context, id(), MessageFacts::new(&parts), now_us)))
     }

@@ -67,7 +67,7 @@ impl Session {
             exchange: &publish.exchange,
             routing_key: &publish.routing_key,
             properties: &publish.properties,
-            body: &publish.body,
+            body: (&publish.body).into(),
         });
         let span = Span::new(Operation::Publish, context, id, message, self.turn_us);
         Some(Box::new(self.with_client(span)))
@@ -144,12 +144,12 @@ impl Session {
             let topology = cx.host.topology();
             queue.and_then(|id| topology.queue(id)).map(|queue| queue.name.clone())
         };
-        let body = view.body_of(&delivery.message);
+        let body = view.body_in(&delivery.message);
         let message = MessageFacts::new(&MessageParts {
             exchange: view.exchange(),
             routing_key: view.routing_key(),
             properties: view.properties(),
-            body: &body,
+            body,
         });
         let span = Span::new(operation, context, cx.host.dice(), message, cx.host.elapsed_us());
         let span = Span { queue, is_redelivered: delivery.redelivered, ..span };

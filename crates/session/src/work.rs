@@ -111,8 +111,10 @@ impl Work {
     }
 
     #[inline]
-    pub(super) fn publish(&mut self, Load { queues, hash }: Load) {
-        self.sum += 1 + if hash == self.last { queues / self.same_queues } else { queues };
+    pub(super) fn publish(&mut self, Load { queues, hash }: Load, messages: u64) {
+        let again = 1 + queues / self.same_queues;
+        let first = if hash == self.last { again } else { 1 + queues };
+        self.sum += first + (messages - 1) as usize * again;
         self.last = hash;
     }
 
@@ -148,7 +150,7 @@ mod tests {
         let mut work = Work::default();
         let taken = loads.iter().cycle().take_while(|load| {
             let is_enough = work.is_enough();
-            work.publish(**load);
+            work.publish(**load, 1);
             !is_enough
         });
         taken.count()
@@ -204,7 +206,7 @@ mod tests {
             let mut work = Work::among(connections);
             let turn = std::iter::from_fn(|| {
                 let is_enough = work.is_enough();
-                work.publish(Load { queues: 1, hash: 0 });
+                work.publish(Load { queues: 1, hash: 0 }, 1);
                 (!is_enough).then_some(())
             });
             turn.count()
@@ -242,7 +244,7 @@ mod tests {
         assert_eq!(turn(&[to(3_000, 1)]), 73, "in batches");
         let (mut work, mut count) = (Work::among(8), 0);
         while !work.is_enough() {
-            work.publish(to(3_000, 1));
+            work.publish(to(3_000, 1), 1);
             count += 1;
         }
         assert_eq!(count, 1, "where others have much, too");

@@ -552,7 +552,8 @@ fn brief(command: &Command) -> String {
         Command::Publish(publish) => {
             let queues: Vec<_> = publish.targets.iter().map(|target| target.queue.0).collect();
             let id = publish.message.body.first_chunk().map_or(u64::MAX, |bytes| u64::from_be_bytes(*bytes));
-            format!("publish {} of {}, message {id}, to {queues:?}", publish.publish_seq, { publish.channel.0 })
+            let (first, count, channel) = (publish.publish_seq, publish.count(), publish.channel.0);
+            format!("publish {first} and {} more of {channel}, message {id}, to {queues:?}", count - 1)
         }
         other => format!("{other:?}"),
     }

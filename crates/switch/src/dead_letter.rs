@@ -296,7 +296,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         }
         let Some(Addressed { message, targets: all }) = addressed else { return 1 };
         for (id, targets) in groups {
-            let publish = Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message: message.clone() };
+            let publish =
+                Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message: message.clone(), more: None };
             self.push(id, Command::Publish(publish));
         }
         all.len().max(1)

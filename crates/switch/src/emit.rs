@@ -96,7 +96,15 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         let message = Message { exchange, routing_key: key, properties: properties.into(), body };
         for (partition, targets) in by_partition(&targets, Level::Written) {
             let channel = broker::ChannelKey::NOBODY;
-            let publish = Publish { channel, publish_seq: 0, term: 0, targets, delay_ms: 0, message: message.clone() };
+            let publish = Publish {
+                channel,
+                publish_seq: 0,
+                term: 0,
+                targets,
+                delay_ms: 0,
+                message: message.clone(),
+                more: None,
+            };
             self.push(partition, Command::Publish(publish));
         }
     }

@@ -13,7 +13,7 @@ use crate::unanswered::unanswered;
 use broker::{ChannelKey, NodeLife, PartitionId, QueueId};
 use node::{NodeId, Waits};
 use partition::peer::forward::Forward;
-use partition::{Command, Effect, Message, PeerFrame, RequestId};
+use partition::{Command, Effect, Message, PeerFrame, Publish, RequestId};
 use std::task::Waker;
 
 /// What waits for partitions, here and on other shards.
@@ -255,7 +255,7 @@ impl<O> Inbox<O> {
     pub(crate) fn push_here(&mut self, partition: PartitionId, command: Command) {
         if let Some((shard, place)) = self.directory.find(partition) {
             if let Command::Publish(publish) = &command {
-                self.waiting_bytes[shard] += bytes_of(&publish.message);
+                self.waiting_bytes[shard] += bytes_of(publish);
                 self.has_publish |= shard == self.shard && !partition.is_in_memory();
             }
             match shard == self.shard {
@@ -439,10 +439,11 @@ fn sitting(leaders: &Leaders, roads: &Roads, partition: PartitionId) -> Option<S
     Some(Sitting { leader, term, epoch })
 }
 
-/// What a message weighs while it waits for its shard.
-fn bytes_of(message: &Message) -> u64 {
-    let Message { exchange, routing_key, properties, body } = message;
-    (exchange.len() + routing_key.len() + properties.len() + body.len() + size_of::<Command>()) as u64
+/// What a publish weighs while it waits for its shard.
+fn bytes_of(publish: &Publish) -> u64 {
+    let Message { exchange, routing_key, properties, .. } = &publish.message;
+    let beside = exchange.len() + routing_key.len() + properties.len() + size_of::<Command>();
+    publish.count() * beside as u64 + publish.body_bytes() as u64
 }
 
 #[cfg(test)]

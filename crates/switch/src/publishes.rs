@@ -30,9 +30,10 @@ pub(crate) struct Office {
     pub(crate) term: u32,
 }
 
-/// A publish that is not answered. One that was, ahead of others, has no contents any more.
+/// A publish that is not answered, or several in a row. One that was, ahead of others, has no contents any more.
 #[derive(Debug)]
 struct Kept {
+    /// The number of the first.
     seq: u64,
     publish: Option<Publish>,
     /// It is to be sent again.
@@ -41,7 +42,7 @@ struct Kept {
 
 /// What a publish weighs while it is kept.
 fn bytes_of(publish: &Publish) -> u64 {
-    (publish.message.body.len() + size_of::<Kept>()) as u64
+    publish.body_bytes() as u64 + publish.count() * size_of::<Kept>() as u64
 }
 
 /// One partition's.
@@ -52,8 +53,8 @@ struct Stream {
     /// This leader gave something back: it leads no more in that term.
     ended: Option<Office>,
     /// How many its leader has not answered, and how many are to be sent again.
-    sent: usize,
-    left: usize,
+    sent: u64,
+    left: u64,
     /// By channel, in the order of their numbers.
     channels: HashMap<ChannelKey, VecDeque<Kept>, FixedState>,
 }
@@ -68,9 +69,25 @@ pub(crate) struct Publishes {
 /// Runs of numbers in a row, each as the first and how many.
 pub(crate) type Runs = SmallVec<[(u64, u64); 1]>;
 
+/// Parts what is kept as one and lies on both sides of a number.
+fn cut(list: &mut VecDeque<Kept>, seq: u64) {
+    let at = list.partition_point(|kept| kept.seq < seq);
+    let Some(Kept { seq: first, publish: Some(publish), is_left }) = at.checked_sub(1).map(|before| &mut list[before])
+    else {
+        return;
+    };
+    if publish.count() > seq - *first {
+        let (rest, is_left) = (publish.split_off(seq - *first), *is_left);
+        list.insert(at, Kept { seq, publish: Some(rest), is_left });
+    }
+}
+
 /// Those with numbers in a range that have no answer.
 fn within(list: &mut VecDeque<Kept>, (first, count): (u64, u64)) -> impl Iterator<Item = &mut Kept> {
-    let (from, past) = (list.partition_point(|kept| kept.seq < first), first.saturating_add(count));
+    let past = first.saturating_add(count);
+    cut(list, first);
+    cut(list, past);
+    let from = list.partition_point(|kept| kept.seq < first);
     list.range_mut(from..).take_while(move |kept| kept.seq < past).filter(|kept| kept.publish.is_some())
 }
 
@@ -82,10 +99,11 @@ impl Publishes {
         let stream = self.streams.entry(partition).or_insert_with(made);
         assert!(stream.sent == 0 || stream.office == office, "the leader before has answered for all of it");
         stream.office = office;
-        stream.sent += 1;
+        stream.sent += publish.count();
         let list = stream.channels.entry(publish.channel).or_default();
         let seq = publish.publish_seq;
-        assert!(list.back().is_none_or(|last| last.seq < seq), "a channel numbers its publishes upwards");
+        let past = |last: &Kept| last.seq + last.publish.as_ref().map_or(1, Publish::count);
+        assert!(list.back().is_none_or(|last| past(last) <= seq), "a channel numbers its publishes upwards");
         self.bytes += bytes_of(publish);
         list.push_back(Kept { seq, publish: Some(publish.clone()), is_left: false });
     }
@@ -130,11 +148,13 @@ impl Publishes {
         let Some(stream) = self.streams.get_mut(&partition) else { return runs };
         let Some(list) = stream.channels.get_mut(&channel) else { return runs };
         for kept in within(list, range) {
-            self.bytes -= kept.publish.take().as_ref().map_or(0, bytes_of);
-            *(if kept.is_left { &mut stream.left } else { &mut stream.sent }) -= 1;
+            let publish = kept.publish.take().expect("it has no answer");
+            let answered = publish.count();
+            self.bytes -= bytes_of(&publish);
+            *(if kept.is_left { &mut stream.left } else { &mut stream.sent }) -= answered;
             match runs.last_mut() {
-                Some((first, count)) if *first + *count == kept.seq => *count += 1,
-                _ => runs.push((kept.seq, 1)),
+                Some((first, count)) if *first + *count == kept.seq => *count += answered,
+                _ => runs.push((kept.seq, answered)),
             }
         }
         while list.front().is_some_and(|kept| kept.publish.is_none()) {
@@ -151,8 +171,9 @@ impl Publishes {
         let Some(list) = stream.channels.get_mut(&channel) else { return };
         for kept in within(list, range).filter(|kept| !kept.is_left) {
             kept.is_left = true;
-            stream.sent -= 1;
-            stream.left += 1;
+            let count = kept.publish.as_ref().map_or(0, Publish::count);
+            stream.sent -= count;
+            stream.left += count;
         }
     }
 
@@ -192,7 +213,7 @@ impl Publishes {
             let Some(publish) = &kept.publish else { continue };
             is_owed = true;
             self.bytes -= bytes_of(publish);
-            *(if kept.is_left { &mut stream.left } else { &mut stream.sent }) -= 1;
+            *(if kept.is_left { &mut stream.left } else { &mut stream.sent }) -= publish.count();
         }
         is_owed
     }
@@ -222,7 +243,13 @@ mod tests {
         let empty = Bytes::new();
         let body = Bytes::from_static(b"body");
         let message = Message { exchange: empty.clone(), routing_key: empty.clone(), properties: empty, body };
-        Publish { channel, publish_seq, term: 0, targets: SmallVec::new(), delay_ms: 0, message }
+        Publish { channel, publish_seq, term: 0, targets: SmallVec::new(), delay_ms: 0, message, more: None }
+    }
+
+    /// Several in a row, kept as one.
+    fn run_of(channel: ChannelKey, first: u64, count: usize) -> Publish {
+        let more = amqp::Bodies::copied(std::iter::repeat_n(&b"body"[..], count - 1));
+        Publish { more: Some(more.into()), ..publish(channel, first) }
     }
 
     fn sent(office: Office, seqs: impl IntoIterator<Item = u64>) -> Publishes {
@@ -298,6 +325,39 @@ mod tests {
         assert!(!publishes.is_elsewhere(P, office(1, 5)));
         assert!(publishes.is_elsewhere(P, office(2, 6)) && publishes.is_elsewhere(P, office(1, 6)));
         assert!(!publishes.is_elsewhere(PartitionId(4), office(2, 6)));
+    }
+
+    #[test]
+    fn what_was_published_as_one_is_answered_given_back_and_sent_again_in_parts() {
+        let singles = sent(office(1, 5), 1..=20).bytes();
+        let mut publishes = Publishes::default();
+        publishes.keep(P, office(1, 5), &mut run_of(A, 1, 10));
+        publishes.keep(P, office(1, 5), &mut run_of(A, 11, 10));
+        assert_eq!(publishes.bytes(), singles, "it weighs as much as each by itself");
+        assert_eq!(publishes.answered(P, A, (4, 2)), runs(&[(4, 2)]), "in the middle of one");
+        assert_eq!(publishes.answered(P, A, (3, 10)), runs(&[(3, 1), (6, 7)]), "over the end of one");
+        publishes.returned(P, A, (18, 9), 5);
+        assert_eq!(publishes.answered(P, A, (1, 1)), runs(&[(1, 1)]));
+        assert!(publishes.has_sent(P) && publishes.has_left(P));
+        publishes.returned(P, A, (1, 17), 5);
+        assert!(!publishes.has_sent(P));
+        let left: Vec<_> = publishes.take_left(P).iter().map(|of| (of.publish_seq, of.count(), of.term)).collect();
+        assert_eq!(left, [(2, 1, 5), (13, 5, 5), (18, 3, 5)]);
+        assert_eq!((publishes.bytes(), publishes.has_left(P)), (0, false));
+    }
+
+    #[test]
+    fn part_of_what_was_published_as_one_goes_with_its_link_or_its_channel() {
+        let mut publishes = Publishes::default();
+        publishes.keep(P, office(1, 5), &mut run_of(A, 1, 10));
+        assert_eq!(publishes.answered(P, A, (1, 3)), runs(&[(1, 3)]));
+        assert_eq!(publishes.lost(NodeNumber(1)), [P]);
+        let left: Vec<_> = publishes.take_left(P).iter().map(|of| (of.publish_seq, of.count())).collect();
+        assert_eq!((left, publishes.bytes()), (vec![(4, 7)], 0));
+        publishes.keep(P, office(2, 6), &mut run_of(A, 20, 5));
+        publishes.answered(P, A, (22, 1));
+        assert!(publishes.detach(P, A));
+        assert_eq!((publishes.bytes(), publishes.has_sent(P)), (0, false));
     }
 
     #[test]

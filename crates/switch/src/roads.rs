@@ -190,13 +190,22 @@ impl Roads {
         self.has_frames = true;
     }
 
-    /// Sends a command along; gives it back if there is no link.
+    /// Sends a command along, messages that are published as one each by itself; gives it back if there is no link.
     #[inline]
     pub(crate) fn command(&mut self, node: NodeNumber, partition: PartitionId, command: Command) -> Option<Command> {
         let shard = self.shard as u64;
         let Some(road) = self.roads.iter_mut().find(|road| road.link.peer.node == node.0) else {
             return Some(command);
         };
+        if let Command::Publish(publish) = &command
+            && publish.more.is_some()
+        {
+            for one in publish.apart() {
+                let left = self.command(node, partition, Command::Publish(one));
+                assert!(left.is_none(), "there is a link");
+            }
+            return None;
+        }
         road.unanswered.note(partition, &command);
         if let Command::Publish(publish) = &command {
             road.sent += publish.message.body.len() as u64;

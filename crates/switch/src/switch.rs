@@ -333,9 +333,10 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         for (partition, command, is_given_up) in turned {
             match command {
                 command if !is_given_up => self.push(partition, command),
-                Command::Publish(Publish { channel, publish_seq: first, .. }) => {
-                    let refused = (first != 0).then_some(Effect::Refuse { channel, first, count: 1 });
-                    self.deliver(refused.into_iter(), None, env);
+                Command::Publish(publish) => {
+                    let Publish { channel, publish_seq: first, .. } = publish;
+                    let refused = (first != 0).then_some(Effect::Refuse { channel, first, count: publish.count() });
+                    self.deliver(refused.into_iter().peekable(), None, env);
                 }
                 command => self.inbox.borrow_mut().push_here(partition, command),
             }
@@ -357,9 +358,10 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             let is_gone = |publish: &Publish| publish.targets.iter().all(|of| topology.queue(of.queue).is_none());
             self.inbox.borrow_mut().roads.turning.take_gone(is_gone)
         };
-        for (_, Publish { channel, publish_seq: first, .. }) in unwanted {
-            let confirmed = (first != 0).then_some(Effect::Confirm { channel, first, count: 1 });
-            self.deliver(confirmed.into_iter(), None, env);
+        for (_, publish) in unwanted {
+            let Publish { channel, publish_seq: first, .. } = publish;
+            let confirmed = (first != 0).then_some(Effect::Confirm { channel, first, count: publish.count() });
+            self.deliver(confirmed.into_iter().peekable(), None, env);
         }
     }
 
@@ -433,7 +435,7 @@ impl<E: Surroundings> Deleter<E::Outsider> for At<'_, E> {
                     // Of another node. What was not decided is asked again there.
                     let reply = answer.unwrap_or(Reply::NotLeader);
                     let effect = Effect::Reply { channel, request, reply };
-                    return self.switch.deliver(std::iter::once(effect), None, self.env);
+                    return self.switch.deliver(std::iter::once(effect).peekable(), None, self.env);
                 };
                 let parcel = match answer {
                     Ok(reply) => Parcel::Effect(PartitionId(0), Effect::Reply { channel, request, reply }),

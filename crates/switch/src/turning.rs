@@ -57,7 +57,7 @@ pub(crate) enum Fate {
 /// What a command weighs while it waits.
 fn bytes_of(command: &Command) -> u64 {
     match command {
-        Command::Publish(publish) => (publish.message.body.len() + size_of::<Command>()) as u64,
+        Command::Publish(publish) => publish.body_bytes() as u64 + publish.count() * size_of::<Command>() as u64,
         _ => size_of::<Command>() as u64,
     }
 }
@@ -309,7 +309,15 @@ mod tests {
             let (exchange, routing_key, properties) = (empty.clone(), empty.clone(), empty.clone());
             let message = partition::Message { exchange, routing_key, properties, body: empty };
             let channel = ChannelKey(7);
-            Publish { channel, publish_seq: seq, term: 0, targets: Default::default(), delay_ms: 0, message }
+            Publish {
+                channel,
+                publish_seq: seq,
+                term: 0,
+                targets: Default::default(),
+                delay_ms: 0,
+                message,
+                more: None,
+            }
         };
         let mut turning = Turning::default();
         for (partition, seq) in [(memory, 1), (memory, 2), (P, 3)] {

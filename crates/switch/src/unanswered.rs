@@ -250,7 +250,15 @@ mod tests {
         let message =
             Message { exchange: empty.clone(), routing_key: empty.clone(), properties: empty.clone(), body: empty };
         let targets = SmallVec::new();
-        Command::Publish(Publish { channel: channel(number), publish_seq, term: 0, targets, delay_ms: 0, message })
+        Command::Publish(Publish {
+            channel: channel(number),
+            publish_seq,
+            term: 0,
+            targets,
+            delay_ms: 0,
+            message,
+            more: None,
+        })
     }
 
     #[test]

@@ -75,6 +75,17 @@ impl Confirms {
         self.ready > 0 || !self.fresh.is_empty()
     }
 
+    /// Notes that `count` publishes in a row are answered. Nothing is said before [`flush`](Self::flush).
+    #[inline]
+    pub fn confirm_run(&mut self, first: u64, count: u64, confirm: Confirm) {
+        if first == self.base + self.ready && self.window.is_empty() && confirm == Confirm::Ack {
+            assert!(first + count <= self.next_seq, "a publish is confirmed after it came");
+            self.ready += count;
+            return;
+        }
+        (first..first + count).for_each(|seq| self.confirm(seq, confirm));
+    }
+
     /// Notes that the publish `seq` is answered. Nothing is said before [`flush`](Self::flush).
     #[inline]
     pub fn confirm(&mut self, seq: u64, confirm: Confirm) {
@@ -220,6 +231,25 @@ mod tests {
         confirms.confirm(4, Confirm::Ack);
         assert_eq!(flush(&mut confirms), [('a', 4, false)]);
         assert_eq!(confirms.unconfirmed(), 0);
+    }
+
+    #[test]
+    fn a_run_says_what_each_of_its_publishes_would() {
+        let (ack, nack) = (Confirm::Ack, Confirm::Nack);
+        let steps = [(1, 5, ack), (8, 3, ack), (6, 2, nack), (11, 10, ack), (25, 5, ack), (21, 4, ack), (30, 1, nack)];
+        for flushed in [1, 2, 7] {
+            let (mut runs, mut each) = (published(30), published(30));
+            for (number, (first, count, confirm)) in (1..).zip(steps) {
+                runs.confirm_run(first, count, confirm);
+                (first..first + count).for_each(|seq| each.confirm(seq, confirm));
+                if number % flushed == 0 {
+                    assert_eq!(flush(&mut runs), flush(&mut each));
+                }
+                assert_eq!(runs.unconfirmed(), each.unconfirmed());
+            }
+            assert_eq!(flush(&mut runs), flush(&mut each));
+            assert_eq!(runs.unconfirmed(), 0);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use crate::channel::ConsumerTag;
 use crate::reply_code::ReplyCode;
+use crate::wire::frame::Payload;
 
 /// The credentials were refused. The client learns nothing but that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,7 +63,7 @@ pub struct MessageParts<'a> {
     /// The content header from the property flags on.
     pub properties: &'a [u8],
     /// The body.
-    pub body: &'a Bytes,
+    pub body: Payload<'a>,
 }
 
 /// A message for a consumer.

@@ -7,13 +7,14 @@
 use bytes::Bytes;
 
 use super::answer::{Confirm, Delivery, GetDelivery, MessageParts, Reply, ReturnedMessage};
+use super::delivery_head::DeliveryHead;
 use super::{Connection, Phase};
 use crate::channel::{Channel, ChannelId, ChannelPhase, ConsumerTag, Question, Waiting};
 use crate::reply_code::{ChannelError, ConnectionError, Fault, MethodId, ReplyCode};
 use crate::wire::content::{CLASS_BASIC, CONTENT_HEADER_BYTES};
 use crate::wire::frame::{FRAME_BODY, FRAME_EMPTY_BYTES, FRAME_END, FRAME_HEADER, FRAME_METHOD};
 use crate::wire::method::Method;
-use crate::wire::output::Output;
+use crate::wire::output::{Output, SPLICE_BYTES_MIN};
 
 /// Channels whose list of unsent confirms keeps its memory between flushes.
 const UNFLUSHED_KEPT: usize = 64;
@@ -161,6 +162,18 @@ impl Connection {
         let consumer_tag = consumer_tag.as_bytes();
         let fields_bytes = 4 + 1 + consumer_tag.len() + 9 + 2 + message.exchange.len() + message.routing_key.len();
         let before = self.output.len();
+        let body = message.body;
+        if body.len() <= body_room(self.frame_max) && DeliveryHead::is_kept(delivery) {
+            let head = self.delivery_head.of(channel.number(), delivery);
+            self.output.reserve(head.len() + body.len().min(SPLICE_BYTES_MIN) + 1);
+            head.put(self.output.small(), tag, *redelivered, body.len());
+            if !body.is_empty() {
+                self.output.push_body(body);
+                self.output.small().push(FRAME_END);
+            }
+            self.output.note_delivery(before);
+            return Some(tag);
+        }
         let small = begin_content(&mut self.output, channel.number(), fields_bytes, message);
         let mut fixed = [0, 60, 0, 60, 0];
         fixed[4] = short_len(consumer_tag);
@@ -268,9 +281,17 @@ impl Connection {
     /// A number that was not published, or a second word about the same, is the caller's bug.
     #[inline]
     pub fn confirm(&mut self, channel: ChannelId, publish_seq: u64, confirm: Confirm) {
+        self.confirm_run(channel, publish_seq, 1, confirm);
+    }
+
+    /// The same about `count` publishes in a row.
+    #[inline]
+    pub fn confirm_run(&mut self, channel: ChannelId, first: u64, count: u64, confirm: Confirm) {
         let Some(open) = self.channels.open(channel) else { return };
-        let Some(confirms) = &mut open.confirms else { return self.confirm_in_tx(channel, confirm) };
-        confirms.confirm(publish_seq, confirm);
+        let Some(confirms) = &mut open.confirms else {
+            return (0..count).for_each(|_| self.confirm_in_tx(channel, confirm));
+        };
+        confirms.confirm_run(first, count, confirm);
         if !open.confirms_listed {
             open.confirms_listed = true;
             self.unflushed.push(channel);
@@ -379,7 +400,7 @@ fn begin_content<'a>(
     message: &MessageParts<'_>,
 ) -> &'a mut Vec<u8> {
     let frames = 3 * FRAME_EMPTY_BYTES + CONTENT_HEADER_BYTES;
-    let body = message.body.len().min(crate::wire::output::SPLICE_BYTES_MIN);
+    let body = message.body.len().min(SPLICE_BYTES_MIN);
     output.reserve(fields_bytes + frames + message.properties.len() + body);
     let small = output.small();
     frame_header(small, FRAME_METHOD, number, fields_bytes);
@@ -402,6 +423,12 @@ fn put_tag(small: &mut Vec<u8>, tag: u64, redelivered: bool, exchange: &[u8]) {
     bytes[8] = u8::from(redelivered);
     bytes[9] = short_len(exchange);
     small.extend_from_slice(&bytes);
+}
+
+/// How much of a body goes into one frame.
+#[inline]
+fn body_room(frame_max: u32) -> usize {
+    if frame_max == 0 { u32::MAX as usize } else { frame_max as usize - FRAME_EMPTY_BYTES }
 }
 
 /// The end of the method frame, the content header, the body in frames of at most `frame_max`.
@@ -437,7 +464,7 @@ fn finish_content(output: &mut Output, number: u16, frame_max: u32, message: &Me
     ]);
     small.extend_from_slice(message.properties);
     small.push(FRAME_END);
-    let room = if frame_max == 0 { usize::MAX } else { frame_max as usize - FRAME_EMPTY_BYTES };
+    let room = body_room(frame_max);
     if message.body.len() <= room {
         if !message.body.is_empty() {
             frame_header(small, FRAME_BODY, number, message.body.len());
@@ -448,10 +475,10 @@ fn finish_content(output: &mut Output, number: u16, frame_max: u32, message: &Me
     }
     let mut at = 0;
     while at < message.body.len() {
-        let part = message.body.slice(at..message.body.len().min(at + room));
+        let part = message.body.part(at, message.body.len().min(at + room));
         at += part.len();
         frame_header(output.small(), FRAME_BODY, number, part.len());
-        output.push_body(&part);
+        output.push_body(part);
         output.small().push(FRAME_END);
     }
 }

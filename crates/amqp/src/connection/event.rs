@@ -1,6 +1,7 @@
 //! What the connection tells the server, in the order in which it happened.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -8,6 +9,7 @@ use super::config::Mechanism;
 use super::request::Request;
 use crate::channel::{ChannelId, Deliveries};
 use crate::reply_code::{ChannelError, ConnectionError};
+use crate::wire::bodies::Bodies;
 use crate::wire::table::Table;
 
 /// What happened.
@@ -87,8 +89,8 @@ impl fmt::Debug for Authenticate {
     }
 }
 
-/// A message to route. Its bytes are mostly slices of the read buffer, which stays alive as long as
-/// any of them; nothing else in any event keeps it.
+/// A message to route, or several in a row that differ from it in their bodies alone. Its bytes are mostly slices of
+/// the read buffer, which stays alive as long as any of them; nothing else in any event keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publish {
     /// The channel.
@@ -106,6 +108,35 @@ pub struct Publish {
     /// The number to confirm, from 1; 0 when the channel is neither in confirm mode nor
     /// transactional.
     pub publish_seq: u64,
+    /// The bodies of those that came right behind it. Their numbers follow its own, or are 0 as that is. At most
+    /// [`RUN_MESSAGES_MAX`] and [`RUN_BYTES_MAX`] with its own.
+    pub more: Option<Arc<Bodies>>,
+}
+
+/// Messages that one event publishes at most.
+pub const RUN_MESSAGES_MAX: usize = 256;
+/// Bytes of bodies in an event that publishes more than one message.
+pub const RUN_BYTES_MAX: usize = 64 << 10;
+
+impl Publish {
+    /// How many messages it is.
+    #[inline]
+    pub fn count(&self) -> u64 {
+        1 + self.more.as_ref().map_or(0, |more| more.len() as u64)
+    }
+
+    /// Each message by itself.
+    pub fn apart(mut self) -> impl Iterator<Item = Publish> {
+        let (more, numbered) = (self.more.take(), u64::from(self.publish_seq != 0));
+        (0..=more.as_ref().map_or(0, |more| more.len())).map(move |number| {
+            let mut one = self.clone();
+            if let (Some(more), Some(before)) = (&more, number.checked_sub(1)) {
+                one.body = more.get(before);
+                one.publish_seq += numbered * number as u64;
+            }
+            one
+        })
+    }
 }
 
 /// What a consumer decided.

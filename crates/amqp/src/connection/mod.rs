@@ -7,7 +7,7 @@
 //!
 //! The files: `input.rs` cuts frames and finds whose they are, `handshake.rs` gets from the first
 //! byte to an open connection, `dispatch.rs` has the rules of a channel's methods, `broker_side.rs`
-//! the answers, `closing.rs` every way in which a channel or the connection ends, `heartbeat.rs`
+//! the answers, `delivery_head.rs` what stands ahead of a delivery's body, `closing.rs` every way in which a channel or the connection ends, `heartbeat.rs`
 //! all the times.
 
 pub mod answer;
@@ -15,6 +15,7 @@ mod broker_side;
 mod closing;
 pub mod config;
 mod credentials;
+mod delivery_head;
 mod dispatch;
 pub mod event;
 mod gets;
@@ -35,6 +36,7 @@ use crate::wire::method::Method;
 use crate::wire::output::Output;
 use closing::Ending;
 use config::{ConnectionConfig, Mechanism};
+use delivery_head::DeliveryHead;
 use event::{Authenticate, Closed, Event};
 use gets::Gets;
 use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LEAVE_MS, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
@@ -118,6 +120,7 @@ pub struct Connection {
     /// What is left to be said of the connection's end once these are taken.
     pub(crate) ending: Option<Box<Ending>>,
     pub(crate) output: Output,
+    delivery_head: DeliveryHead,
     /// Whole frames that were taken in and wait until a bounded place has room.
     pub(crate) stalled: Bytes,
     /// Frames and bytes in the channels' `pending`.
@@ -179,6 +182,7 @@ impl Connection {
             events: VecDeque::new(),
             ending: None,
             output: Output::default(),
+            delivery_head: DeliveryHead::default(),
             stalled: Bytes::new(),
             pending_frames: 0,
             pending_bytes: 0,
@@ -378,6 +382,7 @@ impl Connection {
     pub fn held_bytes(&self) -> usize {
         size_of::<Self>()
             + self.output.held_bytes()
+            + self.delivery_head.held_bytes()
             + self.events.capacity() * size_of::<Event>()
             + self.unflushed.capacity() * size_of::<ChannelId>()
             + self.channels.iter().map(|channel| channel.held_bytes() + size_of::<usize>()).sum::<usize>()
@@ -530,6 +535,7 @@ impl Connection {
             return;
         }
         self.output.trim();
+        self.delivery_head.trim();
         self.events = VecDeque::new();
         self.unflushed.shrink_to_fit();
         self.channels.iter_mut().for_each(|channel| channel.trim());

@@ -83,7 +83,7 @@ impl FrameHeader {
     }
 }
 
-/// A frame's payload, still in the batch of input that it came in.
+/// A frame's payload, still in the batch of input that it came in, or a body, still in the message that is stored.
 ///
 /// Looking at it costs nothing; only what is kept takes a reference on the batch.
 #[derive(Clone, Copy, Debug)]
@@ -112,11 +112,25 @@ impl<'a> Payload<'a> {
         self.batch.slice(self.start..self.end)
     }
 
+    /// A part of the payload, to look at.
+    #[inline]
+    #[must_use]
+    pub fn part(self, from: usize, until: usize) -> Payload<'a> {
+        assert!(until <= self.len(), "a part lies within its payload");
+        Payload::new(self.batch, self.start + from, self.start + until)
+    }
+
     /// A part of the payload to keep.
     #[inline]
     pub fn slice(self, from: usize, until: usize) -> Bytes {
         assert!(until <= self.len(), "a part lies within its payload");
         self.batch.slice(self.start + from..self.start + until)
+    }
+}
+
+impl<'a> From<&'a Bytes> for Payload<'a> {
+    fn from(whole: &'a Bytes) -> Payload<'a> {
+        Payload::whole(whole)
     }
 }
 

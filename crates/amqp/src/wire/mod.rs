@@ -3,6 +3,7 @@
 //! Reading never allocates for what a peer only claims: every length is checked against the bytes
 //! that are there first.
 
+pub mod bodies;
 pub mod content;
 pub mod frame;
 pub mod headers;

@@ -16,6 +16,8 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
+use crate::wire::frame::Payload;
+
 /// The smallest body that is spliced and not copied.
 ///
 /// Measured, writing to a loopback socket included: at 2 KiB a copy and two more slices cost the
@@ -197,13 +199,13 @@ impl Output {
 
     /// Appends a body: copied when it is small, spliced when it is large.
     #[inline]
-    pub(crate) fn push_body(&mut self, body: &Bytes) {
+    pub(crate) fn push_body(&mut self, body: Payload<'_>) {
         if body.len() < SPLICE_BYTES_MIN {
-            self.small.extend_from_slice(body);
+            self.small.extend_from_slice(&body);
         } else {
             let position = self.base + self.small.len() as u64;
             self.spliced_bytes += body.len();
-            self.splices.push_back(Splice { position, bytes: body.clone() });
+            self.splices.push_back(Splice { position, bytes: body.to_bytes() });
         }
     }
 }
@@ -222,11 +224,11 @@ mod tests {
         let mut output = Output::default();
         let large = |byte| Bytes::from(vec![byte; SPLICE_BYTES_MIN]);
         output.small().extend_from_slice(b"one");
-        output.push_body(&large(1));
-        output.push_body(&large(2));
+        output.push_body((&large(1)).into());
+        output.push_body((&large(2)).into());
         output.small().extend_from_slice(b"two");
-        output.push_body(&Bytes::from_static(b"small"));
-        output.push_body(&large(3));
+        output.push_body((&Bytes::from_static(b"small")).into());
+        output.push_body((&large(3)).into());
         let expected =
             [&b"one"[..], &[1; SPLICE_BYTES_MIN], &[2; SPLICE_BYTES_MIN], b"twosmall", &[3; SPLICE_BYTES_MIN]].concat();
         (output, expected)
@@ -253,7 +255,7 @@ mod tests {
             }
             assert!(output.is_empty());
             output.small().extend_from_slice(b"more");
-            output.push_body(&Bytes::from(vec![9; SPLICE_BYTES_MIN]));
+            output.push_body((&Bytes::from(vec![9; SPLICE_BYTES_MIN])).into());
             assert_eq!(everything(&output), [&b"more"[..], &[9; SPLICE_BYTES_MIN]].concat());
         }
     }
@@ -262,12 +264,12 @@ mod tests {
     fn squeezing_moves_no_splice() {
         let mut output = Output::default();
         output.small().extend_from_slice(&[1; 2 * SQUEEZE_BYTES_MIN]);
-        output.push_body(&Bytes::from(vec![2; SPLICE_BYTES_MIN]));
+        output.push_body((&Bytes::from(vec![2; SPLICE_BYTES_MIN])).into());
         output.small().extend_from_slice(b"end");
         output.advance(SQUEEZE_BYTES_MIN + 1);
         let rest = [&[1; SQUEEZE_BYTES_MIN - 1][..], &[2; SPLICE_BYTES_MIN], b"end"].concat();
         assert_eq!(everything(&output), rest);
-        output.push_body(&Bytes::from(vec![3; SPLICE_BYTES_MIN]));
+        output.push_body((&Bytes::from(vec![3; SPLICE_BYTES_MIN])).into());
         output.advance(SQUEEZE_BYTES_MIN);
         assert_eq!(everything(&output), [&rest[SQUEEZE_BYTES_MIN..], &[3; SPLICE_BYTES_MIN]].concat());
     }

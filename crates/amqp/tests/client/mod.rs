@@ -6,6 +6,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub struct Client {
     pub input: BytesMut,
     pub now: u64,
     pub channels: Vec<ChannelId>,
+    /// What came with the last publish.
+    behind: VecDeque<Publish>,
 }
 
 /// What a client with every capability says about itself.
@@ -71,7 +74,8 @@ pub fn channel_open() -> Method {
 impl Client {
     /// A socket that was just accepted.
     pub fn connect(config: ConnectionConfig) -> Self {
-        Self { connection: Connection::new(Arc::new(config), 0), input: BytesMut::new(), now: 0, channels: Vec::new() }
+        let connection = Connection::new(Arc::new(config), 0);
+        Self { connection, input: BytesMut::new(), now: 0, channels: Vec::new(), behind: VecDeque::new() }
     }
 
     /// An open connection of a client with every capability, without heartbeats.
@@ -169,14 +173,21 @@ impl Client {
         self.raw(&publish_bytes(channel, routing_key, body));
     }
 
+    /// The next one; of several messages that are published as one each by itself.
     pub fn event(&mut self) -> Option<Event> {
-        self.connection.poll_event()
+        if self.behind.is_empty() {
+            match self.connection.poll_event() {
+                Some(Event::Publish(publish)) => self.behind = publish.apart().collect(),
+                other => return other,
+            }
+        }
+        self.behind.pop_front().map(Event::Publish)
     }
 
     /// All that there are; whoever opens a channel is let in.
     pub fn events(&mut self) -> Vec<Event> {
         let mut all = Vec::new();
-        while let Some(event) = self.connection.poll_event() {
+        while let Some(event) = self.event() {
             if let Event::ChannelOpened { channel } = event {
                 self.connection.reply(channel, Reply::Done);
             }

@@ -133,6 +133,16 @@ impl Attached {
         room && !self.stalled && !self.waits
     }
 
+    /// How many messages in a row it may be given before anything is to be asked again.
+    #[inline]
+    pub(super) fn takes(&self) -> u64 {
+        match self.free() {
+            _ if self.consumer.granted_only => u64::from(self.has_credit()),
+            Amount::Limited(count) => count,
+            Amount::Unlimited => u64::MAX,
+        }
+    }
+
     /// What it takes when it holds nothing.
     fn credit(&self) -> Amount {
         match self.consumer.prefetch {
@@ -198,13 +208,14 @@ impl Tally {
         }
     }
 
-    /// A consumer whose prefetch counts was given one message: as a rule it would take one less, and nothing else changes.
+    /// A consumer whose prefetch counts was given so many messages: as a rule it would take as many less, and nothing else
+    /// changes.
     #[inline]
-    pub(super) fn note_one(&mut self, attached: &mut Attached) {
+    pub(super) fn note_given(&mut self, attached: &mut Attached, count: u64) {
         match &mut attached.noted.free {
-            Amount::Limited(free) if *free > 1 && !attached.consumer.granted_only => {
-                *free -= 1;
-                self.free.limited -= 1;
+            Amount::Limited(free) if *free > count && !attached.consumer.granted_only => {
+                *free -= count;
+                self.free.limited -= count;
             }
             _ => self.note(attached),
         }
@@ -271,6 +282,7 @@ impl Tally {
 mod tests {
     use super::*;
     use crate::ids::ChannelKey;
+    use crate::queue::dispatch::Head;
     use crate::queue::{Dispatch, SingleActive};
 
     fn consumer(channel: u64, number: u32, priority: i32) -> Consumer {
@@ -318,6 +330,56 @@ mod tests {
                 assert!(many <= few * 100 * 2, "{few} looks for 100 consumers, {many} for 10,000");
             }
         }
+    }
+
+    /// A queue with so many consumers, whose prefetch differs, and as many messages.
+    fn busy(consumers: u32, messages: u64) -> Dispatch {
+        let mut dispatch = Dispatch::new(1, 1, 0);
+        for number in 1..=consumers {
+            let (prefetch, no_ack) = ([0, 1, 2, 7, 40][number as usize % 5], number % 4 == 0);
+            let consumer = Consumer { prefetch, no_ack, ..consumer(1, number, (number % 2) as i32) };
+            dispatch.attach(consumer).expect("nobody is exclusive");
+        }
+        dispatch.add_ready(messages);
+        dispatch
+    }
+
+    #[test]
+    fn a_burst_is_what_its_messages_are_one_by_one() {
+        let mut bursts = 0;
+        for (consumers, share) in (1..9).flat_map(|consumers| [1, 3, 16].map(|share| (consumers, share))) {
+            let (mut at_once, mut one_by_one) = (busy(consumers, 300), busy(consumers, 300));
+            while let (Some(key), Some(first)) =
+                (at_once.next_consumer().map(|consumer| consumer.key), at_once.next_plain())
+            {
+                assert_eq!(one_by_one.next_consumer().map(|consumer| consumer.key), Some(key));
+                let count = at_once.burst(share).min(at_once.ready());
+                bursts += u32::from(count > 1);
+                if count == 0 {
+                    // It waits for a grant.
+                    break;
+                }
+                let stays = at_once.assign_run(first, count, share);
+                for seq in first..first + count {
+                    assert_eq!(one_by_one.next_consumer().map(|consumer| consumer.key), Some(key), "message {seq}");
+                    let stayed = one_by_one.assign(Head { seq, returned: false }, share, None);
+                    assert_eq!(stayed, stays || seq + 1 < first + count);
+                }
+                let sums = |dispatch: &Dispatch| (dispatch.ready(), dispatch.held(), dispatch.free_credit());
+                assert_eq!(sums(&at_once), sums(&one_by_one));
+            }
+        }
+        assert!(bursts > 20, "{bursts} of more than one");
+    }
+
+    #[test]
+    fn what_came_back_or_has_a_level_is_part_of_no_burst() {
+        let mut dispatch = busy(1, 10);
+        assert_eq!(dispatch.next_plain(), Some(1));
+        dispatch.assign_run(1, 1, 1);
+        dispatch.detach(ChannelKey(1), None);
+        assert_eq!(dispatch.next_plain(), None, "it goes out before the others");
+        assert_eq!(busy(1, 0).next_plain(), None, "there is none");
     }
 
     #[test]

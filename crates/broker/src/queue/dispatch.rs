@@ -358,21 +358,49 @@ impl Dispatch {
     /// Hands `head` to the consumer whose turn it is. After `share` messages in a row the turn goes
     /// on to the next one. True while it stays where it is: then nobody need ask whose it is.
     pub fn assign(&mut self, head: Head, share: u64, levels: Option<&Levels>) -> bool {
-        let key = self.ring.front().expect("assign follows a next_consumer that gave one");
         self.take(head, levels);
+        self.given(head.seq, 1, share)
+    }
+
+    /// The next number of the first pass, where nothing else goes out before it: no message that came back, and none of
+    /// another level.
+    #[inline]
+    pub fn next_plain(&self) -> Option<u64> {
+        (self.ready > 0 && self.lanes.is_none() && self.returned.is_empty()).then_some(self.cursor)
+    }
+
+    /// How many messages in a row the consumer whose turn it is may have before it is asked again whose it is.
+    pub fn burst(&self, share: u64) -> u64 {
+        let Some(attached) = self.ring.front().and_then(|key| self.attached.get(&key)) else { return 0 };
+        let turn = if self.ring.is_alone() { u64::MAX } else { share.saturating_sub(attached.turn) };
+        attached.takes().min(turn)
+    }
+
+    /// Hands `count` messages from `first`, which [`next_plain`](Self::next_plain) gave, to the consumer whose turn it is, as
+    /// many as it may [have](Self::burst). As if each was [assigned](Self::assign).
+    pub fn assign_run(&mut self, first: u64, count: u64, share: u64) -> bool {
+        assert!(first >= self.cursor && count > 0, "the first pass only goes forward");
+        self.cursor = first + count;
+        self.ready -= count;
+        self.given(first, count, share)
+    }
+
+    /// The consumer whose turn it is has these. True while it stays where it is.
+    fn given(&mut self, first: u64, count: u64, share: u64) -> bool {
+        let key = self.ring.front().expect("assign follows a next_consumer that gave one");
         let attached = self.attached.get_mut(&key).expect("who is in the ring is attached");
-        attached.granted = attached.granted.saturating_sub(1);
+        attached.granted = attached.granted.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
         if !attached.consumer.no_ack {
-            attached.held.insert(head.seq);
-            self.held += 1;
+            attached.held.insert_range(first, count);
+            self.held += count;
         }
-        attached.turn += 1;
+        attached.turn += count;
         if attached.is_bounded() {
-            self.tally.note_one(attached);
+            self.tally.note_given(attached, count);
         }
         let is_over = attached.turn >= share;
         if is_over {
-            attached.turn = 0;
+            attached.turn %= share;
         }
         // Who is alone has the next turn too.
         if attached.has_credit() && (!is_over || self.ring.is_alone()) {

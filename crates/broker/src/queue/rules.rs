@@ -117,4 +117,12 @@ impl Rules {
                 ..Rules::default()
             }
     }
+
+    /// Whether each message without a time and a priority of its own is taken in as it comes: nothing in it decides
+    /// whether it is, or how.
+    #[inline]
+    pub fn take_all(&self) -> bool {
+        let refuses = self.overflow.is_reject() && (self.length_max.is_some() || self.length_bytes_max.is_some());
+        self.message_ttl_ms.is_none() && self.dedup.is_none() && !refuses
+    }
 }

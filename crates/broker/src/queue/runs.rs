@@ -227,6 +227,12 @@ impl<P> Runs<P> {
         }
     }
 
+    /// The first live number at or after `from`, and one past the last behind it that is known to be live too.
+    pub fn live_stretch(&self, from: u64) -> Option<(u64, u64)> {
+        let (seq, run) = self.next_live(from)?;
+        Some((seq, if run.holes.is_none() { run.past() } else { seq + 1 }))
+    }
+
     #[inline(never)]
     fn find_live(&self, from: u64) -> Option<(u64, &Run<P>)> {
         let mut at = match self.runs.front() {

@@ -201,6 +201,14 @@ impl<P> QueueState<P> {
         next
     }
 
+    /// The first live message at or after `from`, and one past the last behind it that is known to be in turn too. `None`
+    /// where some messages are not, which are to be looked for one by one.
+    #[inline]
+    pub fn stretch_in_turn(&self, from: u64) -> Option<(u64, u64)> {
+        let are_all = self.extras.as_deref().is_none_or(|extras| extras.aside.is_empty());
+        if are_all { self.runs.live_stretch(from) } else { None }
+    }
+
     /// How many live messages are in turn.
     pub fn in_turn(&self) -> u64 {
         self.runs.live() - self.extras.as_ref().map_or(0, |e| e.aside.len() as u64)

@@ -114,7 +114,7 @@ impl Lab {
             };
             let targets = smallvec![Target { queue, durability: Durability::Level(Level::Synced), selective: None }];
             let (channel, publish_seq) = (ChannelKey::of(self.all.life, 1), self.published);
-            let publish = Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message };
+            let publish = Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message, more: None };
             let out = self.with(partition, |p, cx| p.command(Command::Publish(publish), cx))?;
             let is_confirmed = out.effects.iter().any(|effect| matches!(effect, Effect::Confirm { .. }));
             assert!(is_confirmed, "a publish is confirmed: {:?}", out.effects);

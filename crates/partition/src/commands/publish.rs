@@ -3,9 +3,9 @@
 //!
 //! Invariant: a message gets its number in each of its queues here, and is written into the entry in the same step.
 
-use super::hold_confirm;
+use super::{hold_confirm, refuse};
 use crate::closing::HeldConfirm;
-use crate::command::{Durability, Effect, Level, Message, Publish, Selective, Target};
+use crate::command::{Command, Durability, Effect, Level, Message, Publish, Reply, Selective, Target};
 use crate::entry::{Reason, TARGETS_MAX};
 use crate::leader::{Leader, LeaderQueue};
 use crate::machine::scheduled_for;
@@ -13,15 +13,20 @@ use crate::message::{MessageView, Stamp};
 use crate::partition::{Context, QueuePartition};
 use crate::publishers::Standing;
 use crate::queue::{Admission, Intake, dead_letters_refused, refused_letter};
-use crate::repeats::{confirm_repeat, note_taken, standing};
+use crate::repeats::{are_new, confirm_repeat, note_taken, standing};
+use amqp::Bodies;
 use broker::queue::levels::{has_priority, priority_of};
-use broker::queue::{DedupKey, DedupRule, LevelRule};
+use broker::queue::{DedupKey, DedupRule, LevelRule, Rules};
 use broker::{ChannelKey, QueueId};
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 impl QueuePartition {
-    /// Takes a message in. False if a queue refused it because it is full.
+    /// Takes a message in, or several in a row. False if a queue refused one because it is full.
     pub(super) fn publish(&mut self, publish: &Publish, cx: &mut Context<'_>) -> bool {
+        if let Some(more) = &publish.more {
+            return self.publish_run(publish, more, cx);
+        }
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         let (channel, seq) = (publish.channel, publish.publish_seq);
         if seq != 0 {
@@ -31,7 +36,8 @@ impl QueuePartition {
                 Standing::Passed => return self.answer_passed(publish, cx),
             }
         }
-        if self.publish_plainly(publish) {
+        if let Some(level) = self.plain_level(publish) {
+            self.publish_plainly(publish, level);
             return true;
         }
         let leader = self.leader.as_deref_mut().expect("it was there above");
@@ -97,7 +103,7 @@ impl QueuePartition {
                 _ => cx.out.effects.push(Effect::Confirm { channel, first: seq, count: 1 }),
             }
             if seq != 0 && !is_refused {
-                note_taken(leader, seq);
+                note_taken(leader, (seq, 1));
             }
             return !is_refused;
         }
@@ -146,7 +152,7 @@ impl QueuePartition {
         }
         let publisher = if seq == 0 { ChannelKey::NOBODY } else { channel };
         if seq != 0 {
-            note_taken(leader, seq);
+            note_taken(leader, (seq, 1));
         }
         if targets.len() > TARGETS_MAX {
             let past = (targets.len() - 1) / TARGETS_MAX * TARGETS_MAX;
@@ -171,42 +177,75 @@ impl QueuePartition {
         } else if seq != 0 && !closing.is_empty() {
             hold_confirm(leader, HeldConfirm { channel, seq, level, closing }, &mut cx.out.effects);
         } else if seq != 0 {
-            leader.confirm_at(level, channel, seq);
+            leader.confirm_at(level, channel, (seq, 1));
         }
         !is_refused
     }
 
-    /// Takes in what most publishes are: one for a single queue that has no rules and stays, and the message
-    /// has no time of its own. False, and nothing has happened, for any other.
+    /// The level of what most publishes are: one for a single queue that takes all and stays, and the message
+    /// has no time and no priority of its own. `None` for any other.
     #[inline]
-    fn publish_plainly(&mut self, publish: &Publish) -> bool {
-        let [target] = &publish.targets[..] else { return false };
-        let Durability::Level(level) = target.durability else { return false };
+    fn plain_level(&self, publish: &Publish) -> Option<Level> {
+        let [target] = &publish.targets[..] else { return None };
+        let Durability::Level(level) = target.durability else { return None };
         let is_timed = publish.delay_ms > 0 || broker::properties::has_expiration(&publish.message.properties);
         if is_timed || self.deleted.contains(target.queue) {
-            return false;
+            return None;
         }
+        let leader = self.leader.as_deref().expect("only a leader takes commands");
+        let lq = leader.queues.get(&target.queue)?;
+        let takes_all = |rules: &Arc<Rules>| rules.take_all() && !has_priority(&publish.message.properties);
+        (lq.closing.is_none() && lq.rules.as_ref().is_none_or(takes_all)).then_some(level)
+    }
+
+    /// Takes in what has this [plain level](Self::plain_level), and is new by its number.
+    #[inline]
+    fn publish_plainly(&mut self, publish: &Publish, level: Level) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-        let Some(lq) = leader.queues.get_mut(&target.queue) else { return false };
-        if lq.rules.is_some() || lq.life.is_some() || lq.closing.is_some() {
-            return false;
-        }
-        lq.next_seq += 1;
+        let queue = publish.targets[0].queue;
+        let lq = leader.queues.get_mut(&queue).expect("what is plain is for a queue that is known");
+        let (count, message) = (publish.count(), &publish.message);
+        lq.next_seq += count;
+        lq.note_published(false, publish.body_bytes());
         if !lq.sink.published && lq.dispatch.consumers() > 0 {
             lq.sink.published = true;
-            leader.published.push(target.queue);
+            leader.published.push(queue);
         }
         let (channel, seq) = (publish.channel, publish.publish_seq);
         let publisher = if seq == 0 { ChannelKey::NOBODY } else { channel };
-        leader.builder.publish(publisher, seq, &[target.queue], &[], &[], level, &publish.message, Stamp::None);
+        match &publish.more {
+            None => leader.builder.publish(publisher, seq, &[queue], &[], &[], level, message, Stamp::None),
+            Some(more) => leader.builder.publish_run(publisher, seq, queue, level, message, more),
+        }
         if level.is_on_disk() {
             leader.builder.want_sync();
         }
         if seq != 0 {
-            note_taken(leader, seq);
-            leader.confirm_at(level, channel, seq);
+            note_taken(leader, (seq, count));
+            leader.confirm_at(level, channel, (seq, count));
         }
-        true
+    }
+
+    /// Takes several messages in, at once where nothing is special about them. False if a queue refused one.
+    fn publish_run(&mut self, run: &Publish, more: &Bodies, cx: &mut Context<'_>) -> bool {
+        let (channel, first, count) = (run.channel, run.publish_seq, 1 + more.len() as u64);
+        if let Some(level) = self.plain_level(run) {
+            let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+            if first == 0 || are_new(leader, &self.queues, channel, first, count) {
+                self.publish_plainly(run, level);
+                return true;
+            }
+        }
+        let mut are_taken = true;
+        for publish in run.apart() {
+            match self.leader.is_some() {
+                true => are_taken &= self.publish(&publish, cx),
+                // An entry that was full, and went, may have been the last of its office.
+                false => refuse(Command::Publish(publish), Reply::NotLeader, &mut cx.out.effects),
+            }
+            self.propose_if_full(cx);
+        }
+        are_taken
     }
 
     /// Writes a message for more queues than one batch may name, some at a time and in entries of a
@@ -271,6 +310,7 @@ impl QueuePartition {
                 targets: targets.into_iter().collect(),
                 delay_ms: 0,
                 message,
+                more: None,
             };
             let is_in = !closes && full != Some(queue) && self.publish(&publish, cx);
             let leader = self.leader.as_deref_mut().expect("publishing ends no office");

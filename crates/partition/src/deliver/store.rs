@@ -54,6 +54,28 @@ impl Store for Turn<'_, LogAccess<'_, '_>> {
         false
     }
 
+    #[inline]
+    fn in_hand(&self) -> Option<(u64, u64)> {
+        let (from, state) = (self.lq.dispatch.next_plain()?, self.at.state?);
+        if self.lq.sink.spoilt.is_some() {
+            return None;
+        }
+        let (seq, past) = state.stretch_in_turn(from)?;
+        let below = self.lq.sink.lowered_to.map_or(u64::MAX, |below| below).min(state.dispatched_below());
+        let past = past.min(self.lq.sink.reader.as_ref()?.past()).min(self.lq.dispatch.end()).min(below);
+        (seq < past && !self.may_be_held(seq)).then(|| (seq, past - seq))
+    }
+
+    #[inline]
+    fn take_in_hand(&mut self, seq: u64) -> Option<Bytes> {
+        let reader = self.lq.sink.reader.as_mut()?;
+        let message = reader.take(seq)?;
+        if reader.is_used_up() {
+            self.put_reader(None);
+        }
+        Some(message)
+    }
+
     /// The bytes of a message: in hand, in memory, or asked for.
     fn fetch(&mut self, seq: u64) -> Next {
         if let Some(reader) = &mut self.lq.sink.reader

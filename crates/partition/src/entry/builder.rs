@@ -12,6 +12,7 @@ use super::{
 };
 use crate::command::{Level, Message};
 use crate::message::{self, Stamp};
+use amqp::Bodies;
 use broker::queue::{DedupRule, LevelRule};
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
@@ -228,6 +229,28 @@ impl EntryBuilder {
             Stamp::Due(_) => BATCH_SCHEDULED,
         };
         message::store(message, delta, stamp, &mut self.bytes);
+    }
+
+    /// The same of several messages in a row that differ from the first in their bodies alone, and go to one queue
+    /// without rules.
+    pub(crate) fn publish_run(
+        &mut self,
+        publisher: ChannelKey,
+        publish_seq: u64,
+        target: QueueId,
+        level: Level,
+        message: &Message,
+        more: &Bodies,
+    ) {
+        let is_numbered = publish_seq != 0;
+        let last = publish_seq + if is_numbered { more.len() as u64 } else { 0 };
+        if self.open.as_ref().is_some_and(|open| last.saturating_sub(open.first_publish_seq) > u64::from(u32::MAX)) {
+            self.close_batch();
+        }
+        self.publish(publisher, publish_seq, &[target], &[], &[], level, message, Stamp::None);
+        let first = self.bytes.len() - message::stored_bytes(message);
+        message::store_more(first, more, is_numbered, &mut self.bytes);
+        self.open.as_mut().expect("a batch was opened for the first").messages += more.len() as u32;
     }
 
     fn close_batch(&mut self) {

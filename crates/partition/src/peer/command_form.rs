@@ -209,6 +209,7 @@ pub(super) fn request(cursor: &mut Cursor<'_>) -> Result<RequestId, DecodeError>
 
 fn put_publish(out: &mut Segments, publish: &Publish) {
     assert!(!publish.targets.is_empty(), "a publish goes to a queue");
+    assert!(publish.more.is_none(), "each message goes to another node by itself");
     put_channel(out, publish.channel);
     put(out, &[publish.publish_seq, publish.term.into(), publish.delay_ms, publish.targets.len() as u64]);
     publish.targets.iter().for_each(|target| put_target(out, target));
@@ -231,7 +232,7 @@ fn publish(cursor: &mut Cursor<'_>) -> Result<Publish, DecodeError> {
     if is_named_twice(&targets) {
         return Err(cursor.invalid("a queue that is named twice"));
     }
-    Ok(Publish { channel, publish_seq, term, targets, delay_ms, message: message(cursor)? })
+    Ok(Publish { channel, publish_seq, term, targets, delay_ms, message: message(cursor)?, more: None })
 }
 
 /// Whether a queue is among the targets twice. Most publishes have one or a few.

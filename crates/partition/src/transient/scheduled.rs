@@ -93,6 +93,7 @@ impl TransientQueues {
             targets: std::iter::once(target).collect(),
             delay_ms: 0,
             message,
+            more: None,
         };
         self.publish(&publish, effects);
     }

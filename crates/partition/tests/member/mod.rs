@@ -240,6 +240,7 @@ impl Rig {
             targets,
             delay_ms: 0,
             message,
+            more: None,
         }));
     }
 
@@ -379,7 +380,7 @@ impl Rig {
         };
         let durability = Durability::Level(Level::Synced);
         let targets = smallvec![Target { queue: QUEUE, durability, selective: None }];
-        let publish = Publish { channel: PUBLISHER, publish_seq: seq, term: 0, targets, delay_ms, message };
+        let publish = Publish { channel: PUBLISHER, publish_seq: seq, term: 0, targets, delay_ms, message, more: None };
         self.command(Command::Publish(publish));
     }
 }

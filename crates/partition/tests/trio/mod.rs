@@ -280,6 +280,7 @@ impl Trio {
                 targets,
                 delay_ms: 0,
                 message,
+                more: None,
             }));
         }
     }

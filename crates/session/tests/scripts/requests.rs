@@ -163,6 +163,35 @@ fn a_publish_to_two_partitions_is_confirmed_by_the_second_and_nacked_if_one_refu
 }
 
 #[test]
+fn messages_that_came_as_one_go_as_one_where_nothing_is_to_be_looked_at_in_each() {
+    let mut script = Script::begun();
+    script.publish_run(1, "q", &["a", "b"], 1, &[0, 0]);
+    assert_eq!(script.said(), ["p1 <- publish a #1", "p1 <- publish b #2"], "nobody knows the way yet");
+    script.publish_run(1, "q", &["c", "d", "e"], 3, &[0, 0]);
+    assert_eq!(script.said(), ["p1 <- publish c d e #3"]);
+    assert_eq!((script.node.messages.get(), script.node.sizes.get()), (5, 5), "messages and bytes that were counted");
+    let channel = script.key(1);
+    script.effect(channel, Effect::Confirm { channel, first: 1, count: 4 });
+    assert_eq!(script.said(), [1, 2, 3, 4].map(|seq| format!("1: basic.ack {seq}")));
+    // A header may ask for anything.
+    let correlated = copied_to("q");
+    script.publish_run(1, "q", &["f", "g"], 6, &correlated);
+    assert_eq!(script.said(), ["p1 <- publish f #6", "p1 <- publish g #7"]);
+    script.publish_run(1, "nowhere", &["h", "i"], 8, &[0, 0]);
+    let said = script.said();
+    assert_eq!(said.iter().filter(|line| line.contains("return")).count(), 2, "{said:?}");
+}
+
+#[test]
+fn of_messages_that_came_as_one_the_first_that_is_wrong_ends_the_channel_once() {
+    let mut script = Script::begun();
+    let too_late = [&[1_u8, 0, 3][..], b"abc"].concat();
+    script.publish_run(1, "q", &["a", "b", "c"], 1, &too_late);
+    let said = script.said();
+    assert!(said.len() == 1 && said[0].starts_with("1: error 406"), "{said:?}");
+}
+
+#[test]
 fn a_consumer_whose_queue_is_deleted_hears_of_it_and_one_that_was_not_there_yet_hears_404() {
     let mut script = Script::begun();
     script.ask(1, consume("q", false));

@@ -13,9 +13,9 @@
 mod topology;
 
 use amqp::{
-    AuthRefused, Authenticate, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivered, Deliveries,
-    Delivery, Event, GetDelivery, Mechanism, Millis, Properties, Publish, Reply as Answer, Request, ReturnedMessage,
-    Settle, Table, Value,
+    AuthRefused, Authenticate, Bodies, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivered,
+    Deliveries, Delivery, Event, GetDelivery, Mechanism, Millis, Properties, Publish, Reply as Answer, Request,
+    ReturnedMessage, Settle, Table, Value,
 };
 use broker::topology::{
     Applied, BrokerEvent, Command as Change, Name, PasswordHash, Placement, Scopes, Token, Topology,
@@ -83,6 +83,9 @@ pub(crate) struct Node {
     /// Spans of what partitions were given, which nothing ends here.
     pub(crate) watched: RefCell<Vec<(PartitionId, Span)>>,
     pub(crate) dropped_spans: Cell<u32>,
+    /// Messages that were published, and the bytes of their bodies.
+    pub(crate) messages: Cell<u64>,
+    pub(crate) sizes: Cell<usize>,
     /// What partitions were given.
     pub(crate) published: RefCell<Vec<partition::Publish>>,
     dice: Cell<u64>,
@@ -202,7 +205,9 @@ impl Host for Node {
                 let Message { properties, body, .. } = &publish.message;
                 let reply_to = Properties::parse(properties).ok().and_then(|parsed| parsed.reply_to).map(text);
                 let reply_to = reply_to.map(|name| format!(" reply to {name}")).unwrap_or_default();
-                format!("publish {} #{}{reply_to}", text(body), publish.publish_seq)
+                let more = publish.more.iter().flat_map(|more| more.iter_bytes());
+                let bodies: Vec<_> = std::iter::once(body.clone()).chain(more).map(|body| text(&body)).collect();
+                format!("publish {} #{}{reply_to}", bodies.join(" "), publish.publish_seq)
             }
             Command::Consume { consumer, request, .. } => {
                 self.asked(consumer.key.channel, *request);
@@ -290,7 +295,11 @@ impl Host for Node {
         false
     }
 
-    fn count(&self, _: Count, _: u64) {}
+    fn count(&self, what: Count, count: u64) {
+        if matches!(what, Count::Published) {
+            self.messages.set(self.messages.get() + count);
+        }
+    }
 
     fn elapsed_us(&self) -> u64 {
         self.now.get() * 1000
@@ -300,7 +309,9 @@ impl Host for Node {
 
     fn note_confirmed(&self, _: u64) {}
 
-    fn count_size(&self, _: usize) {}
+    fn count_size(&self, bytes: usize) {
+        self.sizes.set(self.sizes.get() + bytes);
+    }
 
     fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -391,13 +402,13 @@ impl Client for Machine {
 
     fn deliver(&mut self, channel: ChannelId, delivery: &Delivery<'_>) -> Option<u64> {
         let tag = text(delivery.consumer_tag.as_bytes());
-        self.say(format!("{channel}: basic.deliver {tag} {}", text(delivery.message.body)));
+        self.say(format!("{channel}: basic.deliver {tag} {}", text(&delivery.message.body)));
         self.tag(channel, delivery.consumer, delivery.no_ack)
     }
 
     fn get_ok(&mut self, channel: ChannelId, delivery: &GetDelivery<'_>) -> Option<u64> {
         assert!(self.waiting.remove(&channel), "a message that nobody asked for");
-        self.say(format!("{channel}: basic.get-ok {} {}", text(delivery.message.body), delivery.message_count));
+        self.say(format!("{channel}: basic.get-ok {} {}", text(&delivery.message.body), delivery.message_count));
         self.tag(channel, delivery.consumer, delivery.no_ack)
     }
 
@@ -407,7 +418,7 @@ impl Client for Machine {
     }
 
     fn return_message(&mut self, channel: ChannelId, returned: &ReturnedMessage<'_>) {
-        self.say(format!("{channel}: basic.return {}", text(returned.message.body)));
+        self.say(format!("{channel}: basic.return {}", text(&returned.message.body)));
     }
 
     fn cancel_notify(&mut self, channel: ChannelId, consumer_tag: &ConsumerTag) {
@@ -417,6 +428,10 @@ impl Client for Machine {
     fn confirm(&mut self, channel: ChannelId, publish_seq: u64, confirm: Confirm) {
         let what = if confirm == Confirm::Ack { "ack" } else { "nack" };
         self.say(format!("{channel}: basic.{what} {publish_seq}"));
+    }
+
+    fn confirm_run(&mut self, channel: ChannelId, first: u64, count: u64, confirm: Confirm) {
+        (first..first + count).for_each(|publish_seq| self.confirm(channel, publish_seq, confirm));
     }
 
     fn abandon_deliveries(&mut self, _: usize) {}
@@ -561,6 +576,8 @@ impl Script {
             spans: RefCell::default(),
             watched: RefCell::default(),
             dropped_spans: Cell::default(),
+            messages: Cell::default(),
+            sizes: Cell::default(),
             published: RefCell::default(),
             dice: Cell::new(3),
         };
@@ -701,6 +718,21 @@ impl Script {
         self.publish_with(number, queue, body, publish_seq, &[0, 0]);
     }
 
+    /// The client publishes several messages in a row, from the publish of this number on.
+    pub(crate) fn publish_run(&mut self, number: u16, key: &str, bodies: &[&str], publish_seq: u64, properties: &[u8]) {
+        let more = Bodies::copied(bodies[1..].iter().map(|body| body.as_bytes()));
+        self.event(Event::Publish(Publish {
+            channel: self.id(number),
+            exchange: Bytes::new(),
+            routing_key: Bytes::copy_from_slice(key.as_bytes()),
+            mandatory: true,
+            properties: Bytes::copy_from_slice(properties),
+            body: Bytes::copy_from_slice(bodies[0].as_bytes()),
+            publish_seq,
+            more: Some(more.into()),
+        }));
+    }
+
     pub(crate) fn publish_with(&mut self, number: u16, queue: &str, body: &str, publish_seq: u64, properties: &[u8]) {
         self.event(Event::Publish(Publish {
             channel: self.id(number),
@@ -710,6 +742,7 @@ impl Script {
             properties: Bytes::copy_from_slice(properties),
             body: Bytes::copy_from_slice(body.as_bytes()),
             publish_seq,
+            more: None,
         }));
     }
 
@@ -726,6 +759,7 @@ impl Script {
             properties,
             body,
             publish_seq,
+            more: None,
         }));
     }
 

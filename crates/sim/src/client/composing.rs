@@ -168,5 +168,5 @@ pub(super) fn compose(
     };
     assert_eq!(checks.publish(published), id, "a message gets the number that stands in it");
     let message = Message { exchange, routing_key, properties, body };
-    (Command::Publish(Publish { channel, publish_seq: seq, term: 0, targets, delay_ms, message }), id)
+    (Command::Publish(Publish { channel, publish_seq: seq, term: 0, targets, delay_ms, message, more: None }), id)
 }

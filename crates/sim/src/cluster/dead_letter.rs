@@ -125,7 +125,7 @@ impl Cluster {
                 }
                 let target = Target { queue, durability: Durability::Level(Level::Synced), selective: None };
                 let targets = std::iter::once(target).collect();
-                let publish = Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message };
+                let publish = Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message, more: None };
                 self.nodes[to].enqueue(group, Command::Publish(publish), &mut out);
                 to
             }

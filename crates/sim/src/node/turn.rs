@@ -314,7 +314,7 @@ impl Thread {
         let (mut taken, mut bytes) = (Vec::new(), 0);
         while let Some((_, command)) = self.commands.front() {
             if let Input::Command(Command::Publish(publish)) = command {
-                bytes += publish.message.body.len() + 128;
+                bytes += publish.body_bytes() + 128;
                 if bytes > TURN_BYTES_MAX && !taken.is_empty() {
                     break;
                 }

@@ -491,7 +491,7 @@ impl Host for Desk<'_> {
             (Some(Bug::DetachIsForgotten), Command::Detach { .. }) => return,
             (Some(Bug::ConfirmIsHasty), Command::Publish(publish)) if publish.publish_seq > 0 => {
                 let (channel, first) = (publish.channel, std::mem::take(&mut publish.publish_seq));
-                self.front.send(Sent::Effect(Effect::Confirm { channel, first, count: 1 }));
+                self.front.send(Sent::Effect(Effect::Confirm { channel, first, count: publish.count() }));
             }
             (Some(Bug::GetOvertakes), Command::Consume { consumer, queue, .. }) => {
                 self.front.consumers.borrow_mut().push((*queue, consumer.key));

@@ -178,9 +178,11 @@ impl Sessions {
             (Command::Part { channel }, Some(Bug::ChannelIsForgotten)) => Command::Detach { channel },
             (command, _) => command,
         };
-        if let Command::Publish(Publish { channel, publish_seq: seq @ 1.., .. }) = &command {
-            let is_new = self.handed.insert((partition, *channel, *seq));
-            self.ledger.figures.resent += u64::from(!is_new);
+        if let Command::Publish(publish @ Publish { channel, publish_seq: first @ 1.., .. }) = &command {
+            for seq in *first..*first + publish.count() {
+                let is_new = self.handed.insert((partition, *channel, seq));
+                self.ledger.figures.resent += u64::from(!is_new);
+            }
         }
         self.trace.line(now, || format!("n{} p{} <- {}", node + 1, partition.0, brief(&command)));
         let mut out = StepOutput::default();
@@ -261,7 +263,7 @@ impl Sessions {
             _ => {}
         }
         let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard, connection: 0 };
-        switch.deliver(std::iter::once(effect), Some(partition), &desk);
+        switch.deliver(std::iter::once(effect).peekable(), Some(partition), &desk);
         self.carry(node);
     }
 }

@@ -178,7 +178,7 @@ fn publish(publish_seq: u64) -> Command {
     let message =
         Message { exchange: empty.clone(), routing_key: empty.clone(), properties: empty.clone(), body: empty };
     let targets = smallvec::SmallVec::new();
-    Command::Publish(Publish { channel: CHANNEL, publish_seq, term: 0, targets, delay_ms: 0, message })
+    Command::Publish(Publish { channel: CHANNEL, publish_seq, term: 0, targets, delay_ms: 0, message, more: None })
 }
 
 fn confirm(first: u64, count: u64) -> Effect {
@@ -220,6 +220,45 @@ fn a_channel_hears_nothing_that_its_partition_says_of_a_link_that_broke() {
     assert_eq!(answer(&mut inbox), 0, "the link broke twice");
     inbox.roads.parted(P, guest);
     assert_eq!(answer(&mut inbox), all);
+}
+
+/// Several in a row, pushed as one.
+fn run(publish_seq: u64, count: usize) -> Command {
+    let Command::Publish(first) = publish(publish_seq) else { unreachable!() };
+    let more = amqp::Bodies::copied(std::iter::repeat_n(&b"body"[..], count - 1));
+    Command::Publish(Publish { more: Some(more.into()), ..first })
+}
+
+#[test]
+fn to_another_node_each_message_goes_by_itself_and_comes_back_as_what_is_left_of_one() {
+    let (mut inbox, leaders) = among_others();
+    leaders.note(P, Some(NodeNumber(1)), 5);
+    inbox.push(P, run(1, 3));
+    assert_eq!(
+        sent(&mut inbox),
+        said(&[(1, "publish 1 in term 5"), (1, "publish 2 in term 5"), (1, "publish 3 in term 5")])
+    );
+    assert_eq!(heard(&mut inbox, confirm(1, 1)), [confirm(1, 1)]);
+    assert!(heard(&mut inbox, returned(2, 2, 5)).is_empty());
+    leaders.note(P, Some(NodeNumber(2)), 6);
+    step(&mut inbox, &leaders);
+    inbox.roads.road(NodeNumber(1)).expect("it is up").handled(u64::MAX);
+    assert_eq!(step(&mut inbox, &leaders), 0);
+    assert_eq!(here(&mut inbox), [(2, 6)], "both that are left, for this node's member");
+    assert_eq!(heard(&mut inbox, confirm(2, 2)), [confirm(2, 2)]);
+    assert_eq!(inbox.roads.publishes.bytes(), 0);
+}
+
+#[test]
+fn what_waits_for_this_shard_weighs_the_same_as_one_and_apart() {
+    let (mut inbox, leaders) = among_others();
+    leaders.note(P, Some(NodeNumber(2)), 5);
+    inbox.push(P, run(1, 4));
+    let as_one = inbox.waiting_bytes(0);
+    inbox.end_turn();
+    let Command::Publish(publish) = run(5, 4) else { unreachable!() };
+    publish.apart().for_each(|publish| inbox.push(P, Command::Publish(publish)));
+    assert_eq!(as_one, inbox.waiting_bytes(0));
 }
 
 /// What the channel is to hear.

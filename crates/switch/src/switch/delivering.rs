@@ -12,8 +12,9 @@ use crate::windows::RemoteWindows;
 use broker::{ChannelKey, PartitionId};
 use partition::{Effect, Reply};
 use session::Deletion;
-use smallvec::SmallVec;
 use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::iter::Peekable;
 
 impl<C: Clone, O: Outsider> Switch<C, O> {
     /// Hands effects to whom they concern: channels here, other shards, or the shard itself. What
@@ -21,23 +22,25 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     /// came from another shard.
     pub fn deliver(
         &self,
-        effects: impl Iterator<Item = Effect>,
+        effects: impl Effects,
         partition: Option<PartitionId>,
         env: &impl Surroundings<Connection = C, Outsider = O>,
     ) {
         match partition.filter(|partition| self.leaders.is_led_in_terms(*partition)) {
-            Some(of) => self.hand_out(effects.flat_map(|effect| self.heard(of, effect)), partition, env),
+            Some(of) => {
+                let heard = Heard { effects, left: VecDeque::new(), partition: of, switch: self };
+                self.hand_out(heard, partition, env);
+            }
             None => self.hand_out(effects, partition, env),
         }
     }
 
     fn hand_out(
         &self,
-        effects: impl Iterator<Item = Effect>,
+        mut effects: impl Effects,
         partition: Option<PartitionId>,
         env: &impl Surroundings<Connection = C, Outsider = O>,
     ) {
-        let mut effects = effects.peekable();
         let mut sent = Sent { windows: &self.remote, channel: None, bytes: 0 };
         while let Some(effect) = effects.next() {
             let Some(channel) = effect.channel() else {
@@ -83,8 +86,11 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 continue;
             }
             let Some((connection, number)) = self.connection_of(channel) else { continue };
-            let same = |next: &Effect| next.channel() == Some(channel);
-            env.hear(&connection, (channel, number), effect, &mut || effects.next_if(same));
+            let mut next = || match effects.peek()?.channel() == Some(channel) {
+                true => effects.next(),
+                false => None,
+            };
+            env.hear(&connection, (channel, number), effect, &mut next);
         }
     }
 
@@ -93,20 +99,15 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         self.inbox.borrow_mut().hear(partition, effect, |effect| heard.push(effect));
     }
 
-    /// What the channel of an effect is to hear of it, if it is a channel of this shard.
+    /// Whether a channel of this shard hears of an effect what is left of it once it is known what was answered before.
     #[inline]
-    fn heard(&self, partition: PartitionId, effect: Effect) -> SmallVec<[Effect; 1]> {
-        let is_here = |channel| self.keys.borrow().shard_of(channel) == Some(self.index);
-        let mut heard = SmallVec::new();
+    fn is_answer_here(&self, effect: &Effect) -> bool {
         match effect {
-            Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Returned { channel, .. }
-                if is_here(channel) =>
-            {
-                self.inbox.borrow_mut().hear(partition, effect, |effect| heard.push(effect));
+            Effect::Confirm { channel, .. } | Effect::Refuse { channel, .. } | Effect::Returned { channel, .. } => {
+                self.keys.borrow().shard_of(*channel) == Some(self.index)
             }
-            effect => heard.push(effect),
+            _ => false,
         }
-        heard
     }
 
     /// What a partition says to its shard.
@@ -156,6 +157,74 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         // The partition that gave them up is this node's.
         let mut inbox = self.inbox.borrow_mut();
         done.into_iter().for_each(|(partition, command)| inbox.push_here(partition, command));
+    }
+}
+
+/// Effects of a partition as channels of this shard are to hear of them: what answers publishes once, the others as they
+/// are. Those are handed on and not gathered, as most are deliveries.
+struct Heard<'a, I, C, O> {
+    effects: I,
+    /// What is left to be heard of one effect.
+    left: VecDeque<Effect>,
+    partition: PartitionId,
+    switch: &'a Switch<C, O>,
+}
+
+impl<I: Effects, C: Clone, O: Outsider> Heard<'_, I, C, O> {
+    /// Has what is next in `left` if that is where it comes from.
+    #[inline]
+    fn look(&mut self) {
+        while self.left.is_empty()
+            && let Some(next) = self.effects.peek()
+            && self.switch.is_answer_here(next)
+            && let Some(effect) = self.effects.next()
+        {
+            let left = &mut self.left;
+            self.switch.inbox.borrow_mut().hear(self.partition, effect, |effect| left.push_back(effect));
+        }
+    }
+}
+
+impl<I: Effects, C: Clone, O: Outsider> Iterator for Heard<'_, I, C, O> {
+    type Item = Effect;
+
+    #[inline]
+    fn next(&mut self) -> Option<Effect> {
+        self.look();
+        if self.left.is_empty() { self.effects.next() } else { self.left.pop_front() }
+    }
+}
+
+impl<I: Effects, C: Clone, O: Outsider> Effects for Heard<'_, I, C, O> {
+    #[inline]
+    fn peek(&mut self) -> Option<&Effect> {
+        self.look();
+        if self.left.is_empty() { self.effects.peek() } else { self.left.front() }
+    }
+}
+
+/// Effects in their order, the next of which can be looked at where it is: they are large.
+pub trait Effects: Iterator<Item = Effect> {
+    /// The next one.
+    fn peek(&mut self) -> Option<&Effect>;
+}
+
+impl Effects for std::vec::Drain<'_, Effect> {
+    #[inline]
+    fn peek(&mut self) -> Option<&Effect> {
+        self.as_slice().first()
+    }
+}
+
+impl Effects for std::vec::IntoIter<Effect> {
+    fn peek(&mut self) -> Option<&Effect> {
+        self.as_slice().first()
+    }
+}
+
+impl<I: Iterator<Item = Effect>> Effects for Peekable<I> {
+    fn peek(&mut self) -> Option<&Effect> {
+        Peekable::peek(self)
     }
 }
 

@@ -61,7 +61,7 @@ fn letter(seq: u64, reason: Reason, body: &Bytes) -> Effect {
 }
 
 fn give_up(switch: &Switch<(), NoOutsider>, letters: impl Iterator<Item = Effect>, stand: &Stand) {
-    switch.deliver(letters, Some(P), stand);
+    switch.deliver(letters.peekable(), Some(P), stand);
 }
 
 /// What one turn sends: letters, and copies of them in queues.
