@@ -6,8 +6,8 @@ use amqp::wire::frame::{FRAME_BODY, FRAME_EMPTY_BYTES, FRAME_END, FRAME_HEADER, 
 use amqp::wire::method::Method;
 use amqp::wire::output::SPLICE_BYTES_MIN;
 use amqp::{
-    ChannelId, Closed, Confirm, ConnectionConfig, ConsumerTag, Delivery, Event, GetDelivery, MessageParts, Reply,
-    ReplyCode, Request, ReturnedMessage, Settlement, Table,
+    ChannelId, Closed, Confirm, ConnectionConfig, ConsumerTag, Delivery, Event, GetDelivery, MessageParts, Publish,
+    Reply, ReplyCode, Request, ReturnedMessage, Settlement, Table,
 };
 use bytes::Bytes;
 use client::*;
@@ -149,6 +149,26 @@ fn publishes_in_a_row_that_differ_in_their_bodies_alone_are_one() {
     client.open_channel(2);
     client.raw(&[publish("a", b"14"), publish_bytes(2, "a", b"x"), publish("a", b"15")].concat());
     assert_eq!(handed_out(&mut client), [(14, bodies(&[b"14"])), (0, bodies(&[b"x"])), (15, bodies(&[b"15"]))]);
+}
+
+#[test]
+fn what_is_left_of_messages_that_came_as_one_is_the_next_event() {
+    let (mut client, _) = Client::with_channel();
+    client.confirm_select(1);
+    client.raw(
+        &[[&b"1"[..], b"2", b"3"].map(|body| publish_bytes(1, "a", body)).concat(), publish_bytes(1, "b", b"4")]
+            .concat(),
+    );
+    let Some(Event::Publish(mut publish)) = client.connection.poll_event() else { panic!("a publish") };
+    let first = publish.take_first().expect("there are three");
+    assert_eq!((first.publish_seq, &first.body[..], first.count()), (1, &b"1"[..], 1));
+    client.connection.put_back(publish);
+    assert_eq!(
+        handed_out(&mut client),
+        [(2, vec![Bytes::from_static(b"2"), Bytes::from_static(b"3")]), (4, vec![Bytes::from_static(b"4")])]
+    );
+    let mut alone = Publish { more: None, ..first };
+    assert!(alone.take_first().is_none() && alone.body == "1", "one is not several");
 }
 
 #[test]

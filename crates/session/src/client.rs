@@ -6,7 +6,7 @@
 
 use amqp::{
     AuthRefused, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivery, GetDelivery, Mechanism,
-    Reply, ReturnedMessage,
+    Publish, Reply, ReturnedMessage,
 };
 
 /// Declares the trait, and that the AMQP machine has it: each call is the call of the same name
@@ -56,6 +56,8 @@ client! {
         fn return_message(channel: ChannelId, returned: &ReturnedMessage<'_>);
         /// A consumer is gone, and the client did not ask for that.
         fn cancel_notify(channel: ChannelId, consumer_tag: &ConsumerTag);
+        /// What is left of several messages that came as one comes next.
+        fn put_back(publish: Publish);
         /// The broker's word about a publish.
         fn confirm(channel: ChannelId, publish_seq: u64, confirm: Confirm);
         /// The same about so many in a row, from this one on.

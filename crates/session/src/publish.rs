@@ -39,7 +39,7 @@ const ROUTE_TARGETS_MAX: usize = 1 << 16;
 
 impl Session {
     /// Routes messages and hands them to their partitions, or holds them until their commit. Several as one where nothing
-    /// is to be looked at in each of them.
+    /// is to be looked at in each of them; else the first, and the others come next, as far as the turn goes.
     pub(super) fn publish(&mut self, publish: amqp::Publish, cx: &mut Cx<'_, impl Host>) {
         let goes_as_one = || {
             let is_stamped = cx.host.common().settings.stamps.is_some();
@@ -53,17 +53,15 @@ impl Session {
             let at = self.at(publish.channel);
             self.send_publish(at, publish, &Copies::default(), cx);
         } else {
-            self.publish_apart(publish, cx);
+            self.publish_first(publish, cx);
         }
     }
 
-    /// Publishes each of several messages by itself, as far as the channel lives.
-    fn publish_apart(&mut self, publish: amqp::Publish, cx: &mut Cx<'_, impl Host>) {
-        for publish in publish.apart() {
-            if self.is_live(publish.channel) {
-                self.publish_one(publish, cx);
-            }
-        }
+    /// Publishes the first of several messages.
+    fn publish_first(&mut self, mut publish: amqp::Publish, cx: &mut Cx<'_, impl Host>) {
+        let first = publish.take_first().expect("there are several");
+        cx.client.put_back(publish);
+        self.publish_one(first, cx);
     }
 
     fn publish_one(&mut self, mut publish: amqp::Publish, cx: &mut Cx<'_, impl Host>) {
@@ -116,7 +114,7 @@ impl Session {
     }
 
     /// Routes a message whose properties were checked, and hands it to its partitions. Several go as one by a route that
-    /// is known, to one partition of this node's or none at all: that is looked at for each.
+    /// is known and leads to one queue.
     pub(super) fn send_publish(
         &mut self,
         at: usize,
@@ -133,10 +131,12 @@ impl Session {
         if publish.more.is_some() {
             let goes_as_one = |place| {
                 let route = self.channels[at].routes.get(place);
-                route.groups.len() == 1 && route.away == 0 && route.histories.is_empty()
+                matches!(&route.groups[..], [group] if group.targets.len() == 1)
+                    && route.away == 0
+                    && route.histories.is_empty()
             };
             if !kept.is_some_and(goes_as_one) {
-                return self.publish_apart(publish, cx);
+                return self.publish_first(publish, cx);
             }
         }
         let (place, is_new) = (kept, kept.is_none());

@@ -457,7 +457,7 @@ impl Session {
 
     /// Whether what comes from a channel still counts.
     #[inline]
-    pub(super) fn is_live(&self, channel: ChannelId) -> bool {
+    fn is_live(&self, channel: ChannelId) -> bool {
         !self.channels[self.at(channel)].failed
     }
 

@@ -134,6 +134,8 @@ pub enum Bug {
     DetachIsForgotten,
     /// A publish is confirmed when it is handed to its partition.
     ConfirmIsHasty,
+    /// Of messages that are published as one the last has the body of the first.
+    RowIsMixedUp,
     /// What a leader gave out that leads no more is passed on.
     OldLeaderIsHeard,
     /// What a leader was told that is settled does not come to the next one.
@@ -167,7 +169,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 77] = [
+    pub const ALL: [Bug; 78] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -231,6 +233,7 @@ impl Bug {
         Bug::TeardownIsForgotten,
         Bug::DetachIsForgotten,
         Bug::ConfirmIsHasty,
+        Bug::RowIsMixedUp,
         Bug::OldLeaderIsHeard,
         Bug::RepeatIsLost,
         Bug::ChannelIsForgotten,

@@ -8,7 +8,7 @@ use sim::{Bug, Cluster, Faults, Figures, Options, Sessions, sessions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot,start-rot,leaders] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--upgrades yes|no] [--members yes|no] [--mapped yes|no] [--returns yes|no] [--spread yes|no] [--pools yes|no] [--levels yes|no] [--classic yes|no] [--sessions yes|no] [--trace LINES]";
+const USAGE: &str = "sim --seeds FROM..TO | --seed N [--nodes 1|3|5] [--faults all|none|network,crashes,power,pauses,disks,rot,log-rot,start-rot,leaders] [--rules yes|no] [--turnover yes|no] [--declares yes|no] [--upgrades yes|no] [--members yes|no] [--mapped yes|no] [--returns yes|no] [--spread yes|no] [--pools yes|no] [--levels yes|no] [--classic yes|no] [--rows yes|no] [--sessions yes|no] [--trace LINES]";
 
 struct Arguments {
     from: u64,
@@ -41,6 +41,7 @@ fn parse() -> Option<Arguments> {
             "--members" => arguments.options.members = value == "yes",
             "--levels" => arguments.options.levels = value == "yes",
             "--classic" => arguments.options.classic = value == "yes",
+            "--rows" => arguments.options.rows = value == "yes",
             "--pools" => arguments.options.pools = value == "yes",
             "--mapped" => {
                 arguments.options.mapped = value == "yes";

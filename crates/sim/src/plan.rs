@@ -131,6 +131,8 @@ pub struct Options {
     pub levels: bool,
     /// With `pools`: the durable queues that come and go are classic, each on one node.
     pub classic: bool,
+    /// With sessions: who publishes sends several messages in a row to one place.
+    pub rows: bool,
 }
 
 impl Default for Options {
@@ -153,6 +155,7 @@ impl Default for Options {
             pools: false,
             levels: false,
             classic: false,
+            rows: false,
         }
     }
 }

@@ -268,6 +268,7 @@ impl Sessions {
         let mut ledger = Ledger::new(kept.clone());
         ledger.has_full_sockets = random.chance(40);
         ledger.has_levels = options.levels;
+        ledger.has_rows = options.rows;
         ledger.has_classic = options.classic;
         let sizes = if ledger.has_full_sockets { Sizes::small(&mut random) } else { Sizes::ample() };
         ledger.leaders_move = options.nodes > 1;

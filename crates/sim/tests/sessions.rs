@@ -75,6 +75,26 @@ fn three_nodes_keep_what_their_sessions_promise_while_leaders_change() {
     );
 }
 
+/// Messages in a row, which are one from their client's socket to their leader's log, are refused, given back and sent
+/// again in parts while leaders change.
+#[test]
+fn messages_in_a_row_are_kept_as_others_are_on_three_nodes_and_on_one() {
+    for (nodes, seeds, least) in [(3, 300..312, 1_000), (1, 300..312, 1_000)] {
+        let total = run_all(seeds, Options { nodes, rows: true, ..Options::default() });
+        assert!(total.confirmed > 10_000 && total.in_rows > least, "{total:?}");
+        assert!(total.restarts > 20 && (nodes == 1 || total.resent > 50 && total.leaders_moved > 10), "{total:?}");
+    }
+}
+
+#[test]
+fn messages_in_a_row_of_which_one_is_mixed_up_are_missed() {
+    found_with(
+        0..SEEDS_MAX,
+        Options { bug: Some(Bug::RowIsMixedUp), nodes: 1, rows: true, ..Options::default() },
+        "[duplicate]",
+    );
+}
+
 /// Whoever asks for the level of the leader alone hears of each publish once, and in order, and what it acked
 /// before stays acked.
 #[test]

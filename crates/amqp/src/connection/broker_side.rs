@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::answer::{Confirm, Delivery, GetDelivery, MessageParts, Reply, ReturnedMessage};
 use super::delivery_head::DeliveryHead;
+use super::event::{Event, Publish};
 use super::{Connection, Phase};
 use crate::channel::{Channel, ChannelId, ChannelPhase, ConsumerTag, Question, Waiting};
 use crate::reply_code::{ChannelError, ConnectionError, Fault, MethodId, ReplyCode};
@@ -273,6 +274,11 @@ impl Connection {
             let cancel = Method::BasicCancel { consumer_tag: consumer_tag.bytes(), no_wait: true };
             self.send(channel.number(), &cancel);
         }
+    }
+
+    /// What is left of several messages that were one event is the next event.
+    pub fn put_back(&mut self, publish: Publish) {
+        self.events.push_front(Event::Publish(publish));
     }
 
     /// The broker's word about a publish. The client hears it with the next

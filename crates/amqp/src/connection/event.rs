@@ -125,6 +125,16 @@ impl Publish {
         1 + self.more.as_ref().map_or(0, |more| more.len() as u64)
     }
 
+    /// Takes the first of several messages out.
+    pub fn take_first(&mut self) -> Option<Publish> {
+        let mut more = self.more.take()?;
+        let body = Arc::make_mut(&mut more).take_first()?;
+        let first = Publish { body: std::mem::replace(&mut self.body, body), ..self.clone() };
+        self.publish_seq += u64::from(self.publish_seq != 0);
+        self.more = (!more.is_empty()).then_some(more);
+        Some(first)
+    }
+
     /// Each message by itself.
     pub fn apart(mut self) -> impl Iterator<Item = Publish> {
         let (more, numbered) = (self.more.take(), u64::from(self.publish_seq != 0));

@@ -15,6 +15,8 @@ pub struct Bodies {
     batch: Bytes,
     /// Where each begins, and its bytes.
     places: Vec<(u32, u32)>,
+    /// So many of the first were taken out.
+    taken: usize,
     /// Bytes of all of them.
     bytes: usize,
 }
@@ -23,7 +25,7 @@ impl Bodies {
     /// None yet, of this batch, with room for so many.
     pub fn new(batch: Bytes, room: usize) -> Bodies {
         assert!(u32::try_from(batch.len()).is_ok(), "a batch is no longer than what is read at once");
-        Bodies { batch, places: Vec::with_capacity(room), bytes: 0 }
+        Bodies { batch, places: Vec::with_capacity(room), taken: 0, bytes: 0 }
     }
 
     /// Bodies that lie anywhere: they are copied into one batch.
@@ -48,12 +50,25 @@ impl Bodies {
     /// How many.
     #[inline]
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.places.len() - self.taken
+    }
+
+    #[inline]
+    fn places(&self) -> &[(u32, u32)] {
+        &self.places[self.taken..]
+    }
+
+    /// Takes the first out.
+    pub fn take_first(&mut self) -> Option<Bytes> {
+        let first = (!self.is_empty()).then(|| self.get(0))?;
+        self.taken += 1;
+        self.bytes -= first.len();
+        Some(first)
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.places().is_empty()
     }
 
     /// Bytes of all of them.
@@ -65,7 +80,7 @@ impl Bodies {
     /// Each of them, to look at.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.places.iter().map(|(at, bytes)| &self.batch[*at as usize..][..*bytes as usize])
+        self.places().iter().map(|(at, bytes)| &self.batch[*at as usize..][..*bytes as usize])
     }
 
     /// Each of them, to keep.
@@ -75,16 +90,16 @@ impl Bodies {
 
     /// One of them, to keep.
     pub fn get(&self, number: usize) -> Bytes {
-        let (at, bytes) = self.places[number];
+        let (at, bytes) = self.places()[number];
         self.batch.slice(at as usize..at as usize + bytes as usize)
     }
 
     /// Some of them.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Bodies {
-        let places = self.places[range].to_vec();
+        let places = self.places()[range].to_vec();
         let bytes = places.iter().map(|(_, bytes)| *bytes as usize).sum();
-        Bodies { batch: self.batch.clone(), places, bytes }
+        Bodies { batch: self.batch.clone(), places, taken: 0, bytes }
     }
 }
 
@@ -119,6 +134,11 @@ mod tests {
         let part = bodies.part(1..3);
         assert_eq!((part.iter().collect::<Vec<_>>(), part.bytes()), (all[1..3].to_vec(), 4));
         assert_eq!(Bodies::copied(all), bodies);
+        let mut left = bodies.clone();
+        assert_eq!(left.take_first().as_deref(), Some(all[0]));
+        assert_eq!((left.len(), left.bytes(), left.get(0)), (3, 9, Bytes::from_static(all[1])));
+        assert_eq!((left.part(0..2), left.clone()), (bodies.part(1..3), bodies.part(1..4)));
+        assert!((1..4).all(|number| left.take_first().as_deref() == Some(all[number])) && left.take_first().is_none());
         assert_ne!(Bodies::copied(all[1..].iter().copied()), bodies);
     }
 }

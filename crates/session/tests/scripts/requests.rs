@@ -167,6 +167,7 @@ fn messages_that_came_as_one_go_as_one_where_nothing_is_to_be_looked_at_in_each(
     let mut script = Script::begun();
     script.publish_run(1, "q", &["a", "b"], 1, &[0, 0]);
     assert_eq!(script.said(), ["p1 <- publish a #1", "p1 <- publish b #2"], "nobody knows the way yet");
+    assert_eq!(script.machine.times_left, 1, "the second was an event of its own");
     script.publish_run(1, "q", &["c", "d", "e"], 3, &[0, 0]);
     assert_eq!(script.said(), ["p1 <- publish c d e #3"]);
     assert_eq!((script.node.messages.get(), script.node.sizes.get()), (5, 5), "messages and bytes that were counted");
@@ -180,6 +181,7 @@ fn messages_that_came_as_one_go_as_one_where_nothing_is_to_be_looked_at_in_each(
     script.publish_run(1, "nowhere", &["h", "i"], 8, &[0, 0]);
     let said = script.said();
     assert_eq!(said.iter().filter(|line| line.contains("return")).count(), 2, "{said:?}");
+    assert_eq!(script.machine.times_left, 3, "a turn may end behind each of them");
 }
 
 #[test]

@@ -339,6 +339,9 @@ pub(crate) struct Machine {
     written: u64,
     pub(crate) knows_cancel: bool,
     pub(crate) is_closing: bool,
+    /// What is left of several messages that came as one, and how often something was.
+    left: Option<Publish>,
+    pub(crate) times_left: u32,
 }
 
 impl Machine {
@@ -428,6 +431,10 @@ impl Client for Machine {
     fn confirm(&mut self, channel: ChannelId, publish_seq: u64, confirm: Confirm) {
         let what = if confirm == Confirm::Ack { "ack" } else { "nack" };
         self.say(format!("{channel}: basic.{what} {publish_seq}"));
+    }
+
+    fn put_back(&mut self, publish: Publish) {
+        assert!(self.left.replace(publish).is_none(), "one event at a time");
     }
 
     fn confirm_run(&mut self, channel: ChannelId, first: u64, count: u64, confirm: Confirm) {
@@ -608,6 +615,10 @@ impl Script {
         let cx = &mut Cx { client: machine, host: node };
         session.begin_turn(cx);
         session.handle_event(event, cx, now);
+        while let Some(publish) = cx.client.left.take() {
+            cx.client.times_left += 1;
+            session.handle_event(Event::Publish(publish), cx, now);
+        }
         session.count_unfinished(0, cx);
     }
 

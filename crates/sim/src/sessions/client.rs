@@ -393,8 +393,12 @@ impl Client {
         match habit {
             Habit::Publishes => {
                 if channel.unconfirmed.len() < WINDOW {
-                    for _ in 0..self.random.between(1, 5) {
-                        let to = self.anywhere(ledger);
+                    let (count, row) = match ledger.has_rows {
+                        true => (self.random.between(1, 20), Some(self.anywhere(ledger))),
+                        false => (self.random.between(1, 5), None),
+                    };
+                    for _ in 0..count {
+                        let to = row.clone().unwrap_or_else(|| self.anywhere(ledger));
                         self.publish(number, to, true, now, ledger);
                     }
                 }

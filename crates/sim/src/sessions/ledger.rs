@@ -72,6 +72,8 @@ pub struct Figures {
     pub confirmed: u64,
     pub nacked: u64,
     pub resent: u64,
+    /// Messages that came to a leader as one with the one before them.
+    pub in_rows: u64,
     pub committed: u64,
     pub delivered: u64,
     pub proven: u64,
@@ -109,6 +111,7 @@ impl Figures {
         self.confirmed += other.confirmed;
         self.nacked += other.nacked;
         self.resent += other.resent;
+        self.in_rows += other.in_rows;
         self.committed += other.committed;
         self.delivered += other.delivered;
         self.proven += other.proven;
@@ -160,6 +163,8 @@ pub(super) struct Ledger {
     pub(super) has_full_sockets: bool,
     /// Some channels ask for levels of the leader alone.
     pub(super) has_levels: bool,
+    /// Who publishes sends several messages in a row to one place.
+    pub(super) has_rows: bool,
     /// Durable queues that come and go live on one node.
     pub(super) has_classic: bool,
     /// Consumers may be on their way to the next leader.

@@ -184,6 +184,9 @@ impl Sessions {
                 self.ledger.figures.resent += u64::from(!is_new);
             }
         }
+        if let Command::Publish(publish) = &command {
+            self.ledger.figures.in_rows += publish.count() - 1;
+        }
         self.trace.line(now, || format!("n{} p{} <- {}", node + 1, partition.0, brief(&command)));
         let mut out = StepOutput::default();
         self.nodes[node].enqueue_for(partition, command, &mut out);
