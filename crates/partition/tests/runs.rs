@@ -9,7 +9,7 @@ use broker::queue::{Overflow, Rules};
 use bytes::Bytes;
 use member::{PUBLISHER, QUEUE, Rig};
 use partition::Reply;
-use partition::command::{Command, Durability, Effect, Level, Message, Publish, Target};
+use partition::command::{Command, Disposition, Durability, Effect, Level, Message, Publish, Target};
 use partition::refuse;
 use proptest::prelude::*;
 use smallvec::smallvec;
@@ -216,4 +216,48 @@ fn a_run_is_parted_between_any_two_of_its_messages() {
     let unnumbered = run(ChannelKey::NOBODY, 0, &[0, 0], &bodies(&[1, 2]));
     assert!(unnumbered.apart().all(|publish| publish.publish_seq == 0));
     assert_eq!(unnumbered.clone().split_off(1).publish_seq, 0);
+}
+
+/// After a restart the log lets all of them out at once: what a consumer may have is for its queue to know.
+#[test]
+fn what_goes_out_in_a_row_is_what_its_consumers_may_have() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish_synced(1, "1");
+    rig.command(Command::Publish(run(PUBLISHER, 2, &[0, 0], &bodies(&[3; 99]))));
+    rig.consume(1, 0, false);
+    rig.run();
+    let seqs =
+        |rig: &mut Rig| rig.delivered().iter().map(|d| (d.consumer.number, d.seq, d.redelivered)).collect::<Vec<_>>();
+    assert_eq!(seqs(&mut rig), (1..=100).map(|seq| (1, seq, false)).collect::<Vec<_>>());
+    let mut rig = rig.restarted();
+    rig.consume(1, 7, false);
+    rig.run();
+    assert_eq!(seqs(&mut rig), (1..=7).map(|seq| (1, seq, true)).collect::<Vec<_>>());
+    rig.settle(1, 1, 3, Disposition::Ack);
+    rig.run();
+    assert_eq!(seqs(&mut rig), (8..=10).map(|seq| (1, seq, true)).collect::<Vec<_>>());
+    // One that acks nothing has the rest, but for what was acked meanwhile.
+    rig.settle(1, 4, 7, Disposition::Nack);
+    rig.command(Command::Detach { channel: member::READER });
+    rig.consume(2, 0, true);
+    rig.run();
+    assert_eq!(seqs(&mut rig), (4..=100).map(|seq| (2, seq, true)).collect::<Vec<_>>());
+    assert_eq!((rig.stat(), rig.restarted().stat()), ((0, 0, 1), (0, 0, 0)));
+}
+
+/// Two consumers have as many at a time as their queue's share says, whatever is in hand.
+#[test]
+fn what_goes_out_in_a_row_is_shared() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    [1, 2].into_iter().for_each(|number| rig.consume(number, 0, false));
+    rig.publish_synced(1, "1");
+    rig.run();
+    rig.delivered();
+    rig.command(Command::Publish(run(PUBLISHER, 2, &[0, 0], &bodies(&[3; 200]))));
+    rig.run();
+    let delivered = rig.delivered();
+    let turns = delivered.chunk_by(|one, next| one.consumer == next.consumer).map(|turn| turn.len());
+    let turns: Vec<usize> = turns.collect();
+    assert_eq!((delivered.len(), turns.iter().sum::<usize>()), (200, 200));
+    assert!(turns.len() > 4 && turns.iter().all(|turn| *turn <= 64), "{turns:?}");
 }
