@@ -122,7 +122,6 @@ impl Session {
         copies: &Copies,
         cx: &mut Cx<'_, impl Host>,
     ) {
-        let begin_us = if std::mem::take(&mut self.probe.is_armed) { cx.host.elapsed_us() } else { 0 };
         let version = cx.host.routes_version();
         let kept = match copies.keys.is_empty() {
             true => self.channels[at].routes.find(version, &publish.exchange, &publish.routing_key),
@@ -139,6 +138,7 @@ impl Session {
                 return self.publish_first(publish, cx);
             }
         }
+        let begin_us = if std::mem::take(&mut self.probe.is_armed) { cx.host.elapsed_us() } else { 0 };
         let (place, is_new) = (kept, kept.is_none());
         let place = match place {
             Some(place) => place,

@@ -7,7 +7,7 @@
 //!   body frame: header with the size of the body
 //! ```
 //!
-//! Invariant: what is kept is what was written last, or nothing.
+//! Invariant: what is kept is a whole head, whose tag and sizes are anything, or nothing.
 
 use super::answer::{Delivery, MessageParts};
 use crate::wire::content::{CLASS_BASIC, CONTENT_HEADER_BYTES};

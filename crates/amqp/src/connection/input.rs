@@ -31,6 +31,9 @@ const METHOD_ID_BYTES: usize = 4;
 /// The class of methods of which some carry passwords and tokens.
 const CLASS_CONNECTION: u16 = 10;
 
+/// Room for so many messages behind the first is made when the second comes.
+const RUN_ROOM_MIN: usize = 8;
+
 /// How many bytes of a bad frame its error shows.
 const SNIPPET_BYTES: usize = 16;
 
@@ -202,10 +205,8 @@ impl Connection {
             None if channel.tx.is_some() => return None,
             None => {}
         }
-        let more = run.more.get_or_insert_with(|| {
-            let room = (batch.len() - start) / (end - start);
-            Arc::new(Bodies::new(batch.clone(), room.min(RUN_MESSAGES_MAX - 1)))
-        });
+        // Most are short: nobody is to be made to hold room for what does not come.
+        let more = run.more.get_or_insert_with(|| Arc::new(Bodies::new(batch.clone(), RUN_ROOM_MIN)));
         Arc::get_mut(more).expect("nobody has seen it yet").push(place);
         Some(end)
     }

@@ -7,8 +7,8 @@
 //!
 //! The files: `input.rs` cuts frames and finds whose they are, `handshake.rs` gets from the first
 //! byte to an open connection, `dispatch.rs` has the rules of a channel's methods, `broker_side.rs`
-//! the answers, `delivery_head.rs` what stands ahead of a delivery's body, `closing.rs` every way in which a channel or the connection ends, `heartbeat.rs`
-//! all the times.
+//! the answers, `delivery_head.rs` what stands ahead of a delivery's body, `closing.rs` every way in
+//! which a channel or the connection ends, `heartbeat.rs` all the times.
 
 pub mod answer;
 mod broker_side;
