@@ -115,7 +115,7 @@ pub struct Publish {
 
 /// Messages that one event publishes at most.
 pub const RUN_MESSAGES_MAX: usize = 256;
-/// Bytes of bodies in an event that publishes more than one message.
+/// Bytes of an event that publishes more than one message: of all bodies, names and properties, and what frames them.
 pub const RUN_BYTES_MAX: usize = 64 << 10;
 
 impl Publish {

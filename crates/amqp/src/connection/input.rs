@@ -196,7 +196,9 @@ impl Connection {
         }
         let Some(Event::Publish(run)) = self.events.back_mut() else { return None };
         let (messages, bytes) = run.more.as_ref().map_or((0, 0), |more| (more.len(), more.bytes()));
-        if messages + 1 >= RUN_MESSAGES_MAX || run.body.len() + bytes + place.len() > RUN_BYTES_MAX {
+        // Each has its own names and properties wherever it is stored.
+        let beside = (messages + 2) * (before.method.len() + before.header.len());
+        if messages + 1 >= RUN_MESSAGES_MAX || beside + run.body.len() + bytes + place.len() > RUN_BYTES_MAX {
             return None;
         }
         let channel = self.channels.by_number(before.channel)?;
