@@ -151,6 +151,80 @@ fn publishes_in_a_row_that_differ_in_their_bodies_alone_are_one() {
     assert_eq!(handed_out(&mut client), [(14, bodies(&[b"14"])), (0, bodies(&[b"x"])), (15, bodies(&[b"15"]))]);
 }
 
+/// What a method is called that the broker sent.
+fn name_of(sent: &Sent) -> String {
+    let text = format!("{sent:?}");
+    text.trim_start_matches("Method(")
+        .split(['{', ' ', ')'])
+        .filter(|part| !part.is_empty())
+        .take(2)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// As RabbitMQ does: a client that publishes its last messages and leaves at once hears which of them reached no queue.
+#[test]
+fn what_a_client_does_behind_its_publishes_is_answered_behind_what_comes_back_of_them() {
+    let mandatory = |body: &[u8]| {
+        let mut bytes = publish_bytes(1, "nowhere", body);
+        let flags_at = bytes.iter().position(|byte| *byte == FRAME_END).expect("a frame ends") - 1;
+        bytes[flags_at] = 1;
+        bytes
+    };
+    let close = || Method::ChannelClose { reply_code: 200, reply_text: Bytes::new(), class_id: 0, method_id: 0 };
+    let leave = || Method::ConnectionClose { reply_code: 200, reply_text: Bytes::new(), class_id: 0, method_id: 0 };
+    let behind = [
+        (1, close(), "ChannelCloseOk"),
+        (1, Method::ConfirmSelect { no_wait: false }, "ConfirmSelectOk"),
+        (1, Method::ChannelFlow { active: true }, "ChannelFlowOk"),
+        (0, leave(), "ConnectionCloseOk"),
+    ];
+    for (number, method, answer) in behind {
+        for count in [1, 3, 300] {
+            let (mut client, channel) = Client::with_channel();
+            client.open_channel(2);
+            let mut bytes = mandatory(b"lost").repeat(count);
+            method.write(&mut bytes, number);
+            close().write(&mut bytes, 2);
+            client.raw(&bytes);
+            let mut returned = 0;
+            while let Some(event) = client.event() {
+                match event {
+                    Event::Publish(publish) => {
+                        returned += 1;
+                        let message = MessageParts {
+                            exchange: &publish.exchange,
+                            routing_key: &publish.routing_key,
+                            properties: &publish.properties,
+                            body: (&publish.body).into(),
+                        };
+                        let message = ReturnedMessage { code: ReplyCode::NoRoute, message };
+                        client.connection.return_message(channel, &message);
+                        assert!(returned < count || client.connection.has_events(), "the turn goes on: {answer}");
+                    }
+                    Event::Closed(_) => client.connection.left(),
+                    _ => {}
+                }
+            }
+            assert!(!client.connection.has_events());
+            let sent: Vec<String> =
+                client.read().iter().filter(|sent| matches!(sent, Sent::Method(..))).map(name_of).collect();
+            let of = |number: u16, name: &str| sent.iter().filter(|sent| **sent == format!("{number}, {name}")).count();
+            assert_eq!((returned, of(1, "BasicReturn")), (count, count), "{answer}: {sent:?}");
+            assert_eq!(of(number, answer), 1, "{answer}: {sent:?}");
+            let at = |name: &str| sent.iter().rposition(|sent| sent.ends_with(name));
+            assert!(at("BasicReturn") < at(answer), "{answer}: {sent:?}");
+        }
+    }
+    // Nobody waits for messages that were published for others, or that may not come back.
+    let (mut client, _) = Client::with_channel();
+    client.open_channel(2);
+    let mut bytes = [mandatory(b"x"), publish_bytes(2, "q", b"y")].concat();
+    close().write(&mut bytes, 2);
+    client.raw(&bytes);
+    assert!(matches!(client.read_method(), (2, Method::ChannelCloseOk {})));
+}
+
 #[test]
 fn what_is_left_of_messages_that_came_as_one_is_the_next_event() {
     let (mut client, _) = Client::with_channel();

@@ -31,6 +31,13 @@ const METHOD_ID_BYTES: usize = 4;
 /// The class of methods of which some carry passwords and tokens.
 const CLASS_CONNECTION: u16 = 10;
 
+/// What is answered here, and not before messages that were published ahead of it have come back.
+const BEHIND_RETURNS: [MethodId; 3] = [
+    MethodId { class: 20, method: 20 }, // channel.flow
+    MethodId { class: 20, method: 40 }, // channel.close
+    MethodId { class: 85, method: 10 }, // confirm.select
+];
+
 /// Room for so many messages behind the first is made when the second comes.
 const RUN_ROOM_MIN: usize = 8;
 
@@ -220,9 +227,42 @@ impl Connection {
             self.handle_frames(batch);
         }
         if self.pending_frames == 0
+            && self.close_asked.is_some()
+            && !self.may_return(None)
             && let Some((code, text)) = self.close_asked.take().map(|asked| *asked)
         {
             self.close_by_client(code, text);
+        }
+    }
+
+    /// Whether a message that was published, by this channel or by any, and is not taken yet may come back to its client.
+    fn may_return(&self, by: Option<u16>) -> bool {
+        let may = |event: &Event| match event {
+            Event::Publish(publish) => publish.mandatory && by.is_none_or(|number| number == publish.channel.number()),
+            _ => false,
+        };
+        self.events.iter().any(may)
+    }
+
+    /// Whether a frame of a channel is a method that is answered here, while messages that were published ahead of it may
+    /// come back.
+    #[inline]
+    fn waits_for_returns(&self, kind: u8, number: u16, payload: &[u8]) -> bool {
+        kind == FRAME_METHOD
+            && peek_id(payload).is_some_and(|id| BEHIND_RETURNS.contains(&id))
+            && self.may_return(Some(number))
+    }
+
+    /// Lets channels go on that waited until what they published before was taken.
+    #[cold]
+    pub(crate) fn release_behind_returns(&mut self) {
+        for id in std::mem::take(&mut self.behind_returns) {
+            if let Some(channel) = self.channels.open(id)
+                && matches!(channel.phase, ChannelPhase::Held)
+            {
+                channel.phase = ChannelPhase::Open;
+                self.drain_channel(id);
+            }
         }
     }
 
@@ -262,7 +302,10 @@ impl Connection {
             // It came behind what waits in the channels, and has its turn behind it: a publish that
             // an alarm or a request before it holds up is not thrown away because its client leaves
             // in good order.
-            (_, Method::ConnectionClose { reply_code, reply_text, .. }) if self.pending_frames > 0 => {
+            // Nor does it leave before it has heard which of its messages come back.
+            (_, Method::ConnectionClose { reply_code, reply_text, .. })
+                if self.pending_frames > 0 || self.may_return(None) =>
+            {
                 self.close_asked = Some(Box::new((reply_code, reply_text)));
                 Ok(())
             }
@@ -342,6 +385,7 @@ impl Connection {
         check_shape(kind, &payload, self.phase)?;
         let blocked = self.blocked.reason.is_some();
         let body_bytes_max = self.config.body_bytes_max;
+        let waits_for_returns = self.waits_for_returns(kind, number, &payload);
         let channel = self.channels.by_number(number).expect("the caller found it");
         match kind {
             FRAME_METHOD => {
@@ -370,6 +414,14 @@ impl Connection {
                         self.assembling_bytes += channel.assembly.held_bytes();
                         self.blocked.publishes = true;
                         self.check_assembling()
+                    }
+                    Some(_) if waits_for_returns => {
+                        channel.phase = ChannelPhase::Held;
+                        self.pending_frames += 1;
+                        self.pending_bytes += payload.len();
+                        channel.pending.push_front(PendingFrame::new(kind, payload));
+                        self.behind_returns.push(channel.id);
+                        Ok(())
                     }
                     Some(id) if id.class == 60 => self.handle_basic_method(number, id, payload),
                     _ => self.handle_channel_method(number, payload),

@@ -136,6 +136,8 @@ pub struct Connection {
     pub(crate) unflushed: Vec<ChannelId>,
     pub(crate) blocked: Blocked,
     pub(crate) gets: Gets,
+    /// Channels that wait until what they published is taken, some of which may come back to them.
+    pub(crate) behind_returns: Vec<ChannelId>,
     /// The client's `connection.close`, until nothing that came before it waits in a channel.
     pub(crate) close_asked: Option<Box<(u16, Bytes)>>,
     /// `connection.update-secret` without an answer yet.
@@ -192,6 +194,7 @@ impl Connection {
             unflushed: Vec::new(),
             blocked: Blocked::default(),
             gets: Gets::default(),
+            behind_returns: Vec::new(),
             close_asked: None,
             secrets_asked: 0,
             timers,
@@ -212,6 +215,9 @@ impl Connection {
             if self.may_fetch_on() {
                 self.release_gets();
             }
+            if !self.behind_returns.is_empty() {
+                self.release_behind_returns();
+            }
             self.run_stalled();
             if self.ending.is_some() {
                 self.go_on_ending();
@@ -227,6 +233,8 @@ impl Connection {
             || self.ending.is_some()
             || (!self.stalled.is_empty() && !self.must_stall())
             || self.may_fetch_on()
+            || !self.behind_returns.is_empty()
+            || (self.close_asked.is_some() && self.pending_frames == 0)
     }
 
     /// Whether channels that wait for room for what they fetch may go on: the client has read.
