@@ -182,10 +182,8 @@ fn what_a_client_does_behind_its_publishes_is_answered_behind_what_comes_back_of
     for (number, method, answer) in behind {
         for count in [1, 3, 300] {
             let (mut client, channel) = Client::with_channel();
-            client.open_channel(2);
             let mut bytes = mandatory(b"lost").repeat(count);
             method.write(&mut bytes, number);
-            close().write(&mut bytes, 2);
             client.raw(&bytes);
             let mut returned = 0;
             while let Some(event) = client.event() {
