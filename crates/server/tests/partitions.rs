@@ -47,9 +47,15 @@ impl Partition for Held {
 
     fn step(&mut self, now: u64, commands: &mut Vec<Command>, effects: &mut Vec<Effect>, outlets: &mut dyn Outlets) {
         let mut hand = self.hand.lock().unwrap();
+        // What came as one counts as what it is.
+        let apart = |command: Command| match command {
+            Command::Publish(publish) => publish.apart().map(Command::Publish).collect(),
+            other => vec![other],
+        };
+        let commands: Vec<Command> = commands.drain(..).flat_map(apart).collect();
         hand.most_at_once = hand.most_at_once.max(commands.len());
         let mut rest = Vec::new();
-        for command in commands.drain(..) {
+        for command in commands {
             match command {
                 Command::Publish(publish) => {
                     hand.held.push(publish.clone());
