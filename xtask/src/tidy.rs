@@ -57,7 +57,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "broker", may_know: &["amqp"], banned: OUTSIDE_AND_DISORDER },
     Layer { name: "consensus", may_know: &[], banned: OUTSIDE },
     Layer { name: "storage", may_know: &[], banned: &["std::net", "tokio::", "SystemTime"] },
-    Layer { name: "partition", may_know: &["broker", "consensus", "storage"], banned: OUTSIDE_AND_DISORDER },
+    Layer { name: "partition", may_know: &["amqp", "broker", "consensus", "storage"], banned: OUTSIDE_AND_DISORDER },
     Layer { name: "session", may_know: &["amqp", "broker", "partition"], banned: OUTSIDE_AND_CHANCE },
     Layer { name: "node", may_know: &["broker", "consensus", "partition", "storage"], banned: OUTSIDE_AND_CHANCE },
     Layer { name: "json_once", may_know: &[], banned: OUTSIDE_AND_CHANCE },

@@ -132,7 +132,7 @@ impl Connection {
         self.run_stalled();
     }
 
-    /// The answer to [`Event::UpdateSecret`](super::event::Event::UpdateSecret); one for each, in
+    /// The answer to [`Event::UpdateSecret`]; one for each, in
     /// their order.
     pub fn secret_updated(&mut self, result: Result<(), ConnectionError>) {
         if self.phase != Phase::Running || self.secrets_asked == 0 {

@@ -10,12 +10,13 @@
 //! Invariant: nothing happens that the script does not say: partitions, the topology's log and the
 //! clock wait for it.
 
+mod rows;
 mod topology;
 
 use amqp::{
-    AuthRefused, Authenticate, Bodies, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivered,
-    Deliveries, Delivery, Event, GetDelivery, Mechanism, Millis, Properties, Publish, Reply as Answer, Request,
-    ReturnedMessage, Settle, Table, Value,
+    AuthRefused, Authenticate, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivered, Deliveries,
+    Delivery, Event, GetDelivery, Mechanism, Millis, Properties, Publish, Reply as Answer, Request, ReturnedMessage,
+    Settle, Table, Value,
 };
 use broker::topology::{
     Applied, BrokerEvent, Command as Change, Name, PasswordHash, Placement, Scopes, Token, Topology,
@@ -727,21 +728,6 @@ impl Script {
     /// The client publishes over the default exchange, as the publish of this number.
     pub(crate) fn publish(&mut self, number: u16, queue: &str, body: &str, publish_seq: u64) {
         self.publish_with(number, queue, body, publish_seq, &[0, 0]);
-    }
-
-    /// The client publishes several messages in a row, from the publish of this number on.
-    pub(crate) fn publish_run(&mut self, number: u16, key: &str, bodies: &[&str], publish_seq: u64, properties: &[u8]) {
-        let more = Bodies::copied(bodies[1..].iter().map(|body| body.as_bytes()));
-        self.event(Event::Publish(Publish {
-            channel: self.id(number),
-            exchange: Bytes::new(),
-            routing_key: Bytes::copy_from_slice(key.as_bytes()),
-            mandatory: true,
-            properties: Bytes::copy_from_slice(properties),
-            body: Bytes::copy_from_slice(bodies[0].as_bytes()),
-            publish_seq,
-            more: Some(more.into()),
-        }));
     }
 
     pub(crate) fn publish_with(&mut self, number: u16, queue: &str, body: &str, publish_seq: u64, properties: &[u8]) {
