@@ -97,7 +97,8 @@ fn peer() -> (&'static str, String, Vec<u8>) {
     let targets = [Target { queue, durability: Durability::Selective { value: 7 }, selective }];
     let text = |text: &'static str| Bytes::from_static(text.as_bytes());
     let message = Message { exchange: text("x"), routing_key: text("key"), properties: text("pp"), body: text("body") };
-    let publish = Publish { channel, publish_seq: 1, term: 0, targets: targets.into_iter().collect(), delay_ms: 0, message };
+    let targets = targets.into_iter().collect();
+    let publish = Publish { channel, publish_seq: 1, term: 0, targets, delay_ms: 0, message, more: None };
     let counts = Counts { acquired: 1, delivery: 0 };
     let delivery =
         Delivery { consumer, queue, seq: 7, needs_ack: true, redelivered: true, counts, message: text("stored") };
