@@ -159,6 +159,16 @@ impl Publish {
         )
     }
 
+    /// Looks at each message by itself, in order. One stands for all of them, so that none is made for a look.
+    pub fn each(&self, mut look: impl FnMut(&Publish)) {
+        let mut one = Publish { more: None, ..self.clone() };
+        look(&one);
+        for (later, body) in (1..).zip(self.more.iter().flat_map(|more| more.iter_bytes())) {
+            (one.message.body, one.publish_seq) = (body, self.seq(later));
+            look(&one);
+        }
+    }
+
     /// Leaves the first `count` messages and gives the others, of which there are some on either side.
     #[must_use]
     pub fn split_off(&mut self, count: u64) -> Publish {

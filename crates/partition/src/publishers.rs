@@ -109,15 +109,17 @@ impl Seen {
         Seen { highest: publisher.last, publisher }
     }
 
-    /// So many publishes in a row come, from this one on. False if one of them is not new: then each is to be seen by
-    /// itself.
+    /// Whether no publish from this one on has come.
     #[inline]
-    pub(crate) fn see_run(&mut self, first: u64, count: u64) -> bool {
-        let are_new = first > self.highest;
-        if are_new {
-            self.highest = first + count - 1;
-        }
-        are_new
+    pub(crate) fn are_new_from(&self, first: u64) -> bool {
+        first > self.highest
+    }
+
+    /// So many new publishes in a row are taken in.
+    #[inline]
+    pub(crate) fn take_run(&mut self, first: u64, count: u64, runs_max: impl FnOnce() -> usize) {
+        self.highest = self.highest.max(first + count - 1);
+        self.publisher.take_run(first, count, runs_max);
     }
 
     /// A publish comes.

@@ -23,10 +23,10 @@ pub(crate) fn standing(leader: &mut Leader, queues: &Queues, channel: ChannelKey
     seen(leader, queues, channel).see(seq)
 }
 
-/// Whether so many publishes in a row are new by their numbers. If not, each is to be looked at by itself.
+/// Whether publishes from this number on are new. If not, each is to be looked at by itself.
 #[inline]
-pub(crate) fn are_new(leader: &mut Leader, queues: &Queues, channel: ChannelKey, first: u64, count: u64) -> bool {
-    seen(leader, queues, channel).see_run(first, count)
+pub(crate) fn are_new_from(leader: &mut Leader, queues: &Queues, channel: ChannelKey, first: u64) -> bool {
+    seen(leader, queues, channel).are_new_from(first)
 }
 
 /// A publisher as its leader sees it.
@@ -47,7 +47,7 @@ fn seen<'a>(leader: &'a mut Leader, queues: &Queues, channel: ChannelKey) -> &'a
 /// were.
 pub(crate) fn note_taken(leader: &mut Leader, (first, count): (u64, u64)) {
     let publishers = leader.publishers.len();
-    leader.last_publisher.1.publisher.take_run(first, count, || runs_max(publishers));
+    leader.last_publisher.1.take_run(first, count, || runs_max(publishers));
 }
 
 /// Confirms a publish whose message is there already, once that has reached a level: with the last entry of

@@ -187,7 +187,7 @@ impl TransientQueues {
                 }
                 match publish.more {
                     None => self.publish(publish, effects),
-                    Some(_) => publish.apart().for_each(|publish| self.publish(&publish, effects)),
+                    Some(_) => publish.each(|publish| self.publish(publish, effects)),
                 }
                 continue;
             }

@@ -4,13 +4,15 @@
 mod member;
 
 use amqp::Bodies;
-use broker::ChannelKey;
 use broker::queue::{Overflow, Rules};
+use broker::{ChannelKey, ConsumerKey};
 use bytes::Bytes;
 use member::{PUBLISHER, QUEUE, Rig};
-use partition::Reply;
-use partition::command::{Command, Disposition, Durability, Effect, Level, Message, Publish, Target};
+use partition::command::{
+    Command, Disposition, Durability, Effect, Level, Message, Outlets, Publish, RequestId, Target,
+};
 use partition::refuse;
+use partition::{Reply, TransientQueues};
 use proptest::prelude::*;
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -214,6 +216,11 @@ fn a_run_is_parted_between_any_two_of_its_messages() {
         assert_eq!(first.apart().chain(rest.apart()).collect::<Vec<_>>(), each);
     }
     let unnumbered = run(ChannelKey::NOBODY, 0, &[0, 0], &bodies(&[1, 2]));
+    for run in [&whole, &unnumbered] {
+        let mut each = Vec::new();
+        run.each(|publish| each.push(publish.clone()));
+        assert_eq!(each, run.apart().collect::<Vec<_>>());
+    }
     assert!(unnumbered.apart().all(|publish| publish.publish_seq == 0));
     assert_eq!(unnumbered.clone().split_off(1).publish_seq, 0);
 }
@@ -260,4 +267,34 @@ fn what_goes_out_in_a_row_is_shared() {
     let turns: Vec<usize> = turns.collect();
     assert_eq!((delivered.len(), turns.iter().sum::<usize>()), (200, 200));
     assert!(turns.len() > 4 && turns.iter().all(|turn| *turn <= 64), "{turns:?}");
+}
+
+/// A consumer has all the room it wants.
+struct Open;
+impl Outlets for Open {
+    fn room(&mut self, _: ConsumerKey) -> usize {
+        usize::MAX
+    }
+}
+
+#[test]
+fn a_run_is_what_its_messages_are_in_memory_too() {
+    for length_max in [None, Some(5)] {
+        let rules = Rules { length_max, overflow: Overflow::RejectPublish, ..Rules::default() };
+        let say = |publishes: Vec<Command>| {
+            let mut queues = TransientQueues::new();
+            queues.declare(QUEUE);
+            let get = Command::Get { queue: QUEUE, channel: member::READER, no_ack: true, request: RequestId(1) };
+            let configure = Command::Configure { queue: QUEUE, rules: rules.clone().into() };
+            let mut commands = [vec![configure], publishes, vec![get; 9]].concat();
+            let mut effects = Vec::new();
+            queues.step(1, &mut commands, &mut effects, &mut Open);
+            effects
+        };
+        let row = run(PUBLISHER, 3, &[0, 0], &bodies(&[1, 2, 3, 4, 5, 6, 7, 8]));
+        let as_one = say(vec![Command::Publish(row.clone())]);
+        assert_eq!(as_one, say(row.apart().map(Command::Publish).collect()));
+        let confirmed = if length_max.is_some() { 5 } else { 8 };
+        assert_eq!(as_one[0], Effect::Confirm { channel: PUBLISHER, first: 3, count: confirmed });
+    }
 }

@@ -59,6 +59,11 @@ impl Connection {
 
     /// Every other method on an open channel whose turn it is.
     pub(crate) fn handle_channel_method(&mut self, number: u16, payload: Payload<'_>) -> Result<(), Fault> {
+        if self.waits_for_returns(number, &payload) {
+            let id = self.hold_method(number, payload);
+            self.behind_returns.push(id);
+            return Ok(());
+        }
         let method = decode_method(payload)?;
         let blame = method.id();
         if matches!(method, Method::ChannelClose { .. }) {

@@ -244,13 +244,19 @@ impl Connection {
         self.events.iter().any(may)
     }
 
-    /// Whether a frame of a channel is a method that is answered here, while messages that were published ahead of it may
-    /// come back.
-    #[inline]
-    fn waits_for_returns(&self, kind: u8, number: u16, payload: &[u8]) -> bool {
-        kind == FRAME_METHOD
-            && peek_id(payload).is_some_and(|id| BEHIND_RETURNS.contains(&id))
-            && self.may_return(Some(number))
+    /// Whether a method of a channel is answered here, while messages that were published ahead of it may come back.
+    pub(crate) fn waits_for_returns(&self, number: u16, payload: &[u8]) -> bool {
+        peek_id(payload).is_some_and(|id| BEHIND_RETURNS.contains(&id)) && self.may_return(Some(number))
+    }
+
+    /// Has a channel wait with a method, ahead of all that it has waiting.
+    pub(crate) fn hold_method(&mut self, number: u16, payload: Payload<'_>) -> ChannelId {
+        let channel = self.channels.by_number(number).expect("the caller found it");
+        channel.phase = ChannelPhase::Held;
+        channel.pending.push_front(PendingFrame::new(FRAME_METHOD, payload));
+        self.pending_frames += 1;
+        self.pending_bytes += payload.len();
+        channel.id
     }
 
     /// Lets channels go on that waited until what they published before was taken.
@@ -385,27 +391,20 @@ impl Connection {
         check_shape(kind, &payload, self.phase)?;
         let blocked = self.blocked.reason.is_some();
         let body_bytes_max = self.config.body_bytes_max;
-        let waits_for_returns = self.waits_for_returns(kind, number, &payload);
         let channel = self.channels.by_number(number).expect("the caller found it");
         match kind {
             FRAME_METHOD => {
                 channel.assembly.expect_method()?;
                 match peek_id(&payload) {
                     Some(MethodId::BASIC_PUBLISH) if blocked => {
-                        channel.phase = ChannelPhase::Held;
-                        self.pending_frames += 1;
-                        self.pending_bytes += payload.len();
-                        channel.pending.push_front(PendingFrame::new(kind, payload));
+                        self.hold_method(number, payload);
                         self.blocked.publishes = true;
                         self.tell_blocked();
                         Ok(())
                     }
                     Some(MethodId::BASIC_GET) if !self.gets.has_room(self.output.answer_bytes()) => {
-                        channel.phase = ChannelPhase::Held;
-                        self.pending_frames += 1;
-                        self.pending_bytes += payload.len();
-                        channel.pending.push_front(PendingFrame::new(kind, payload));
-                        self.gets.hold(channel.id);
+                        let id = self.hold_method(number, payload);
+                        self.gets.hold(id);
                         Ok(())
                     }
                     Some(MethodId::BASIC_PUBLISH) => {
@@ -414,14 +413,6 @@ impl Connection {
                         self.assembling_bytes += channel.assembly.held_bytes();
                         self.blocked.publishes = true;
                         self.check_assembling()
-                    }
-                    Some(_) if waits_for_returns => {
-                        channel.phase = ChannelPhase::Held;
-                        self.pending_frames += 1;
-                        self.pending_bytes += payload.len();
-                        channel.pending.push_front(PendingFrame::new(kind, payload));
-                        self.behind_returns.push(channel.id);
-                        Ok(())
                     }
                     Some(id) if id.class == 60 => self.handle_basic_method(number, id, payload),
                     _ => self.handle_channel_method(number, payload),

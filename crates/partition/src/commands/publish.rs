@@ -13,8 +13,7 @@ use crate::message::{MessageView, Stamp};
 use crate::partition::{Context, QueuePartition};
 use crate::publishers::Standing;
 use crate::queue::{Admission, Intake, dead_letters_refused, refused_letter};
-use crate::repeats::{are_new, confirm_repeat, note_taken, standing};
-use amqp::Bodies;
+use crate::repeats::{are_new_from, confirm_repeat, note_taken, standing};
 use broker::queue::levels::{has_priority, priority_of};
 use broker::queue::{DedupKey, DedupRule, LevelRule, Rules};
 use broker::{ChannelKey, QueueId};
@@ -24,8 +23,8 @@ use std::sync::Arc;
 impl QueuePartition {
     /// Takes a message in, or several in a row. False if a queue refused one because it is full.
     pub(super) fn publish(&mut self, publish: &Publish, cx: &mut Context<'_>) -> bool {
-        if let Some(more) = &publish.more {
-            return self.publish_run(publish, more, cx);
+        if publish.more.is_some() {
+            return self.publish_run(publish, cx);
         }
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
         let (channel, seq) = (publish.channel, publish.publish_seq);
@@ -36,8 +35,7 @@ impl QueuePartition {
                 Standing::Passed => return self.answer_passed(publish, cx),
             }
         }
-        if let Some(level) = self.plain_level(publish) {
-            self.publish_plainly(publish, level);
+        if self.publish_plainly(publish) {
             return true;
         }
         let leader = self.leader.as_deref_mut().expect("it was there above");
@@ -182,29 +180,24 @@ impl QueuePartition {
         !is_refused
     }
 
-    /// The level of what most publishes are: one for a single queue that takes all and stays, and the message
-    /// has no time and no priority of its own. `None` for any other.
+    /// Takes in what most publishes are: those for a single queue that takes all and stays, of messages without a time and
+    /// a priority of their own. They are new by their numbers. False, and nothing has happened, for any other.
     #[inline]
-    fn plain_level(&self, publish: &Publish) -> Option<Level> {
-        let [target] = &publish.targets[..] else { return None };
-        let Durability::Level(level) = target.durability else { return None };
-        let is_timed = publish.delay_ms > 0 || broker::properties::has_expiration(&publish.message.properties);
-        if is_timed || self.deleted.contains(target.queue) {
-            return None;
+    fn publish_plainly(&mut self, publish: &Publish) -> bool {
+        let [target] = &publish.targets[..] else { return false };
+        let Durability::Level(level) = target.durability else { return false };
+        let (message, queue) = (&publish.message, target.queue);
+        let is_timed = publish.delay_ms > 0 || broker::properties::has_expiration(&message.properties);
+        if is_timed || self.deleted.contains(queue) {
+            return false;
         }
-        let leader = self.leader.as_deref().expect("only a leader takes commands");
-        let lq = leader.queues.get(&target.queue)?;
-        let takes_all = |rules: &Arc<Rules>| rules.take_all() && !has_priority(&publish.message.properties);
-        (lq.closing.is_none() && lq.rules.as_ref().is_none_or(takes_all)).then_some(level)
-    }
-
-    /// Takes in what has this [plain level](Self::plain_level), and is new by its number.
-    #[inline]
-    fn publish_plainly(&mut self, publish: &Publish, level: Level) {
         let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-        let queue = publish.targets[0].queue;
-        let lq = leader.queues.get_mut(&queue).expect("what is plain is for a queue that is known");
-        let (count, message) = (publish.count(), &publish.message);
+        let Some(lq) = leader.queues.get_mut(&queue) else { return false };
+        let takes_all = |rules: &Arc<Rules>| rules.take_all() && !has_priority(&message.properties);
+        if lq.closing.is_some() || !lq.rules.as_ref().is_none_or(takes_all) {
+            return false;
+        }
+        let count = publish.count();
         lq.next_seq += count;
         lq.note_published(false, publish.body_bytes());
         if !lq.sink.published && lq.dispatch.consumers() > 0 {
@@ -224,27 +217,25 @@ impl QueuePartition {
             note_taken(leader, (seq, count));
             leader.confirm_at(level, channel, (seq, count));
         }
+        true
     }
 
     /// Takes several messages in, at once where nothing is special about them. False if a queue refused one.
-    fn publish_run(&mut self, run: &Publish, more: &Bodies, cx: &mut Context<'_>) -> bool {
-        let (channel, first, count) = (run.channel, run.publish_seq, 1 + more.len() as u64);
-        if let Some(level) = self.plain_level(run) {
-            let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
-            if first == 0 || are_new(leader, &self.queues, channel, first, count) {
-                self.publish_plainly(run, level);
-                return true;
-            }
+    fn publish_run(&mut self, run: &Publish, cx: &mut Context<'_>) -> bool {
+        let (channel, first) = (run.channel, run.publish_seq);
+        let leader = self.leader.as_deref_mut().expect("only a leader takes commands");
+        if (first == 0 || are_new_from(leader, &self.queues, channel, first)) && self.publish_plainly(run) {
+            return true;
         }
         let mut are_taken = true;
-        for publish in run.apart() {
+        run.each(|publish| {
             match self.leader.is_some() {
-                true => are_taken &= self.publish(&publish, cx),
+                true => are_taken &= self.publish(publish, cx),
                 // An entry that was full, and went, may have been the last of its office.
-                false => refuse(Command::Publish(publish), Reply::NotLeader, &mut cx.out.effects),
+                false => refuse(Command::Publish(publish.clone()), Reply::NotLeader, &mut cx.out.effects),
             }
             self.propose_if_full(cx);
-        }
+        });
         are_taken
     }
 
