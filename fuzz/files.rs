@@ -40,7 +40,7 @@ fn wal(repair: bool) -> (&'static str, String, Vec<u8>) {
     let mut locations = Vec::new();
     use RecordKind::{Entry, HardState, Membership, SnapshotMark, Tombstone};
     for (index, kinds) in (1..).zip([&[HardState, Membership][..], &[Entry; 5], &[SnapshotMark], &[Entry], &[Tombstone]]) {
-        let record = |kind| Record { group: GroupId(1), kind, term: 1, index, body: vec![7; 30 * index as usize].into() };
+        let record = |kind| Record { group: GroupId(1), kind, term: 1, index, body: vec![7; 30 * index as usize].into(), body_crc: None };
         let records: Vec<Record> = kinds.iter().copied().map(record).collect();
         wal.append(&records, &mut locations).expect("there is room");
         wal.sync().expect("no fault is scheduled");

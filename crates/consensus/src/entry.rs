@@ -1,6 +1,6 @@
 //! One entry of the log, as the rest of Leveret sees it.
 //!
-//! Invariant: the library's entry and ours hold the same four facts; a command is never empty,
+//! Invariant: the library's entry and ours hold the same facts; a command is never empty,
 //! because an empty normal entry is how a new leader announces its term.
 
 use bytes::Bytes;
@@ -32,6 +32,9 @@ pub struct Entry {
     pub kind: EntryKind,
     /// Its body. Cloning shares it.
     pub data: Bytes,
+    /// The checksum of `data` where somebody has taken it: a large body is read once for it, by the leader as it makes
+    /// the entry, by others as it comes. It is what links and logs make theirs of, and goes nowhere by itself.
+    pub crc: Option<u32>,
 }
 
 impl Entry {
@@ -49,7 +52,8 @@ impl Entry {
                 unreachable!("only the second form of a membership entry is ever proposed")
             }
         };
-        Self { index: LogIndex(entry.index), term: Term(entry.term), kind, data: entry.data }
+        let crc = crc_of(&entry);
+        Self { index: LogIndex(entry.index), term: Term(entry.term), kind, data: entry.data, crc }
     }
 
     pub(crate) fn into_raft(self) -> eraftpb::Entry {
@@ -61,7 +65,18 @@ impl Entry {
             term: self.term.0,
             index: self.index.0,
             data: self.data,
+            context: context_of(self.crc),
             ..eraftpb::Entry::default()
         }
     }
+}
+
+/// The library hands on the context of an entry with it, and makes nothing of it.
+pub(crate) fn context_of(crc: Option<u32>) -> Bytes {
+    crc.map_or(Bytes::new(), |crc| Bytes::copy_from_slice(&crc.to_le_bytes()))
+}
+
+/// What [`context_of`] put there.
+pub(crate) fn crc_of(entry: &eraftpb::Entry) -> Option<u32> {
+    entry.context.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }

@@ -208,13 +208,18 @@ impl Group {
     /// - Limits: 1 to `entry_bytes_max` bytes; a caller that exceeds them panics.
     /// - Errors: only the leader takes proposals, nothing is passed on.
     pub fn propose(&mut self, data: Bytes) -> Result<Position, Refused> {
+        self.propose_summed(data, None)
+    }
+
+    /// The same of a command whose checksum somebody may have taken.
+    pub fn propose_summed(&mut self, data: Bytes, crc: Option<u32>) -> Result<Position, Refused> {
         assert!(
             !data.is_empty() && data.len() <= self.config.entry_bytes_max,
             "a command of {} bytes, where 1 to {} are lawful",
             data.len(),
             self.config.entry_bytes_max
         );
-        self.append(EntryKind::Command, data)
+        self.append(EntryKind::Command, data, crc)
     }
 
     /// Changes the members, by one simple change or by one joint change of several members. The
@@ -238,7 +243,7 @@ impl Group {
         if try_change(&mut raft.prs().clone(), &change, raft.raft_log.last_index()).is_err() {
             return Err(Refused::BadChange);
         }
-        let position = self.append(EntryKind::Membership, data)?;
+        let position = self.append(EntryKind::Membership, data, None)?;
         self.raw.raft.pending_conf_index = position.index.0;
         Ok(position)
     }
@@ -365,8 +370,9 @@ impl Group {
         // Ending a joint change appends an entry and sends nothing.
         self.broadcast_due |= self.raw.raft.raft_log.last_index() > last;
         let everyone_has = self.everyone_has();
-        self.windows.everyone_has(everyone_has);
-        self.raw.mut_store().applied(index.0, everyone_has);
+        everyone_has.into_iter().for_each(|index| self.windows.everyone_has(index));
+        // Who does not lead is asked for none. Should it come to lead, who lags is served from the disk.
+        self.raw.mut_store().applied(index.0, everyone_has.unwrap_or(u64::MAX));
         self.observe();
     }
 
@@ -459,13 +465,13 @@ impl Group {
 
     /// Appends to the leader's log without the library's proposal message, which would send one
     /// append a proposal and parse membership entries as protobuf.
-    fn append(&mut self, kind: EntryKind, data: Bytes) -> Result<Position, Refused> {
+    fn append(&mut self, kind: EntryKind, data: Bytes, crc: Option<u32>) -> Result<Position, Refused> {
         self.must_lead()?;
         let raft = &mut self.raw.raft;
         let position = Position::new(raft.raft_log.last_index() + 1, raft.term);
         self.windows.note_body(position.index.0, data.len());
         let raft = &mut self.raw.raft;
-        let entry = Entry { index: position.index, term: position.term, kind, data };
+        let entry = Entry { index: position.index, term: position.term, kind, data, crc };
         if !raft.append_entry(&mut [entry.into_raft()]) {
             return Err(Refused::Backlogged);
         }

@@ -49,4 +49,4 @@ pub use refusal::{Refused, StepError};
 pub use start::StartError;
 pub use status::{Progress, ProgressState, Role, Status};
 pub use terms::TermRun;
-pub use wire::{Cursor, DecodeError, INLINE_BYTES_MAX, Segments};
+pub use wire::{Cursor, DecodeError, INLINE_BYTES_MAX, Segment, Segments};

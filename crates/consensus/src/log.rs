@@ -486,6 +486,7 @@ mod tests {
             term: Term(term),
             kind: EntryKind::Command,
             data: Bytes::from(vec![index as u8; 10]),
+            crc: None,
         }
     }
 

@@ -25,7 +25,7 @@ use std::fmt;
 use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
 
-use crate::entry::{Entry, EntryKind};
+use crate::entry::{Entry, EntryKind, context_of, crc_of};
 use crate::grants::FORGETFUL;
 use crate::log::{MANIFEST_BYTES_MAX, SnapshotOffer};
 use crate::membership::Membership;
@@ -155,6 +155,16 @@ impl Message {
     pub fn body_bytes(&self) -> usize {
         let entries: usize = self.raft.entries.iter().map(|entry| entry.data.len()).sum();
         entries + self.raft.get_snapshot().data.len()
+    }
+
+    /// Has `sum` take the checksums of the bodies of entries of at least so many bytes, in the order in which they
+    /// stand in the frame.
+    pub fn sum_bodies(&mut self, bytes_min: usize, mut sum: impl FnMut(&Bytes) -> u32) {
+        if self.kind() == Kind::Append {
+            for entry in self.raft.entries.iter_mut().filter(|entry| entry.data.len() >= bytes_min) {
+                entry.context = context_of(Some(sum(&entry.data)));
+            }
+        }
     }
 
     /// Writes the form drawn above. Bodies above [`INLINE_BYTES_MAX`](crate::INLINE_BYTES_MAX) are
@@ -305,7 +315,7 @@ impl Message {
             out.put_varint(entry.data.len() as u64);
         }
         for entry in raft.entries.iter() {
-            out.put_bytes(&entry.data);
+            out.put_summed(&entry.data, crc_of(entry));
         }
     }
 }
@@ -327,7 +337,7 @@ fn read_entries(cursor: &mut Cursor<'_>, raft: &mut eraftpb::Message) -> Result<
         before = term;
         let length = usize::try_from(cursor.varint()?).map_err(|_| cursor.invalid("the length of an entry"))?;
         lengths.push(length);
-        entries.push(Entry { index: LogIndex(index), term: Term(term), kind, data: Bytes::new() });
+        entries.push(Entry { index: LogIndex(index), term: Term(term), kind, data: Bytes::new(), crc: None });
     }
     let mut library = Vec::with_capacity(count);
     for (mut entry, length) in entries.into_iter().zip(lengths) {

@@ -101,7 +101,7 @@ mod tests {
     use bytes::Bytes;
 
     fn entry(index: u64, term: u64, kind: EntryKind) -> Entry {
-        Entry { index: LogIndex(index), term: Term(term), kind, data: Bytes::new() }
+        Entry { index: LogIndex(index), term: Term(term), kind, data: Bytes::new(), crc: None }
     }
 
     /// Five entries, of which three are applied.

@@ -47,10 +47,13 @@ pub enum DecodeError {
     },
 }
 
+/// Bytes in a row, and their checksum where somebody has taken it.
+pub type Segment = (Bytes, Option<u32>);
+
 /// Bytes to send, as segments for one vectored write. Reused from frame to frame.
 #[derive(Debug, Default)]
 pub struct Segments {
-    closed: Vec<Bytes>,
+    closed: Vec<Segment>,
     open: BytesMut,
     closed_bytes: usize,
 }
@@ -92,17 +95,22 @@ impl Segments {
 
     /// Bytes, shared when they are more than [`INLINE_BYTES_MAX`].
     pub fn put_bytes(&mut self, bytes: &Bytes) {
+        self.put_summed(bytes, None);
+    }
+
+    /// The same of bytes whose checksum somebody may have taken.
+    pub fn put_summed(&mut self, bytes: &Bytes, crc: Option<u32>) {
         if bytes.len() <= INLINE_BYTES_MAX {
             self.open.put_slice(bytes);
             return;
         }
         self.close();
         self.closed_bytes += bytes.len();
-        self.closed.push(bytes.clone());
+        self.closed.push((bytes.clone(), crc));
     }
 
     /// Takes all segments, in order, and leaves nothing to send.
-    pub fn take(&mut self) -> impl Iterator<Item = Bytes> + '_ {
+    pub fn take(&mut self) -> impl Iterator<Item = Segment> + '_ {
         self.close();
         self.closed_bytes = 0;
         self.closed.drain(..)
@@ -111,7 +119,7 @@ impl Segments {
     /// All segments as one piece of memory. For tests and small frames.
     pub fn to_bytes(&self) -> Bytes {
         let mut all = BytesMut::with_capacity(self.len());
-        for segment in &self.closed {
+        for (segment, _) in &self.closed {
             all.put_slice(segment);
         }
         all.put_slice(&self.open);
@@ -121,7 +129,7 @@ impl Segments {
     fn close(&mut self) {
         if !self.open.is_empty() {
             self.closed_bytes += self.open.len();
-            self.closed.push(self.open.split().freeze());
+            self.closed.push((self.open.split().freeze(), None));
         }
     }
 }
@@ -249,7 +257,7 @@ mod tests {
         out.put_bytes(&small);
         out.put_u8(2);
         assert_eq!(out.len(), large.len() + small.len() + 2);
-        let segments: Vec<Bytes> = out.take().collect();
+        let segments: Vec<Bytes> = out.take().map(|(bytes, _)| bytes).collect();
         assert_eq!(segments.len(), 3);
         assert_eq!(segments[1].as_ptr(), large.as_ptr(), "the large body is the same memory");
         assert_eq!(&segments[2][..], b"small\x02");

@@ -185,7 +185,8 @@ fn a_fetch_is_wanted_once_until_it_is_answered() {
 fn fetched_entries_that_are_not_those_of_the_log_are_not_sent() {
     let (mut cluster, mut ready) = with_a_laggard();
     let from = ready.fetches[0].from;
-    let wrong = Entry { index: from, term: Term(1), kind: EntryKind::Command, data: Bytes::from_static(b"other") };
+    let wrong =
+        Entry { index: from, term: Term(1), kind: EntryKind::Command, data: Bytes::from_static(b"other"), crc: None };
     leader(&mut cluster).fetched(from, vec![wrong]);
     while leader(&mut cluster).ready(&mut ready) {
         assert!(ready.messages.iter().all(|message| message.entry_count() == 0), "{:?}", ready.messages);
@@ -352,6 +353,7 @@ fn a_member_that_starts_knows_that_a_change_is_committed_once_another_one_follow
         term: Term(1),
         kind,
         data: Bytes::from_static(data),
+        crc: None,
     };
     let (in_comes_n4, out_goes_n2): (&[u8], &[u8]) = (&[1, 1, 1, 4], &[1, 1, 3, 2]);
     let (command, change) = (EntryKind::Command, EntryKind::Membership);

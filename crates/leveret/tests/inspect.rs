@@ -32,6 +32,7 @@ fn data_folder() -> tempfile::TempDir {
             term: 2,
             index,
             body: vec![index as u8; 10_000].into(),
+            body_crc: None,
         };
         wal.append(&[record(1, RecordKind::Entry), record(2, RecordKind::HardState)], &mut Vec::new()).unwrap();
         wal.sync().unwrap();

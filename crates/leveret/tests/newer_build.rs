@@ -49,8 +49,11 @@ fn append(disk: &Arc<RealDisk>, group: u32, body: &[u8]) {
     .unwrap();
     assert!(last.1 > 0, "the group has begun");
     let (term, index, body) = (last.0, last.1 + 1, body.to_vec().into());
-    wal.append(&[Record { group: GroupId(group), kind: RecordKind::Entry, term, index, body }], &mut Vec::new())
-        .unwrap();
+    wal.append(
+        &[Record { group: GroupId(group), kind: RecordKind::Entry, term, index, body, body_crc: None }],
+        &mut Vec::new(),
+    )
+    .unwrap();
     wal.sync().unwrap();
 }
 

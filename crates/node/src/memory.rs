@@ -103,7 +103,7 @@ mod tests {
 
     fn write(writer: &mut LogWriter<FaultyDisk>) {
         let (group, kind, body) = (GroupId(1), RecordKind::Entry, Bytes::from_static(b"one"));
-        let records = vec![Record { group, kind, term: 1, index: 1, body }];
+        let records = vec![Record { group, kind, term: 1, index: 1, body, body_crc: None }];
         let (partition, ticket, sync) = (PartitionId(1), Ticket(1), SyncWish::Now);
         let mut batch = Batch::default();
         let mut writes = vec![WalWrite { partition, ticket, records, sync, report_written: false }];

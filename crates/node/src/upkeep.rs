@@ -426,7 +426,8 @@ mod tests {
                 .leaving(left);
         for index in 1..=5 {
             let (group, kind, body) = (GroupId(1), RecordKind::Entry, Bytes::from(vec![1; 40 << 10]));
-            wal.append(&[Record { group, kind, term: 1, index, body }], &mut Vec::new()).expect("there is room");
+            wal.append(&[Record { group, kind, term: 1, index, body, body_crc: None }], &mut Vec::new())
+                .expect("there is room");
         }
         wal.sync().expect("nothing is wrong");
         wal.release_before(FileNo(5));

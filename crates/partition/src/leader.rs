@@ -116,6 +116,8 @@ pub(crate) struct InFlight {
     /// What comes off the value at risk once this entry is synced.
     pub(crate) values: Vec<(QueueId, u64)>,
     pub(crate) bytes: usize,
+    /// The checksum of a large one.
+    pub(crate) crc: Option<u32>,
     /// Messages that this entry ends and that go elsewhere once it is applied.
     pub(crate) letters: Vec<DeadLetter>,
     /// Requests that are answered once this entry is applied, because the answer promises what it

@@ -186,7 +186,7 @@ impl LogPartition {
 
     /// Appends a command that somebody on some node wants; `false` if this member does not lead.
     pub fn propose_for(&mut self, origin: Origin, data: &[u8]) -> bool {
-        self.replica.propose(entry_of(Some(origin), data)).is_some()
+        self.replica.propose(entry_of(Some(origin), data), None).is_some()
     }
 
     /// The last entry that is applied, with its term.
@@ -196,7 +196,7 @@ impl LogPartition {
 
     /// Appends a command; `false` if this member does not lead.
     pub fn propose(&mut self, data: &[u8], token: u64, machine: &mut impl Machine) -> bool {
-        let Some(index) = self.replica.propose(entry_of(None, data)) else { return false };
+        let Some(index) = self.replica.propose(entry_of(None, data), None) else { return false };
         let term = self.replica.group().term();
         // What this member proposed there when it led before was written over meanwhile.
         let kept = self.proposed.partition_point(|p| p.index < index);

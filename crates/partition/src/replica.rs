@@ -220,9 +220,9 @@ impl Replica {
     }
 
     /// Appends a command as the leader; its index in this term, or `None` if this member does not
-    /// lead (any more).
-    pub fn propose(&mut self, data: Bytes) -> Option<LogIndex> {
-        self.group.propose(data).ok().map(|position| position.index)
+    /// lead (any more). `crc`: the checksum of `data`, if somebody has taken it.
+    pub fn propose(&mut self, data: Bytes, crc: Option<u32>) -> Option<LogIndex> {
+        self.group.propose_summed(data, crc).ok().map(|position| position.index)
     }
 
     /// A frame came from another member. Those of snapshots and of damaged messages are not for it,

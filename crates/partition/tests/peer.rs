@@ -110,6 +110,44 @@ fn a_large_body_is_shared_and_not_copied() {
     assert!(received.as_ptr_range().contains(&bytes.as_ptr()), "a slice of what came");
 }
 
+/// What a leader of term 9 appends behind entry 300: these bodies, the second a change of members.
+fn append(bodies: &[&[u8]]) -> PeerFrame {
+    let mut out = Segments::new();
+    // Version, kind, which numbers are there, group, from, to, term, log term, index.
+    out.put_slice(&[1, 1, 7, 3, 1, 2, 9, 8, 0xac, 2]);
+    out.put_varint(bodies.len() as u64);
+    for (place, body) in bodies.iter().enumerate() {
+        out.put_u8(u8::from(place == 1));
+        out.put_varint(0);
+        out.put_varint(body.len() as u64);
+    }
+    bodies.iter().for_each(|body| out.put_slice(body));
+    PeerFrame::Raft(Message::decode(&mut out.to_bytes()).unwrap())
+}
+
+#[test]
+fn a_packet_has_the_same_checksum_whether_its_bodies_have_theirs_or_not() {
+    let large: Vec<u8> = (0..70_000_u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
+    for sizes in [[0, 4096, 70_000], [4095, 10, 4096], [70_000, 70_000, 1], [600, 4095, 0]] {
+        let frame = append(&sizes.map(|size| &large[large.len() - size..]));
+        let first = packet::encode([(PartitionId(1), &frames()[1]), (PartitionId(200), &frame)]).concat();
+        let behind = [&first[8..9], &first[HEAD_BYTES..]].concat();
+        assert_eq!(first[4..8], storage::crc32c::crc32c(&behind).to_le_bytes(), "{sizes:?}");
+        // What came has the checksums of its bodies with it, and goes on with the same bytes.
+        let came = opened(&first).unwrap();
+        let again = packet::encode(came.iter().map(|(partition, frame)| (*partition, frame)));
+        assert_eq!(again.concat(), first, "{sizes:?}");
+        let Frame::Group(PeerFrame::Raft(message)) = &came[1].1 else { panic!("{came:?}") };
+        assert_eq!(message.body_bytes(), sizes.iter().sum::<usize>());
+        // Wherever another byte comes, in a body or around one.
+        for at in (4..first.len()).step_by(997).chain(4..first.len().min(80)) {
+            let mut damaged = first.clone();
+            damaged[at] ^= 0x10;
+            assert!(opened(&damaged).is_err(), "{sizes:?}, byte {at}");
+        }
+    }
+}
+
 #[test]
 fn a_packet_of_another_version_or_of_any_length_is_refused_by_its_head() {
     let packet = packet::encode([(PartitionId(1), &frames()[1])]).concat();

@@ -43,6 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 term: 1,
                 index: 1,
                 body: body.clone(),
+                body_crc: None,
             };
             let batch: Vec<Record> = (0..records).map(record).collect();
             let (begin, cpu) = (Instant::now(), own_cpu_ns()?);
@@ -81,7 +82,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     first.offset = 0;
     for _ in 0..20 * 1024 {
         locations.clear();
-        let record = Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index: 1, body: body.clone() };
+        let record = Record {
+            group: GroupId(1),
+            kind: RecordKind::Entry,
+            term: 1,
+            index: 1,
+            body: body.clone(),
+            body_crc: None,
+        };
         wal.append(&[record], &mut locations)?;
     }
     wal.sync()?;

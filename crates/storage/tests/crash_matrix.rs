@@ -74,6 +74,7 @@ fn record(at: usize, life: u64) -> Record {
         term: life,
         index: at as u64,
         body: Bytes::from(body),
+        body_crc: None,
     }
 }
 
@@ -109,8 +110,14 @@ fn open(disk: &FaultyDisk, promises: &mut Promises, nonce: u64) -> Result<Life, 
         promises.replay_from,
         &mut |record, location| {
             let body = Bytes::copy_from_slice(record.body);
-            let record =
-                Record { group: record.group, kind: record.kind, term: record.term, index: record.index, body };
+            let record = Record {
+                group: record.group,
+                kind: record.kind,
+                term: record.term,
+                index: record.index,
+                body,
+                body_crc: None,
+            };
             seen.push((record, location));
         },
     )?;

@@ -17,7 +17,7 @@ const FOLDER_ID: u128 = 99;
 
 fn entry(index: u64, bytes: usize) -> Record {
     let body = Bytes::from(vec![index as u8; bytes]);
-    Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index, body }
+    Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index, body, body_crc: None }
 }
 
 type Opened = (Wal<FaultyDisk>, Recovery, Vec<(u64, Location)>);

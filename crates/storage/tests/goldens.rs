@@ -42,6 +42,7 @@ fn log_file() {
         term: 0x1122_3344_5566_7788,
         index,
         body: Bytes::from_static(body),
+        body_crc: None,
     };
     let mut locations = Vec::new();
     wal.append(&[record(RecordKind::HardState, 0, b""), record(RecordKind::Entry, 1, b"hello")], &mut locations)

@@ -25,8 +25,11 @@ fn folder() -> Arc<FaultyDisk> {
     let options = WalOptions { file_bytes: 64 << 10, spares_target: 1, spares_max: 2, nonce: 3 };
     let (mut wal, _) = recover(&disk, FOLDER_ID, options, FileNo(0), WalPosition::START, &mut |_, _| {}).unwrap();
     let body = Bytes::from_static(b"entry");
-    wal.append(&[Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index: 1, body }], &mut Vec::new())
-        .unwrap();
+    wal.append(
+        &[Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index: 1, body, body_crc: None }],
+        &mut Vec::new(),
+    )
+    .unwrap();
     wal.sync().unwrap();
     disk
 }

@@ -91,7 +91,8 @@ fn folder() -> (Arc<FaultyDisk>, Wal<FaultyDisk>) {
 fn go_on(wal: &mut Wal<FaultyDisk>, file: u64) {
     while wal.position().file < FileNo(file) {
         let (kind, body) = (RecordKind::Entry, Bytes::from(vec![1; 10_000]));
-        wal.append(&[Record { group: GroupId(1), kind, term: 1, index: 1, body }], &mut Vec::new()).unwrap();
+        wal.append(&[Record { group: GroupId(1), kind, term: 1, index: 1, body, body_crc: None }], &mut Vec::new())
+            .unwrap();
         wal.sync().unwrap();
     }
     wal.note_durable().unwrap();

@@ -28,7 +28,14 @@ fn open<D: Disk>(disk: &Arc<D>, nonce: u64, from: WalPosition) -> Result<Opened<
     let (wal, recovery) = recover(disk, FOLDER_ID, options(nonce), from.file, from, &mut |record, location| {
         let body = Bytes::copy_from_slice(record.body);
         seen.push((
-            Record { group: record.group, kind: record.kind, term: record.term, index: record.index, body },
+            Record {
+                group: record.group,
+                kind: record.kind,
+                term: record.term,
+                index: record.index,
+                body,
+                body_crc: None,
+            },
             location,
         ));
     })?;
@@ -41,7 +48,7 @@ fn records_of(seen: &[(Record, Location)]) -> Vec<Record> {
 
 fn entry(index: u64, bytes: usize) -> Record {
     let body = Bytes::from(vec![index as u8; bytes]);
-    Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index, body }
+    Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index, body, body_crc: None }
 }
 
 fn kind() -> impl Strategy<Value = RecordKind> {
@@ -54,7 +61,7 @@ fn any_record() -> impl Strategy<Value = Record> {
     (any::<u32>(), kind(), any::<u64>(), any::<u64>(), bytes, any::<u8>()).prop_map(
         |(group, kind, term, index, bytes, filling)| {
             let body = Bytes::from(vec![filling; bytes]);
-            Record { group: GroupId(group), kind, term, index, body }
+            Record { group: GroupId(group), kind, term, index, body, body_crc: None }
         },
     )
 }

@@ -92,6 +92,12 @@ pub(crate) struct AwaitedDeadLetters {
 }
 
 impl AwaitedDeadLetters {
+    /// The number for the next letter.
+    fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
     /// Partitions confirmed, or refused, what the shard published. Gives the answers that this
     /// completes.
     pub(crate) fn answered(&mut self, first: u64, count: u64, is_safe: bool, done: &mut Vec<(PartitionId, Command)>) {
@@ -281,23 +287,25 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         let targets = addressed.as_ref().map_or(&[][..], |a| &a.targets[..]);
         // What was safe stays safe on its way: a dead letter is synced wherever that is a choice.
         let groups = by_partition(targets, Level::Synced);
-        let (mut channel, mut publish_seq) = (ChannelKey::NOBODY, 0);
-        if wants_answer {
-            if groups.is_empty() {
-                let answered = Command::DeadLetterAnswered { queue, seq, is_safe: false };
-                self.inbox.borrow_mut().push_here(partition, answered);
-                return 1;
-            }
-            let mut awaited = self.awaited.borrow_mut();
-            awaited.last += 1;
-            (channel, publish_seq) = (self.keys.borrow().own(), awaited.last);
-            let dead_letter = AwaitedDeadLetter { partition, queue, seq, of, left: groups.len(), is_safe: true };
-            awaited.waiting.insert(publish_seq, dead_letter);
+        if wants_answer && groups.is_empty() {
+            let answered = Command::DeadLetterAnswered { queue, seq, is_safe: false };
+            self.inbox.borrow_mut().push_here(partition, answered);
+            return 1;
         }
         let Some(Addressed { message, targets: all }) = addressed else { return 1 };
+        let may_keep = wants_answer || self.leaders().has_peers() && self.inbox.borrow().may_keep_letters();
+        let (own, number) = (self.keys.borrow().own(), self.awaited.borrow_mut().next_number());
+        if wants_answer {
+            let dead_letter = AwaitedDeadLetter { partition, queue, seq, of, left: groups.len(), is_safe: true };
+            self.awaited.borrow_mut().waiting.insert(number, dead_letter);
+        }
         for (id, targets) in groups {
-            let publish =
-                Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message: message.clone(), more: None };
+            // Where another node may come to lead, a letter with a number is kept until it is answered, and goes to
+            // the next leader, though nobody waits for it.
+            let is_numbered = wants_answer || may_keep && !id.is_in_memory();
+            let (channel, publish_seq) = if is_numbered { (own, number) } else { (ChannelKey::NOBODY, 0) };
+            let message = message.clone();
+            let publish = Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message, more: None };
             self.push(id, Command::Publish(publish));
         }
         all.len().max(1)

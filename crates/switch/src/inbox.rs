@@ -360,6 +360,16 @@ impl<O> Inbox<O> {
         self.roads.is_full()
     }
 
+    /// Whether dead letters that nobody waits for may be kept until they are answered.
+    pub(crate) fn may_keep_letters(&self) -> bool {
+        self.roads.may_keep_letters()
+    }
+
+    /// Whether letters of this shard are on their way, or are to be sent again.
+    pub fn awaits_answers(&self) -> bool {
+        self.roads.publishes.has_of(self.own_key)
+    }
+
     /// Bytes of the messages that wait here for a shard: neither that one's gauge nor its mailbox shows them yet.
     #[inline]
     pub fn waiting_bytes(&self, shard: usize) -> u64 {

@@ -113,6 +113,11 @@ impl Publishes {
         self.bytes
     }
 
+    /// Whether something of a channel has no answer.
+    pub(crate) fn has_of(&self, channel: ChannelKey) -> bool {
+        self.streams.values().any(|stream| stream.channels.get(&channel).is_some_and(|list| !list.is_empty()))
+    }
+
     /// Whether a leader has not answered for all that was sent to it.
     pub(crate) fn has_sent(&self, partition: PartitionId) -> bool {
         self.streams.get(&partition).is_some_and(|stream| stream.sent > 0)

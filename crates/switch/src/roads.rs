@@ -30,6 +30,9 @@ use std::collections::VecDeque;
 const WINDOW_BYTES: u64 = 16 << 20;
 /// What a shard may keep of publishes that have no answer before its publishers wait.
 const KEPT_BYTES: u64 = 4 * WINDOW_BYTES;
+/// The part of it beyond which dead letters that nobody waits for are not kept: a partition without a majority would
+/// have them fill it, and publishers wait.
+const KEPT_LETTERS_BYTES: u64 = KEPT_BYTES / 4;
 /// How often the other node is asked how far it has come.
 const MARK_BYTES: u64 = 1 << 20;
 /// What a command or an effect weighs beside its message.
@@ -428,6 +431,11 @@ impl Roads {
         self.turning.held_bytes() > WINDOW_BYTES
             || self.publishes.bytes() > KEPT_BYTES
             || self.roads.iter().any(is_full)
+    }
+
+    /// See [`KEPT_LETTERS_BYTES`].
+    pub(crate) fn may_keep_letters(&self) -> bool {
+        self.publishes.bytes() < KEPT_LETTERS_BYTES
     }
 
     pub(crate) fn has_frames(&self) -> bool {

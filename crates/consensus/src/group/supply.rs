@@ -146,12 +146,10 @@ impl Group {
         progress.ins.set_cap(room.min(self.config.inflight_messages_max));
     }
 
-    /// Up to here every member has the log, so that no one will ask for these bodies.
-    pub(super) fn everyone_has(&self) -> u64 {
+    /// Up to here every member has the log, so that no one will ask for these bodies, as far as this one leads.
+    pub(super) fn everyone_has(&self) -> Option<u64> {
         let raft = &self.raw.raft;
-        if raft.state != StateRole::Leader {
-            return 0;
-        }
-        raft.prs().iter().map(|(_, progress)| progress.matched).min().unwrap_or(0)
+        let has = || raft.prs().iter().map(|(_, progress)| progress.matched).min().unwrap_or(0);
+        (raft.state == StateRole::Leader).then(has)
     }
 }

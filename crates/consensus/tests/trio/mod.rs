@@ -27,6 +27,7 @@ pub fn member_with(config: Config, count: u64, terms: &[u64], forgot: bool) -> G
         term: Term(*term),
         kind: EntryKind::Command,
         data: Bytes::from_static(b"command"),
+        crc: None,
     };
     restored.entries = terms.iter().enumerate().map(entry).collect();
     let term = terms.last().copied().unwrap_or(1);

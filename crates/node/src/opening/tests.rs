@@ -730,7 +730,9 @@ fn a_topology_that_a_newer_build_raised_is_refused_with_what_to_do() {
 /// What a member of a group writes that ends here.
 fn end_group(lab: &mut Lab, partition: u32) -> Result<(), OpenError> {
     let (group, kind, body) = (GroupId(partition), RecordKind::Tombstone, Bytes::new());
-    lab.all.wal.append(&[storage::Record { group, kind, term: 5, index: 40, body }], &mut Vec::new())?;
+    lab.all
+        .wal
+        .append(&[storage::Record { group, kind, term: 5, index: 40, body, body_crc: None }], &mut Vec::new())?;
     Ok(lab.all.wal.sync()?)
 }
 
@@ -757,7 +759,7 @@ fn a_group_that_has_ended_here_is_not_opened_again_over_any_of_its_states_nor_fo
                 end_group(&mut lab, 3)?;
                 // A write of it that was on its way.
                 let (group, body) = (GroupId(3), Bytes::from_static(&[1]));
-                let late = storage::Record { group, kind: RecordKind::Entry, term: 6, index: 41, body };
+                let late = storage::Record { group, kind: RecordKind::Entry, term: 6, index: 41, body, body_crc: None };
                 lab.all.wal.append(&[late], &mut Vec::new())?;
                 lab.all.wal.sync()?;
                 open(&disk, 3).map(drop)

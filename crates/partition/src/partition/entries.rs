@@ -10,6 +10,7 @@ use crate::deleted::Deleted;
 use crate::entry::{Batch, LogCommand, Reason};
 use crate::leader::{InFlight, Leader, PendingBatch};
 use crate::machine::{Observer, TOO_NEW, WrittenByNewer};
+use crate::peer::packet::checksum_of;
 use crate::traffic::Traffic;
 use broker::QueueId;
 use broker::queue::Rules;
@@ -79,7 +80,7 @@ impl QueuePartition {
         let time_ms = now_ms.max(self.queues.time_ms());
         // What is to happen once all of it is applied happens with the last.
         for (data, batches) in leader.builder.take_full(time_ms) {
-            let entry = InFlight { batches, bytes: data.len(), ..InFlight::default() };
+            let entry = InFlight { batches, bytes: data.len(), crc: checksum_of(&data), ..InFlight::default() };
             leader.in_flight_bytes += entry.bytes;
             leader.held.push_back((data, entry));
         }
@@ -93,6 +94,7 @@ impl QueuePartition {
             raised: std::mem::take(&mut leader.raised),
             lowered: std::mem::take(&mut leader.lowered),
             bytes: data.len(),
+            crc: checksum_of(&data),
             letters: std::mem::take(&mut leader.letters),
             answers: std::mem::take(&mut leader.answers),
         };
@@ -106,8 +108,8 @@ impl QueuePartition {
     /// finished now.
     pub(super) fn propose_held(&mut self, just_finished: bool) {
         let Some(leader) = &mut self.leader else { return };
-        while let Some((data, _)) = leader.held.front() {
-            let Some(index) = self.replica.propose(data.clone()) else { return };
+        while let Some((data, entry)) = leader.held.front() {
+            let Some(index) = self.replica.propose(data.clone(), entry.crc) else { return };
             let (data, mut entry) = leader.held.pop_front().expect("there is a first");
             // What was raised since an entry was finished stands in a later one, which may be lost
             // where this one is kept.

@@ -28,6 +28,9 @@ pub const PACKET_BYTES: usize = 256 << 10;
 pub const FRAME_BYTES_MIN: usize = 64;
 /// No packet has more frames: in memory each takes several times its bytes.
 pub const FRAMES_MAX: usize = PACKET_BYTES / FRAME_BYTES_MIN;
+/// From so many bytes on the body of an entry is summed up once, by whoever makes it or takes it in, for links and the
+/// log: putting two checksums together costs as much as summing up 2 KiB.
+const SUMMED_BYTES_MIN: usize = 4 << 10;
 /// No packet is longer: a full one, and behind that the largest frame, which is one file of the
 /// log.
 pub const PACKET_BYTES_MAX: usize = PACKET_BYTES + (256 << 20);
@@ -165,8 +168,11 @@ pub fn encode<'a, F: Into<FrameRef<'a>>>(frames: impl IntoIterator<Item = (Parti
     }
     let length = u32::try_from(segments.len()).expect("packets are ended long before");
     let mut pieces = vec![Bytes::new()];
-    pieces.extend(segments.take());
-    let crc = checksum(pieces.iter().map(|piece| &piece[..]));
+    let mut crc = crc32c::crc32c(&[PACKET_VERSION]);
+    pieces.extend(segments.take().map(|(piece, own)| {
+        crc = append(crc, &piece, own);
+        piece
+    }));
     let mut head = [0; HEAD_BYTES];
     head[..4].copy_from_slice(&length.to_le_bytes());
     head[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -175,9 +181,22 @@ pub fn encode<'a, F: Into<FrameRef<'a>>>(frames: impl IntoIterator<Item = (Parti
     pieces
 }
 
-/// The checksum of a packet with these bytes behind its head, in order.
-pub fn checksum<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> u32 {
-    pieces.into_iter().fold(crc32c::crc32c(&[PACKET_VERSION]), crc32c::crc32c_append)
+/// The checksum of the body of an entry, where it pays to have it.
+pub(crate) fn checksum_of(body: &[u8]) -> Option<u32> {
+    (body.len() >= SUMMED_BYTES_MIN).then(|| crc32c::crc32c(body))
+}
+
+/// The checksum of a packet with these bytes behind its head.
+pub fn checksum(body: &[u8]) -> u32 {
+    append(crc32c::crc32c(&[PACKET_VERSION]), body, None)
+}
+
+/// The checksum of what `crc` is of, and of `more` behind it. `own`: the checksum of `more`, if somebody has taken it.
+fn append(crc: u32, more: &[u8], own: Option<u32>) -> u32 {
+    match own {
+        Some(own) if more.len() >= SUMMED_BYTES_MIN => crc32c::combine(crc, own, more.len()),
+        _ => crc32c::crc32c_append(crc, more),
+    }
 }
 
 /// The frames of a packet. Errors: the bytes behind its head are not those that were sent, or no
@@ -185,11 +204,33 @@ pub fn checksum<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> u32 {
 ///
 /// # Panics
 /// If `body` is not as long as the head says.
-pub fn decode(head: &Head, mut body: Bytes) -> Result<Vec<(PartitionId, Frame)>, PacketError> {
+pub fn decode(head: &Head, body: Bytes) -> Result<Vec<(PartitionId, Frame)>, PacketError> {
     assert_eq!(body.len(), head.length(), "what follows the head is read to its end");
-    if checksum([&body[..]]) != head.crc {
-        return Err(PacketError::Damaged);
+    let mut frames = match frames_of(body.clone()) {
+        Ok(frames) => frames,
+        Err(_) if checksum(&body) != head.crc => return Err(PacketError::Damaged),
+        Err(error) => return Err(error),
+    };
+    // They are looked at before it is known that they are what was sent, so that the bodies of entries are summed up once.
+    let (mut crc, mut at) = (crc32c::crc32c(&[PACKET_VERSION]), 0);
+    for (_, frame) in &mut frames {
+        let Frame::Group(PeerFrame::Raft(message)) = frame else { continue };
+        message.sum_bodies(SUMMED_BYTES_MIN, |entry| {
+            let own = crc32c::crc32c(entry);
+            let from = entry.as_ptr() as usize - body.as_ptr() as usize;
+            crc = crc32c::combine(crc32c::crc32c_append(crc, &body[at..from]), own, entry.len());
+            at = from + entry.len();
+            own
+        });
     }
+    match crc32c::crc32c_append(crc, &body[at..]) == head.crc {
+        true => Ok(frames),
+        false => Err(PacketError::Damaged),
+    }
+}
+
+/// What bytes say, whether they are what was sent or not.
+fn frames_of(mut body: Bytes) -> Result<Vec<(PartitionId, Frame)>, PacketError> {
     let mut frames = Vec::new();
     while !body.is_empty() {
         if frames.len() == FRAMES_MAX {

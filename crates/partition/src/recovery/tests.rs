@@ -66,7 +66,7 @@ fn what_a_node_is_in_its_group_says_the_last_word_of_its_log() {
         let mut recovery = Recovery::queues(PartitionId(1), Some((&payload(members), 1))).expect("it can be read");
         for (index, data) in (Restored::BOOTSTRAP.index.0 + 1..).zip(&changes) {
             let (index, term, kind) = (LogIndex(index), Term(1), EntryKind::Membership);
-            let body = body_of(&Entry { index, term, kind, data: (*data).clone() });
+            let body = body_of(&Entry { index, term, kind, data: (*data).clone(), crc: None });
             let at = Location { file: FileNo(1), offset: 4096, bytes: 0 };
             recovery.record(RecordKind::Entry, term.0, index.0, body, at);
         }
@@ -129,7 +129,7 @@ fn what_a_node_had_applied_as_it_ended_is_decided_after_its_next_start() {
         let at = Location { file: FileNo(1), offset: 4096, bytes: 0 };
         for index in begin + 1..=begin + 3 {
             let (index, term, kind) = (LogIndex(index), Term(2), EntryKind::Empty);
-            let body = body_of(&Entry { index, term, kind, data: Bytes::new() });
+            let body = body_of(&Entry { index, term, kind, data: Bytes::new(), crc: None });
             recovery.record(RecordKind::Entry, term.0, index.0, body, at);
         }
         if let Some((index, term)) = note {

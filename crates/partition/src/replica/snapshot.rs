@@ -78,6 +78,7 @@ impl Replica {
             term: position.term.0,
             index: position.index.0,
             body: Bytes::new(),
+            body_crc: None,
         });
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;

@@ -67,7 +67,7 @@ fn in_the_middle_of_a_change_what_the_new_members_have_written_is_not_enough() {
     let mut net = Net::new();
     let before = net.leader().group().status().commit;
     net.syncs = false;
-    net.leader().propose(Bytes::from_static(b"x")).expect("it leads");
+    net.leader().propose(Bytes::from_static(b"x"), None).expect("it leads");
     net.settle();
     let leader = net.leader();
     assert!(leader.written_index() > before, "a majority has written it");

@@ -83,10 +83,19 @@ impl Replica {
             };
             awaited |= is_write_awaited(&entry.data);
             let body = body_of(&entry);
+            // The log has a command as it is, and puts something before the others.
+            let body_crc = entry.crc.filter(|_| entry.kind == EntryKind::Command);
             self.appended_bytes += body.len() as u64;
             self.appended_in_all += body.len() as u64;
             entries.push((entry.index, entry.term));
-            records.push(Record { group, kind: RecordKind::Entry, term: entry.term.0, index: entry.index.0, body });
+            records.push(Record {
+                group,
+                kind: RecordKind::Entry,
+                term: entry.term.0,
+                index: entry.index.0,
+                body,
+                body_crc,
+            });
         }
         let after_sync = std::mem::take(&mut ready.messages_after_sync);
         if let Some(offer) = snapshot {
@@ -125,7 +134,7 @@ impl Replica {
     /// so, and a start that does not know it looks for a majority of the members before, who may be gone.
     pub(super) fn note_change(&mut self, change: Position, out: &mut Outputs) {
         let (group, kind, body) = (GroupId(self.id.0), RecordKind::Membership, Bytes::new());
-        let record = Record { group, kind, term: change.term.0, index: change.index.0, body };
+        let record = Record { group, kind, term: change.term.0, index: change.index.0, body, body_crc: None };
         self.change_unsynced = Some(self.write_beside(vec![record], out));
     }
 
@@ -135,7 +144,7 @@ impl Replica {
     pub fn note_applied(&mut self, applied: LogIndex, out: &mut Outputs) {
         let Some(term) = self.table.term(applied).filter(|_| self.group.halted().is_none()) else { return };
         let (group, kind, body) = (GroupId(self.id.0), RecordKind::Membership, Bytes::new());
-        let record = Record { group, kind, term: term.0, index: applied.0, body };
+        let record = Record { group, kind, term: term.0, index: applied.0, body, body_crc: None };
         self.write_beside(vec![record], out);
     }
 
@@ -160,6 +169,7 @@ impl Replica {
             term: last.term.0,
             index: last.index.0,
             body: tombstone_body(self.node.life()),
+            body_crc: None,
         };
         let ticket = Ticket(self.next_ticket);
         let (records, sync) = (vec![record], SyncWish::Now);
@@ -171,7 +181,7 @@ impl Replica {
 /// A record of the log that says what a member knows of its group's term.
 pub(crate) fn hard_state(group: GroupId, (term, vote): (Term, Option<NodeId>)) -> Record {
     let body = Bytes::copy_from_slice(&vote.map_or(0, |node| node.0).to_le_bytes());
-    Record { group, kind: RecordKind::HardState, term: term.0, index: 0, body }
+    Record { group, kind: RecordKind::HardState, term: term.0, index: 0, body, body_crc: None }
 }
 
 /// The body of an entry as the WAL has it; a command's own bytes are not copied.
@@ -191,8 +201,8 @@ pub fn body_of(entry: &Entry) -> Bytes {
 /// An entry as the WAL has it.
 pub fn entry_of(index: LogIndex, term: Term, body: Bytes) -> Entry {
     match body.first() {
-        None => Entry { index, term, kind: EntryKind::Empty, data: body },
-        Some(&MEMBERSHIP_MARK) => Entry { index, term, kind: EntryKind::Membership, data: body.slice(1..) },
-        Some(_) => Entry { index, term, kind: EntryKind::Command, data: body },
+        None => Entry { index, term, kind: EntryKind::Empty, data: body, crc: None },
+        Some(&MEMBERSHIP_MARK) => Entry { index, term, kind: EntryKind::Membership, data: body.slice(1..), crc: None },
+        Some(_) => Entry { index, term, kind: EntryKind::Command, data: body, crc: None },
     }
 }

@@ -38,10 +38,11 @@ const SILENT_TICKS_MAX: u32 = 4;
 /// A side that did nothing for so long may have been silent for all of [`SILENT_TICKS_MAX`]: what it
 /// said last it may have said two ticks before.
 const STOOD_STILL_AFTER: Duration = LIFE_SIGN_EVERY.saturating_mul(SILENT_TICKS_MAX + 1 - 2);
-/// What one read takes at most.
-const READ_BYTES: usize = 256 << 10;
+/// What one read takes at most, but for the rest of a packet that is longer. What was read is held until it is applied:
+/// with short buffers the next read finds memory that the processor's caches still have.
+const READ_BYTES: usize = 64 << 10;
 /// A read that has room for so much, and for the packet that has begun, is made with the room that is left.
-const READ_ROOM_MIN: usize = 64 << 10;
+const READ_ROOM_MIN: usize = 16 << 10;
 /// Pieces of one write at most.
 const PIECES_MAX: usize = 64;
 

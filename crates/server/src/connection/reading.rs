@@ -19,8 +19,9 @@ const READ_BYTES_MAX: usize = 256 << 10;
 const MUCH_BYTES: usize = 64 << 10;
 /// All read buffers of a shard together, as far as they are above the minimum.
 const READ_BYTES_TOTAL: usize = 16 << 20;
-/// After so many reads that filled less than a quarter of the buffer, the next buffer is half as
-/// large.
+/// Room for this part of a read is enough for one.
+const ROOM_PART: usize = 4;
+/// After so many reads that took less than that part, the next buffer is half as large.
 const SMALL_READS: u8 = 16;
 /// What a client may have asked for and not read (confirms, replies, returns) beyond its window
 /// before its requests are not read any more.
@@ -54,9 +55,13 @@ impl Inner {
         if std::mem::take(&mut self.was_paused) {
             self.amqp.resume_reading(now);
         }
-        // The rest of a frame that has begun comes in one read.
-        self.input.reserve(self.read_bytes.max(self.amqp.missing_input(&self.input)));
-        let room = self.input.capacity() - self.input.len();
+        // The rest of a frame that has begun comes in one read. What was read before is held by who has it in hand, so new
+        // room is memory that no cache has: a read goes on in the room that is left while it is enough for most.
+        let (mut room, missing) = (self.input.capacity() - self.input.len(), self.amqp.missing_input(&self.input));
+        if room < (self.read_bytes / ROOM_PART).max(missing) {
+            self.input.reserve(self.read_bytes.max(missing));
+            room = self.input.capacity() - self.input.len();
+        }
         let result = self.stream.poll_read(&mut self.input, cx);
         let count = match result {
             Poll::Pending => return false,
@@ -70,7 +75,7 @@ impl Inner {
                 return false;
             }
         };
-        self.adapt(count, local);
+        self.adapt(count, room, local);
         self.has_read_much = count >= MUCH_BYTES;
         self.last_read = now;
         self.received_bytes += count as u64;
@@ -124,14 +129,14 @@ impl Inner {
         self.input_blocked = !self.amqp.wants_input();
     }
 
-    /// Chooses the size of the next read by the size of this one.
-    fn adapt(&mut self, count: usize, local: &Local) {
+    /// Chooses the size of the next read by the size of this one, for which there was so much room.
+    fn adapt(&mut self, count: usize, room: usize, local: &Local) {
         if count >= self.read_bytes {
             let connections = local.shared.gauges[local.index].connections.load(Ordering::Relaxed).max(1);
             let limit = (READ_BYTES_TOTAL / connections).clamp(READ_BYTES_MIN * 2, READ_BYTES_MAX);
             self.read_bytes = (self.read_bytes * 2).min(limit);
             self.small_reads = 0;
-        } else if count < self.read_bytes / 4 && self.read_bytes > READ_BYTES_MIN {
+        } else if count < room.min(self.read_bytes / ROOM_PART) && self.read_bytes > READ_BYTES_MIN {
             self.small_reads += 1;
             if self.small_reads >= SMALL_READS {
                 self.read_bytes /= 2;

@@ -404,6 +404,7 @@ mod tests {
                 term: 1,
                 index: self.ticket,
                 body: Bytes::from(vec![7; bytes]),
+                body_crc: None,
             };
             let ticket = Ticket(self.ticket);
             self.handle.put(

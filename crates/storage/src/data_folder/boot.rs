@@ -275,7 +275,7 @@ mod tests {
         let (options, from) = (WalOptions::new(1), WalPosition::START);
         let (mut wal, _) = recover(&disk, 2, options, FileNo(0), from, &mut |_, _| {}).unwrap();
         let body = bytes::Bytes::from_static(b"written and not synced");
-        let record = Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index: 1, body };
+        let record = Record { group: GroupId(1), kind: RecordKind::Entry, term: 1, index: 1, body, body_crc: None };
         wal.append(&[record], &mut Vec::new()).unwrap();
         disk.schedule(disk.operations(), Fault::SyncError);
         wal.sync().unwrap_err();

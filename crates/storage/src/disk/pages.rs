@@ -29,4 +29,9 @@ impl Pages {
         }
         &mut self.memory[self.start..self.start + self.bytes]
     }
+
+    /// What was put there, to be read by many at a time: nothing, if [`Pages::memory`] was never called.
+    pub fn contents(&self) -> &[u8] {
+        &self.memory[self.start..(self.start + self.bytes).min(self.memory.len())]
+    }
 }

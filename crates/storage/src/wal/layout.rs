@@ -67,8 +67,10 @@ impl<F: DiskFile> Layout<'_, F> {
             stage.put(&header)?;
             let mut at = frame.offset + FRAME_HEADER_BYTES;
             for (number, record) in records.iter().enumerate().take(frame.limit).skip(frame.first) {
+                let body_crc = record.body_crc.unwrap_or_else(|| crc32c::crc32c(&record.body));
+                debug_assert_eq!(body_crc, crc32c::crc32c(&record.body), "it is that of these bytes");
                 let header = RecordHeader {
-                    body_crc: crc32c::crc32c(&record.body),
+                    body_crc,
                     kind: record.kind,
                     group: record.group,
                     body_bytes: record.body.len() as u32,

@@ -72,7 +72,8 @@ impl<D: Disk> WalReader<D> {
         if computed != header.body_crc {
             return Err(damaged("checksum of a record body", u64::from(header.body_crc), u64::from(computed)));
         }
-        Ok(Record { group: header.group, kind: header.kind, term: header.term, index: header.index, body })
+        let RecordHeader { group, kind, term, index, .. } = header;
+        Ok(Record { group, kind, term, index, body, body_crc: None })
     }
 
     /// As [`WalReader::read_record`], from the disk itself: what memory holds of the file counts

@@ -49,6 +49,8 @@ pub struct Record {
     pub index: u64,
     /// Opaque here; at most [`Wal::body_bytes_max`](super::Wal::body_bytes_max).
     pub body: Bytes,
+    /// The checksum of `body` where somebody has taken it, CRC32C: it goes to the disk as it is.
+    pub body_crc: Option<u32>,
 }
 
 /// A record as recovery shows it.

@@ -10,6 +10,7 @@
 //! began with.
 
 use std::io::{self, IoSlice};
+use std::sync::LazyLock;
 
 use bytes::Bytes;
 
@@ -23,6 +24,13 @@ const COPIED_BODY_BYTES_MAX: usize = 1024;
 const DIRECT_BYTES_MAX: usize = 512 << 10;
 
 const _: () = assert!(DIRECT_BYTES_MAX.is_multiple_of(DIRECT_ALIGN_BYTES));
+
+/// What files are filled with: made once, as making it costs as much as writing it.
+static ZEROES: LazyLock<Pages> = LazyLock::new(|| {
+    let mut zeroes = Pages::new(DIRECT_BYTES_MAX);
+    zeroes.memory();
+    zeroes
+});
 const _: () = assert!((PAGE_BYTES as usize).is_multiple_of(DIRECT_ALIGN_BYTES));
 
 /// The way into the file.
@@ -199,12 +207,11 @@ pub(super) fn write_zeroes<F: DiskFile>(file: &F, offset: u32, end: u32) -> io::
     if offset >= end {
         return Ok(());
     }
-    let bytes = DIRECT_BYTES_MAX.min((end - offset) as usize);
-    let mut zeroes = Pages::new(bytes);
+    let zeroes = ZEROES.contents();
     let mut at = offset;
     while at < end {
-        let now = bytes.min((end - at) as usize);
-        file.write_pages_at(&zeroes.memory()[..now], u64::from(at))?;
+        let now = zeroes.len().min((end - at) as usize);
+        file.write_pages_at(&zeroes[..now], u64::from(at))?;
         at += now as u32;
     }
     Ok(())

@@ -231,7 +231,7 @@ fn an_entry_that_is_missing_between_others_is_its_groups_affair() {
     let mut lab = open(&disk, 3).unwrap();
     let last = of_group(&disk, DAMAGED).iter().map(|(_, index)| *index).max().unwrap();
     let (group, body) = (GroupId(DAMAGED), Bytes::from_static(&[1]));
-    let record = storage::Record { group, kind: RecordKind::Entry, term: 9, index: last + 2, body };
+    let record = storage::Record { group, kind: RecordKind::Entry, term: 9, index: last + 2, body, body_crc: None };
     lab.all.wal.append(&[record], &mut Vec::new()).unwrap();
     lab.all.wal.sync().unwrap();
     drop(lab);

@@ -138,3 +138,60 @@ fn letters_of_what_is_too_much_are_dropped_beyond_what_may_wait_and_counted() {
     assert_eq!(sent, 42);
     assert_eq!(at.dead_lettered().counts[0][0], [10, 0, 32, 0]);
 }
+
+#[test]
+fn a_letter_that_nobody_waits_for_goes_to_the_next_leader_once_the_one_before_is_lost() {
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OTHER.node)), 5);
+    declare(&stand, 1);
+    let body = Bytes::from_static(b"x");
+    give_up(&at, (1..=2).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
+    at.inbox().borrow_mut().start_step(std::task::Waker::noop());
+    at.send_dead_letters(&stand);
+    let of_publish = |publish: &Publish| (publish.channel, publish.publish_seq, publish.term);
+    let own = at.own_key();
+    let there: Vec<_> = sent(&at)
+        .iter()
+        .map(|forward| match forward {
+            Forward::Command(Command::Publish(publish)) => of_publish(publish),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(there, [(own, 1, 5), (own, 2, 5)]);
+    assert!(!at.has_dead_letters() && at.inbox().borrow().awaits_answers(), "a node that ends waits for them");
+    // It has one of them, which comes back with the other: the next leader knows it by its number.
+    at.take(Parcel::LinkDown(NodeNumber(OTHER.node)), &stand);
+    leaders.note(P, Some(NodeNumber(OWN.node)), 6);
+    at.resume_roads(&stand);
+    let here: Vec<_> = told(&at)
+        .iter()
+        .filter_map(|command| match command {
+            Command::Publish(publish) => Some(of_publish(publish)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(here, [(own, 1, 6), (own, 2, 6)]);
+    at.deliver([Effect::Confirm { channel: own, first: 1, count: 2 }].into_iter().peekable(), Some(P), &stand);
+    assert!(!at.inbox().borrow().awaits_answers());
+}
+
+#[test]
+fn letters_that_nobody_waits_for_are_not_kept_beyond_their_part_of_what_may_be() {
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OWN.node)), 5);
+    declare(&stand, 1);
+    let body = Bytes::from(vec![0; 1 << 20]);
+    give_up(&at, (1..=40).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
+    let mut numbers = Vec::new();
+    while at.has_dead_letters() {
+        at.inbox().borrow_mut().start_step(std::task::Waker::noop());
+        at.send_dead_letters(&stand);
+        numbers.extend(told(&at).into_iter().map(|command| match command {
+            Command::Publish(publish) => publish.publish_seq,
+            other => panic!("{other:?}"),
+        }));
+    }
+    // 16 MiB, and as no partition answers no more.
+    assert_eq!(numbers, [(1..=16).collect(), vec![0; 24]].concat());
+    assert!(!at.inbox().borrow().is_full(), "publishers go on");
+}
