@@ -19,8 +19,8 @@ static POWERS: [[u32; 256]; DIGITS] = powers();
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let (mut product, mut bit) = (0, ONE);
     while bit != 0 {
-        product ^= b & (a & bit != 0) as u32 * u32::MAX;
-        b = b >> 1 ^ POLYNOMIAL & (b & 1) * u32::MAX;
+        product ^= b & ((a & bit != 0) as u32).wrapping_neg();
+        b = (b >> 1) ^ (POLYNOMIAL & (b & 1).wrapping_neg());
         bit >>= 1;
     }
     product
