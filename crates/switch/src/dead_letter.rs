@@ -244,6 +244,13 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         }
     }
 
+    /// Whether dead letters are on their way that nobody has but this shard. Of those that their queue waits for, it has
+    /// the messages.
+    pub fn has_letters_on_their_way(&self) -> bool {
+        let awaited = self.awaited.borrow();
+        self.inbox.borrow().letters_on_their_way().any(|number| !awaited.waiting.contains_key(&number))
+    }
+
     /// Whether dead letters wait to be published.
     pub fn has_dead_letters(&self) -> bool {
         !self.outgoing.borrow().is_empty()

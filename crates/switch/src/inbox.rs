@@ -365,9 +365,9 @@ impl<O> Inbox<O> {
         self.roads.may_keep_letters()
     }
 
-    /// Whether letters of this shard are on their way, or are to be sent again.
-    pub fn awaits_answers(&self) -> bool {
-        self.roads.publishes.has_of(self.own_key)
+    /// The numbers of the dead letters of this shard that are on their way, or are to be sent again.
+    pub(crate) fn letters_on_their_way(&self) -> impl Iterator<Item = u64> {
+        self.roads.publishes.unanswered_of(self.own_key)
     }
 
     /// Bytes of the messages that wait here for a shard: neither that one's gauge nor its mailbox shows them yet.

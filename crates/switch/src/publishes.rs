@@ -113,9 +113,10 @@ impl Publishes {
         self.bytes
     }
 
-    /// Whether something of a channel has no answer.
-    pub(crate) fn has_of(&self, channel: ChannelKey) -> bool {
-        self.streams.values().any(|stream| stream.channels.get(&channel).is_some_and(|list| !list.is_empty()))
+    /// The numbers of what a channel published and has no answer, of each partition.
+    pub(crate) fn unanswered_of(&self, channel: ChannelKey) -> impl Iterator<Item = u64> {
+        let kept = self.streams.values().filter_map(move |stream| stream.channels.get(&channel)).flatten();
+        kept.filter(|kept| kept.publish.is_some()).map(|kept| kept.seq)
     }
 
     /// Whether a leader has not answered for all that was sent to it.

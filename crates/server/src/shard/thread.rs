@@ -434,7 +434,7 @@ impl Future for StepTask {
         let StepTask { local, shard, drain, .. } = &mut *this;
         let under_way = || match shard.unwritten_bytes() {
             _ if local.switch.is_busy() || shard.has_own_unwritten() => Rest::Busy,
-            0 if !local.switch.inbox().borrow().awaits_answers() => Rest::Quiet,
+            0 if !local.switch.has_letters_on_their_way() => Rest::Quiet,
             _ => Rest::ForOthers,
         };
         if drain.end_turn(now, has_clients, under_way) {

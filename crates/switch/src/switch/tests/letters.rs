@@ -76,6 +76,13 @@ fn turn(switch: &Switch<(), NoOutsider>, stand: &Stand) -> (usize, usize) {
     (sent.len(), sent.iter().sum())
 }
 
+/// The same to another node.
+fn turn_away(switch: &Switch<(), NoOutsider>, stand: &Stand) -> usize {
+    switch.inbox().borrow_mut().start_step(std::task::Waker::noop());
+    switch.send_dead_letters(stand);
+    sent(switch).len()
+}
+
 #[test]
 fn a_turn_sends_few_letters_where_each_goes_to_many_queues_and_comes_again_for_the_rest() {
     let ([at, _], leaders, stand) = shards();
@@ -158,7 +165,7 @@ fn a_letter_that_nobody_waits_for_goes_to_the_next_leader_once_the_one_before_is
         })
         .collect();
     assert_eq!(there, [(own, 1, 5), (own, 2, 5)]);
-    assert!(!at.has_dead_letters() && at.inbox().borrow().awaits_answers(), "a node that ends waits for them");
+    assert!(!at.has_dead_letters() && at.has_letters_on_their_way(), "a node that ends waits for them");
     // It has one of them, which comes back with the other: the next leader knows it by its number.
     at.take(Parcel::LinkDown(NodeNumber(OTHER.node)), &stand);
     leaders.note(P, Some(NodeNumber(OWN.node)), 6);
@@ -172,7 +179,25 @@ fn a_letter_that_nobody_waits_for_goes_to_the_next_leader_once_the_one_before_is
         .collect();
     assert_eq!(here, [(own, 1, 6), (own, 2, 6)]);
     at.deliver([Effect::Confirm { channel: own, first: 1, count: 2 }].into_iter().peekable(), Some(P), &stand);
-    assert!(!at.inbox().borrow().awaits_answers());
+    assert!(!at.has_letters_on_their_way());
+}
+
+#[test]
+fn a_node_that_ends_does_not_wait_for_letters_that_their_queue_has() {
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OTHER.node)), 5);
+    declare(&stand, 1);
+    let body = Bytes::from_static(b"x");
+    let awaited = |effect| match effect {
+        Effect::DeadLetter(letter) => Effect::DeadLetter(Box::new(DeadLetter { wants_answer: true, ..*letter })),
+        other => other,
+    };
+    give_up(&at, [awaited(letter(1, Reason::Discarded, &body))].into_iter(), &stand);
+    assert_eq!(turn_away(&at, &stand), 1);
+    assert!(!at.has_letters_on_their_way());
+    give_up(&at, [letter(2, Reason::Discarded, &body)].into_iter(), &stand);
+    assert_eq!(turn_away(&at, &stand), 1);
+    assert!(at.has_letters_on_their_way());
 }
 
 #[test]
