@@ -225,7 +225,7 @@ impl<O> Inbox<O> {
         };
         match effect {
             Effect::Returned { term, .. } => {
-                self.roads.publishes.returned(partition, channel, (first, count), term);
+                self.roads.publishes.returned(partition, channel, (first, count), (term, self.roads.now_us));
                 if self.roads.publishes.has_left(partition) {
                     self.roads.turning.begin_answers(partition, self.leaders.own());
                 }

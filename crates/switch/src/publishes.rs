@@ -23,6 +23,9 @@ use partition::entry::TARGETS_MAX;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
+/// How long a leader that gave something back is not asked again.
+const ENDED_US: u64 = 300_000;
+
 /// Who leads, and in which term, by its low bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Office {
@@ -50,8 +53,8 @@ fn bytes_of(publish: &Publish) -> u64 {
 struct Stream {
     /// Whom it was sent to.
     office: Office,
-    /// This leader gave something back: it leads no more in that term.
-    ended: Option<Office>,
+    /// This leader gave something back, at this time last: mostly it leads no more in that term.
+    ended: Option<(Office, u64)>,
     /// How many its leader has not answered, and how many are to be sent again.
     sent: u64,
     left: u64,
@@ -142,9 +145,11 @@ impl Publishes {
         self.streams.get(&partition).is_some_and(is_elsewhere)
     }
 
-    /// Whether this leader has said that it leads no more in that term.
-    pub(crate) fn has_ended(&self, partition: PartitionId, office: Office) -> bool {
-        self.streams.get(&partition).is_some_and(|stream| stream.ended == Some(office))
+    /// Whether this leader has just said that it does not lead in that term. One that was elected, and has not taken its
+    /// office, says so too where as much waits for that as may: it is asked again after [`ENDED_US`].
+    pub(crate) fn has_ended(&self, partition: PartitionId, office: Office, now_us: u64) -> bool {
+        let ended = self.streams.get(&partition).and_then(|stream| stream.ended);
+        ended.is_some_and(|(ended, at_us)| ended == office && now_us < at_us + ENDED_US)
     }
 
     /// A leader answered some of a channel's publishes. Gives those of them that had no answer yet: the
@@ -171,9 +176,15 @@ impl Publishes {
 
     /// The leader of this term gave some back: they are to be sent again. What was sent since that
     /// leader's term has its own answer.
-    pub(crate) fn returned(&mut self, partition: PartitionId, channel: ChannelKey, range: (u64, u64), term: u32) {
+    pub(crate) fn returned(
+        &mut self,
+        partition: PartitionId,
+        channel: ChannelKey,
+        range: (u64, u64),
+        (term, now_us): (u32, u64),
+    ) {
         let Some(stream) = self.streams.get_mut(&partition).filter(|stream| stream.office.term == term) else { return };
-        stream.ended = Some(stream.office);
+        stream.ended = Some((stream.office, now_us));
         let Some(list) = stream.channels.get_mut(&channel) else { return };
         for kept in within(list, range).filter(|kept| !kept.is_left) {
             kept.is_left = true;
@@ -288,26 +299,39 @@ mod tests {
     fn what_a_leader_gives_back_is_left_in_order_once_it_has_answered_for_the_rest() {
         let mut publishes = sent(office(1, 5), 1..=4);
         publishes.keep(P, office(1, 5), &mut publish(B, 9));
-        publishes.returned(P, A, (3, 2), 5);
-        assert!(publishes.has_ended(P, office(1, 5)) && !publishes.has_ended(P, office(1, 6)));
+        publishes.returned(P, A, (3, 2), (5, 0));
+        assert!(publishes.has_ended(P, office(1, 5), 0) && !publishes.has_ended(P, office(1, 6), 0));
         assert!(publishes.has_sent(P) && publishes.has_left(P));
-        publishes.returned(P, A, (1, 1), 5);
-        publishes.returned(P, A, (1, 1), 5);
+        publishes.returned(P, A, (1, 1), (5, 0));
+        publishes.returned(P, A, (1, 1), (5, 0));
         assert_eq!(publishes.answered(P, A, (2, 1)), runs(&[(2, 1)]));
-        publishes.returned(P, B, (9, 1), 5);
+        publishes.returned(P, B, (9, 1), (5, 0));
         assert_eq!(left(&mut publishes), [(A, 1), (A, 3), (A, 4), (B, 9)]);
         assert_eq!((publishes.bytes(), publishes.has_sent(P), publishes.has_left(P)), (0, false, false));
         assert!(publishes.answered(P, A, (1, 9)).is_empty(), "it is on its way to the next leader");
     }
 
+    /// It was elected and had as much waiting for its office as may; it takes the office in the same term.
+    #[test]
+    fn a_leader_that_gave_something_back_is_asked_again_after_a_while() {
+        let mut publishes = sent(office(1, 5), [1]);
+        publishes.returned(P, A, (1, 1), (5, 1_000));
+        let has_ended = |publishes: &Publishes, now_us| publishes.has_ended(P, office(1, 5), now_us);
+        assert!(has_ended(&publishes, 1_000 + ENDED_US - 1) && !has_ended(&publishes, 1_000 + ENDED_US));
+        let mut again = publishes.take_left(P).remove(0);
+        publishes.keep(P, office(1, 5), &mut again);
+        publishes.returned(P, A, (1, 1), (5, 500_000));
+        assert!(has_ended(&publishes, 500_000), "it says so once more");
+    }
+
     #[test]
     fn what_was_sent_again_is_not_given_back_by_the_leader_before() {
         let mut publishes = sent(office(1, 5), [1]);
-        publishes.returned(P, A, (1, 1), 5);
+        publishes.returned(P, A, (1, 1), (5, 0));
         let mut again = publishes.take_left(P).remove(0);
         publishes.keep(P, office(2, 6), &mut again);
         assert_eq!(again.term, 6);
-        publishes.returned(P, A, (1, 1), 5);
+        publishes.returned(P, A, (1, 1), (5, 0));
         assert!(!publishes.has_left(P) && publishes.has_sent(P));
         assert_eq!(publishes.answered(P, A, (1, 1)), runs(&[(1, 1)]));
     }
@@ -320,7 +344,7 @@ mod tests {
         assert!(publishes.lost(NodeNumber(3)).is_empty());
         assert_eq!(publishes.lost(NodeNumber(1)), [P]);
         assert!(publishes.is_elsewhere(P, office(1, 5)), "it goes there again before anything else does");
-        assert!(!publishes.has_ended(P, office(1, 5)), "it may lead on");
+        assert!(!publishes.has_ended(P, office(1, 5), 0), "it may lead on");
         assert_eq!(left(&mut publishes), [(A, 2), (A, 3)]);
         assert!(publishes.has_sent(PartitionId(4)));
     }
@@ -342,10 +366,10 @@ mod tests {
         assert_eq!(publishes.bytes(), singles, "it weighs as much as each by itself");
         assert_eq!(publishes.answered(P, A, (4, 2)), runs(&[(4, 2)]), "in the middle of one");
         assert_eq!(publishes.answered(P, A, (3, 10)), runs(&[(3, 1), (6, 7)]), "over the end of one");
-        publishes.returned(P, A, (18, 9), 5);
+        publishes.returned(P, A, (18, 9), (5, 0));
         assert_eq!(publishes.answered(P, A, (1, 1)), runs(&[(1, 1)]));
         assert!(publishes.has_sent(P) && publishes.has_left(P));
-        publishes.returned(P, A, (1, 17), 5);
+        publishes.returned(P, A, (1, 17), (5, 0));
         assert!(!publishes.has_sent(P));
         let left: Vec<_> = publishes.take_left(P).iter().map(|of| (of.publish_seq, of.count(), of.term)).collect();
         assert_eq!(left, [(2, 1, 5), (13, 5, 5), (18, 3, 5)]);
@@ -371,7 +395,7 @@ mod tests {
         let mut publishes = sent(office(1, 5), 1..=3);
         publishes.keep(P, office(1, 5), &mut publish(B, 9));
         publishes.answered(P, A, (2, 1));
-        publishes.returned(P, A, (3, 1), 5);
+        publishes.returned(P, A, (3, 1), (5, 0));
         assert!(publishes.detach(P, A));
         assert!(publishes.has_sent(P) && !publishes.has_left(P));
         assert_eq!(publishes.answered(P, B, (9, 1)), runs(&[(9, 1)]));

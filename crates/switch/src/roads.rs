@@ -326,7 +326,9 @@ impl Roads {
                 }
                 On::Leader { .. } if partition.home().is_some_and(|home| road_to(home).is_some()) => Fate::Goes,
                 On::Leader { since_us } => match leaders.office(partition) {
-                    Some(office) if leads(office, leaders.own(), roads) && !publishes.has_ended(partition, office) => {
+                    Some(office)
+                        if leads(office, leaders.own(), roads) && !publishes.has_ended(partition, office, now_us) =>
+                    {
                         Fate::Goes
                     }
                     _ if now_us >= since_us + LEADERLESS_US => Fate::GivenUp,
@@ -352,7 +354,9 @@ impl Roads {
 
     /// Whether a partition is led by somebody who can be reached, and has not said that its office ended.
     fn has_leader(&self, partition: PartitionId, office: Option<Office>, own: NodeNumber) -> bool {
-        office.is_some_and(|office| leads(office, own, &self.roads) && !self.publishes.has_ended(partition, office))
+        office.is_some_and(|office| {
+            leads(office, own, &self.roads) && !self.publishes.has_ended(partition, office, self.now_us)
+        })
     }
 
     /// Whether time alone may bring on what waits.

@@ -321,6 +321,29 @@ fn what_a_leader_gives_back_goes_to_the_next_one_ahead_of_what_follows() {
     assert!(!inbox.waits_for_leader() && !inbox.roads.has_waiting());
 }
 
+/// Who is elected and has as much waiting for the office as may gives back what comes then, and takes the office in that term.
+#[test]
+fn what_a_leader_gives_back_goes_to_it_again_where_it_is_the_next_one_itself() {
+    let (mut inbox, leaders) = among_others();
+    leaders.note(P, Some(NodeNumber(1)), 5);
+    (1..=2).for_each(|seq| inbox.push(P, publish(seq)));
+    sent(&mut inbox);
+    assert_eq!(heard(&mut inbox, returned(2, 1, 5)), []);
+    inbox.push(P, publish(3));
+    assert_eq!(step(&mut inbox, &leaders), 0);
+    assert_eq!(heard(&mut inbox, confirm(1, 1)), [confirm(1, 1)]);
+    inbox.roads.road(NodeNumber(1)).expect("it is up").handled(u64::MAX);
+    assert_eq!(step(&mut inbox, &leaders), 0);
+    assert_eq!(sent(&mut inbox), said(&[]), "it has just said that it does not lead");
+    assert!(inbox.waits_for_leader(), "a timer has the shard look");
+    inbox.roads.now_us += 300_000;
+    assert_eq!(step(&mut inbox, &leaders), 0, "nobody is refused anything");
+    assert_eq!(step(&mut inbox, &leaders), 0);
+    assert_eq!(sent(&mut inbox), said(&[(1, "publish 2 in term 5"), (1, "publish 3 in term 5")]));
+    assert_eq!(heard(&mut inbox, confirm(2, 2)), [confirm(2, 2)]);
+    assert!(!inbox.waits_for_leader() && !inbox.roads.has_waiting());
+}
+
 #[test]
 fn what_a_link_took_with_it_goes_over_the_next_one_or_to_the_next_leader() {
     for next in [1, 3] {
