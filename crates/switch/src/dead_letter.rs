@@ -213,14 +213,19 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             if is_late || targets >= TARGETS_A_TURN || bytes >= BYTES_A_TURN {
                 break;
             }
-            let Some((partition, letter)) = self.outgoing.borrow_mut().pop() else { return };
+            let Some((partition, letter)) = self.outgoing.borrow_mut().pop() else { break };
             bytes += letter.bytes();
-            targets += self.send_dead_letter(partition, *letter, env);
+            match self.send_dead_letter(partition, letter, env) {
+                Ok(copies) => targets += copies,
+                Err(letter) => self.outgoing.borrow_mut().put_back((partition, letter)),
+            }
         }
+        let mut outgoing = self.outgoing.borrow_mut();
         // Otherwise a timer has the shard look.
-        if self.has_dead_letters() && !is_held {
+        if outgoing.has_turns() && !is_held {
             self.inbox.borrow_mut().wake();
         }
+        outgoing.end_turns();
     }
 
     /// Tells how many messages were dropped on their way that the log has not told of: what is due at this time of the
@@ -278,15 +283,19 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         }
     }
 
-    /// Publishes a dead letter. Returns how many queues get it.
+    /// Publishes a dead letter. Returns how many queues get it; gives back one that has to stay for now.
     fn send_dead_letter(
         &self,
         partition: PartitionId,
-        letter: DeadLetter,
+        letter: Box<DeadLetter>,
         env: &impl Surroundings<Connection = C, Outsider = O>,
-    ) -> usize {
+    ) -> Result<usize, Box<DeadLetter>> {
         let addressed = self.address(&letter, env);
-        let DeadLetter { queue, seq, reason, wants_answer, .. } = letter;
+        let is_slow = |target: &RouteTarget| self.inbox.borrow().is_slow(target.partition);
+        if !letter.wants_answer && addressed.as_ref().is_some_and(|a| a.targets.iter().any(is_slow)) {
+            return Err(letter);
+        }
+        let DeadLetter { queue, seq, reason, wants_answer, .. } = *letter;
         let of = env.topology().queue(queue).map(|queue| (queue.shape.queue_type, reason));
         if !wants_answer {
             of.into_iter().for_each(|of| self.awaited.borrow_mut().sent.note(of, Strategy::AtMostOnce, 1));
@@ -297,9 +306,9 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         if wants_answer && groups.is_empty() {
             let answered = Command::DeadLetterAnswered { queue, seq, is_safe: false };
             self.inbox.borrow_mut().push_here(partition, answered);
-            return 1;
+            return Ok(1);
         }
-        let Some(Addressed { message, targets: all }) = addressed else { return 1 };
+        let Some(Addressed { message, targets: all }) = addressed else { return Ok(1) };
         let may_keep = wants_answer || self.leaders().has_peers() && self.inbox.borrow().may_keep_letters();
         let (own, number) = (self.keys.borrow().own(), self.awaited.borrow_mut().next_number());
         if wants_answer {
@@ -315,7 +324,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             let publish = Publish { channel, publish_seq, term: 0, targets, delay_ms: 0, message, more: None };
             self.push(id, Command::Publish(publish));
         }
-        all.len().max(1)
+        Ok(all.len().max(1))
     }
 
     fn address(&self, letter: &DeadLetter, env: &impl Surroundings) -> Option<Addressed> {

@@ -360,6 +360,12 @@ impl<O> Inbox<O> {
         self.roads.is_full()
     }
 
+    /// Whether dead letters for a partition, for which nobody waits, are to stay where they are for now.
+    pub(crate) fn is_slow(&self, partition: PartitionId) -> bool {
+        let leader = self.leaders.leader(partition).or(partition.home());
+        self.roads.is_slow(partition, leader)
+    }
+
     /// Whether dead letters that nobody waits for may be kept until they are answered.
     pub(crate) fn may_keep_letters(&self) -> bool {
         self.roads.may_keep_letters()

@@ -45,6 +45,8 @@ pub(crate) struct Outgoing {
     backlogs: HashMap<QueueId, Backlog, FixedState>,
     /// The queues that have letters here, in the order of their turns.
     turns: VecDeque<QueueId>,
+    /// Those of them that have no further turn in this step.
+    passed: Vec<QueueId>,
     count: usize,
     bytes: usize,
     bytes_max: usize,
@@ -60,6 +62,7 @@ impl Outgoing {
         Outgoing {
             backlogs: HashMap::default(),
             turns: VecDeque::new(),
+            passed: Vec::new(),
             count: 0,
             bytes: 0,
             bytes_max: (NODE_BYTES_MAX / shards.max(1)).max(SHARD_BYTES_MIN),
@@ -104,6 +107,31 @@ impl Outgoing {
             false => self.turns.push_back(queue),
         }
         Some(sent)
+    }
+
+    /// Puts back what was popped last: its queue has no further turn before [`Outgoing::end_turns`].
+    pub(crate) fn put_back(&mut self, (partition, letter): Sent) {
+        let (queue, bytes) = (letter.queue, letter.bytes());
+        let backlog = self.backlogs.entry(queue).or_default();
+        if !backlog.letters.is_empty() {
+            let last = self.turns.pop_back();
+            assert_eq!(last, Some(queue), "it was popped last");
+        }
+        backlog.bytes += bytes;
+        self.bytes += bytes;
+        self.count += 1;
+        backlog.letters.push_front((partition, letter));
+        self.passed.push(queue);
+    }
+
+    /// Whether some queue has a turn left.
+    pub(crate) fn has_turns(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    /// The queues that were passed over have their turns again, behind the others.
+    pub(crate) fn end_turns(&mut self) {
+        self.turns.extend(self.passed.drain(..));
     }
 
     /// Whether there are none.
@@ -164,6 +192,26 @@ mod tests {
         assert_eq!(taken(&mut outgoing, 5), [(1, 1), (2, 1), (1, 2), (2, 2), (1, 3)]);
         let rest: Vec<_> = (4..=1_000).map(|seq| (1, seq)).collect();
         assert_eq!(taken(&mut outgoing, 2_000), rest);
+        assert!(outgoing.is_empty());
+        assert_eq!((outgoing.bytes, outgoing.count, outgoing.backlogs.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_letter_that_is_put_back_is_the_next_of_its_queue_and_others_have_their_turns() {
+        let mut outgoing = Outgoing::new(1);
+        for (queue, seq) in [(1, 1), (1, 2), (2, 1), (3, 1)] {
+            assert!(outgoing.push(P, letter(queue, seq, Reason::Discarded)).is_none());
+        }
+        let bytes = outgoing.bytes;
+        let first = outgoing.pop().expect("there are four");
+        outgoing.put_back(first);
+        let of_one = outgoing.pop().expect("there are four");
+        outgoing.put_back(of_one);
+        assert_eq!((outgoing.bytes, outgoing.count), (bytes, 4));
+        assert_eq!(taken(&mut outgoing, 5), [(3, 1)]);
+        assert!(!outgoing.has_turns());
+        outgoing.end_turns();
+        assert_eq!(taken(&mut outgoing, 5), [(1, 1), (2, 1), (1, 2)]);
         assert!(outgoing.is_empty());
         assert_eq!((outgoing.bytes, outgoing.count, outgoing.backlogs.len()), (0, 0, 0));
     }

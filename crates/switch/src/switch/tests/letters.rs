@@ -220,3 +220,37 @@ fn letters_that_nobody_waits_for_are_not_kept_beyond_their_part_of_what_may_be()
     assert_eq!(numbers, [(1..=16).collect(), vec![0; 24]].concat());
     assert!(!at.inbox().borrow().is_full(), "publishers go on");
 }
+
+#[test]
+fn letters_for_who_does_not_answer_stay_where_they_are_and_publishers_go_on() {
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OTHER.node)), 5);
+    declare(&stand, 1);
+    let body = Bytes::from(vec![0; 1 << 20]);
+    let letters = |seqs: std::ops::RangeInclusive<u64>| seqs.map(|seq| letter(seq, Reason::Discarded, &body));
+    give_up(&at, letters(1..=12), &stand);
+    let left = |switch: &Switch<(), NoOutsider>| (0..20).map(|_| turn_away(switch, &stand)).sum::<usize>();
+    // With what asks how far the other node has come.
+    assert_eq!(left(&at), 4 + 4, "they are on their way, and not handled");
+    assert!(at.has_dead_letters() && !at.inbox().borrow().is_full());
+    assert!(!at.inbox().borrow().is_woken(), "its answer wakes the shard, or a timer");
+    // It is gone, and nobody else leads: what was on its way waits for that.
+    at.take(Parcel::LinkDown(NodeNumber(OTHER.node)), &stand);
+    leaders.note(P, None, 5);
+    at.resume_roads(&stand);
+    assert_eq!(left(&at), 0);
+    assert!(at.has_dead_letters() && !at.inbox().borrow().is_full());
+    // Whoever leads next gets all of them, in order.
+    leaders.note(P, Some(NodeNumber(OWN.node)), 6);
+    let mut numbers = Vec::new();
+    for _ in 0..20 {
+        at.resume_roads(&stand);
+        at.inbox().borrow_mut().start_step(std::task::Waker::noop());
+        at.send_dead_letters(&stand);
+        numbers.extend(told(&at).into_iter().filter_map(|command| match command {
+            Command::Publish(publish) => Some(publish.publish_seq),
+            _ => None,
+        }));
+    }
+    assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
+}
