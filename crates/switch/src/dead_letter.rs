@@ -292,7 +292,8 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     ) -> Result<usize, Box<DeadLetter>> {
         let addressed = self.address(&letter, env);
         let is_slow = |target: &RouteTarget| self.inbox.borrow().is_slow(target.partition);
-        if !letter.wants_answer && addressed.as_ref().is_some_and(|a| a.targets.iter().any(is_slow)) {
+        let may_stay = !letter.wants_answer && self.outgoing.borrow().may_stay();
+        if may_stay && addressed.as_ref().is_some_and(|a| a.targets.iter().any(is_slow)) {
             return Err(letter);
         }
         let DeadLetter { queue, seq, reason, wants_answer, .. } = *letter;

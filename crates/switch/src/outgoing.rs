@@ -3,8 +3,9 @@
 //! One message may become as many letters as there are ways through queues that lead to each other, so what waits is
 //! bounded: queues end few messages for their age while many letters wait ([`Outgoing::has_room`]), and letters of
 //! messages that were too much for their queue are dropped beyond [`Outgoing::bytes_max`], if nobody waits for them.
-//! Rejected messages, and those that came back too often, were in the hands of consumers, which bounds them; a queue
-//! that waits for its letters has few of them here at a time.
+//! Rejected messages, and those that came back too often, were in the hands of consumers, which bounds them, and beyond
+//! twice as much as may wait none stays for a target that nobody leads ([`Outgoing::may_stay`]); a queue that waits for
+//! its letters has few of them here at a time.
 //!
 //! Invariant: letters of one queue leave in the order in which it gave them up. Queues take turns, a letter each, so
 //! that nobody's waits behind all of another's.
@@ -107,6 +108,12 @@ impl Outgoing {
             false => self.turns.push_back(queue),
         }
         Some(sent)
+    }
+
+    /// Whether letters may stay here whose target has nobody who takes them. Those that are dropped beyond what may wait
+    /// do not bring it so far.
+    pub(crate) fn may_stay(&self) -> bool {
+        self.bytes < 2 * self.bytes_max
     }
 
     /// Puts back what was popped last: its queue has no further turn before [`Outgoing::end_turns`].
@@ -225,6 +232,7 @@ mod tests {
         }
         let bytes = outgoing.bytes;
         assert!((NODE_BYTES_MAX..NODE_BYTES_MAX + 2_000).contains(&bytes), "{bytes}");
+        assert!(outgoing.may_stay());
         for reason in [Reason::Discarded, Reason::DeliveryLimit, Reason::Expired] {
             assert!(outgoing.push(P, letter(1, pushed, reason)).is_none(), "{reason:?}");
         }

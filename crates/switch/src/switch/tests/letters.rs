@@ -254,3 +254,22 @@ fn letters_for_who_does_not_answer_stay_where_they_are_and_publishers_go_on() {
     }
     assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
 }
+
+#[test]
+fn more_letters_than_may_stay_for_who_does_not_answer_leave() {
+    let ([at, _], leaders, stand) = shards();
+    leaders.note(P, Some(NodeNumber(OTHER.node)), 5);
+    declare(&stand, 1);
+    let body = Bytes::from(vec![0; 1 << 20]);
+    give_up(&at, (1..=80).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
+    let count = |forward: &Forward| usize::from(matches!(forward, Forward::Command(Command::Publish(_))));
+    let mut sent_in_all = 0;
+    for turn in 0..200 {
+        stand.elapsed_us.set(turn * 100_000);
+        at.inbox().borrow_mut().start_step(std::task::Waker::noop());
+        at.send_dead_letters(&stand);
+        sent_in_all += sent(&at).iter().map(count).sum::<usize>();
+    }
+    // Twice the half of 64 MiB that is this shard's stays.
+    assert_eq!(sent_in_all, 80 - 64);
+}
