@@ -122,6 +122,20 @@ fn a_change_of_members_that_leads_nowhere_is_refused() {
     assert_eq!(change(&[Change::Voter(N4)]), Err(Refused::ChangeUnderWay));
 }
 
+#[test]
+fn who_follows_keeps_no_body_that_it_applied_and_who_leads_keeps_them_for_who_lags() {
+    let mut cluster = led_by_n1(|config| Config { cache_bytes_max: 1 << 20, ..config });
+    let kept = |cluster: &Cluster, node| cluster.status(node).expect("it is up").cache_bytes;
+    cluster.crash(N3, 0);
+    cluster.propose(N1, vec![7; 10_000]).expect("up").expect("leads");
+    cluster.run();
+    // With what follows the other one hears that it is decided.
+    let next = cluster.propose(N1, "next").expect("up").expect("leads");
+    cluster.run();
+    assert!(cluster.status(N2).expect("it is up").applied.next() >= next.index);
+    assert!(kept(&cluster, N1) >= 10_000 && kept(&cluster, N2) < 1_000);
+}
+
 /// A leader with two entries that are on disk only, and a follower that asks for them. Returns what
 /// is wanted.
 fn with_a_laggard() -> (Cluster, Ready) {

@@ -109,16 +109,7 @@ fn open(disk: &FaultyDisk, promises: &mut Promises, nonce: u64) -> Result<Life, 
         promises.replay_from.file,
         promises.replay_from,
         &mut |record, location| {
-            let body = Bytes::copy_from_slice(record.body);
-            let record = Record {
-                group: record.group,
-                kind: record.kind,
-                term: record.term,
-                index: record.index,
-                body,
-                body_crc: None,
-            };
-            seen.push((record, location));
+            seen.push((Record::from(record), location));
         },
     )?;
     assert_eq!(recovery.damage, [], "a crash is no damage");

@@ -26,18 +26,7 @@ type Opened<D> = (Wal<D>, Recovery, Vec<(Record, Location)>);
 fn open<D: Disk>(disk: &Arc<D>, nonce: u64, from: WalPosition) -> Result<Opened<D>, StorageError> {
     let mut seen = Vec::new();
     let (wal, recovery) = recover(disk, FOLDER_ID, options(nonce), from.file, from, &mut |record, location| {
-        let body = Bytes::copy_from_slice(record.body);
-        seen.push((
-            Record {
-                group: record.group,
-                kind: record.kind,
-                term: record.term,
-                index: record.index,
-                body,
-                body_crc: None,
-            },
-            location,
-        ));
+        seen.push((Record::from(record), location));
     })?;
     Ok((wal, recovery, seen))
 }

@@ -291,9 +291,13 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         env: &impl Surroundings<Connection = C, Outsider = O>,
     ) -> Result<usize, Box<DeadLetter>> {
         let addressed = self.address(&letter, env);
-        let is_slow = |target: &RouteTarget| self.inbox.borrow().is_slow(target.partition);
+        // One that some queue can have now leaves: that queue is not to wait for the others.
+        let has_no_place = |a: &Addressed| {
+            let inbox = self.inbox.borrow();
+            !a.targets.is_empty() && a.targets.iter().all(|target| inbox.is_no_place_for_letters(target.partition))
+        };
         let may_stay = !letter.wants_answer && self.outgoing.borrow().may_stay();
-        if may_stay && addressed.as_ref().is_some_and(|a| a.targets.iter().any(is_slow)) {
+        if may_stay && addressed.as_ref().is_some_and(has_no_place) {
             return Err(letter);
         }
         let DeadLetter { queue, seq, reason, wants_answer, .. } = *letter;

@@ -361,9 +361,8 @@ impl<O> Inbox<O> {
     }
 
     /// Whether dead letters for a partition, for which nobody waits, are to stay where they are for now.
-    pub(crate) fn is_slow(&self, partition: PartitionId) -> bool {
-        let leader = self.leaders.leader(partition).or(partition.home());
-        self.roads.is_slow(partition, leader)
+    pub(crate) fn is_no_place_for_letters(&self, partition: PartitionId) -> bool {
+        self.roads.is_no_place_for_letters(partition)
     }
 
     /// Whether dead letters that nobody waits for may be kept until they are answered.

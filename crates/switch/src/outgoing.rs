@@ -131,6 +131,12 @@ impl Outgoing {
         self.passed.push(queue);
     }
 
+    /// How many there are.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
     /// Whether some queue has a turn left.
     pub(crate) fn has_turns(&self) -> bool {
         !self.turns.is_empty()

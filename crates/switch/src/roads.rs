@@ -33,8 +33,8 @@ const KEPT_BYTES: u64 = 4 * WINDOW_BYTES;
 /// The part of it beyond which dead letters that nobody waits for are not kept: a partition without a majority would
 /// have them fill it, and publishers wait.
 const KEPT_LETTERS_BYTES: u64 = KEPT_BYTES / 4;
-/// The part of a window beyond which such letters do not leave for where they would wait: publishers would wait for them.
-const LETTERS_WINDOW_BYTES: u64 = WINDOW_BYTES / 4;
+/// The part of a window beyond which such letters do not leave to wait for somebody to lead: publishers would wait for them.
+const HELD_LETTERS_BYTES: u64 = WINDOW_BYTES / 4;
 /// How often the other node is asked how far it has come.
 const MARK_BYTES: u64 = 1 << 20;
 /// What a command or an effect weighs beside its message.
@@ -440,11 +440,9 @@ impl Roads {
     }
 
     /// Whether dead letters that nobody waits for stay where they are for now: much waits for somebody to lead, and they
-    /// would, too, or much is on its way to who does.
-    pub(crate) fn is_slow(&self, partition: PartitionId, leader: Option<NodeNumber>) -> bool {
-        let waits = self.turning.is_waiting(partition) && self.turning.held_bytes() >= LETTERS_WINDOW_BYTES;
-        let road = self.roads.iter().find(|road| Some(road.link.peer.node) == leader.map(|leader| leader.0));
-        waits || road.is_some_and(|road| road.sent - road.handled >= LETTERS_WINDOW_BYTES)
+    /// would, too.
+    pub(crate) fn is_no_place_for_letters(&self, partition: PartitionId) -> bool {
+        self.turning.is_waiting(partition) && self.turning.held_bytes() >= HELD_LETTERS_BYTES
     }
 
     /// See [`KEPT_LETTERS_BYTES`].

@@ -68,6 +68,13 @@ pub struct RecordRef<'a> {
     pub body: &'a [u8],
 }
 
+/// With a copy of the body.
+impl From<RecordRef<'_>> for Record {
+    fn from(RecordRef { group, kind, term, index, body }: RecordRef<'_>) -> Record {
+        Record { group, kind, term, index, body: Bytes::copy_from_slice(body), body_crc: None }
+    }
+}
+
 /// Where the body of a record lies. Parts of a body are locations too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {

@@ -221,55 +221,78 @@ fn letters_that_nobody_waits_for_are_not_kept_beyond_their_part_of_what_may_be()
     assert!(!at.inbox().borrow().is_full(), "publishers go on");
 }
 
-#[test]
-fn letters_for_who_does_not_answer_stay_where_they_are_and_publishers_go_on() {
-    let ([at, _], leaders, stand) = shards();
+/// Sends some letters to another node, which goes, and nobody else comes to lead.
+fn without_a_leader(at: &Switch<(), NoOutsider>, leaders: &Leaders, stand: &Stand, body: &Bytes) {
     leaders.note(P, Some(NodeNumber(OTHER.node)), 5);
-    declare(&stand, 1);
-    let body = Bytes::from(vec![0; 1 << 20]);
-    let letters = |seqs: std::ops::RangeInclusive<u64>| seqs.map(|seq| letter(seq, Reason::Discarded, &body));
-    give_up(&at, letters(1..=12), &stand);
-    let left = |switch: &Switch<(), NoOutsider>| (0..20).map(|_| turn_away(switch, &stand)).sum::<usize>();
-    // With what asks how far the other node has come.
-    assert_eq!(left(&at), 4 + 4, "they are on their way, and not handled");
-    assert!(at.has_dead_letters() && !at.inbox().borrow().is_full());
-    assert!(!at.inbox().borrow().is_woken(), "its answer wakes the shard, or a timer");
-    // It is gone, and nobody else leads: what was on its way waits for that.
-    at.take(Parcel::LinkDown(NodeNumber(OTHER.node)), &stand);
+    give_up(at, (1..=2).map(|seq| letter(seq, Reason::Discarded, body)), stand);
+    assert_eq!(publishes_away(at, stand), 2);
+    at.take(Parcel::LinkDown(NodeNumber(OTHER.node)), stand);
     leaders.note(P, None, 5);
-    at.resume_roads(&stand);
-    assert_eq!(left(&at), 0);
-    assert!(at.has_dead_letters() && !at.inbox().borrow().is_full());
-    // Whoever leads next gets all of them, in order.
-    leaders.note(P, Some(NodeNumber(OWN.node)), 6);
-    let mut numbers = Vec::new();
-    for _ in 0..20 {
-        at.resume_roads(&stand);
+    at.resume_roads(stand);
+}
+
+/// How many letters leave for another node in so many turns that time does not matter.
+fn publishes_away(at: &Switch<(), NoOutsider>, stand: &Stand) -> usize {
+    let mut all = 0;
+    for _ in 0..100 {
+        stand.elapsed_us.set(stand.elapsed_us.get() + 100_000);
         at.inbox().borrow_mut().start_step(std::task::Waker::noop());
-        at.send_dead_letters(&stand);
-        numbers.extend(told(&at).into_iter().filter_map(|command| match command {
+        at.send_dead_letters(stand);
+        let is_publish = |forward: &&Forward| matches!(forward, Forward::Command(Command::Publish(_)));
+        all += sent(at).iter().filter(is_publish).count();
+    }
+    all
+}
+
+/// The numbers of what a partition of this node is told, now that it leads.
+fn publishes_here(at: &Switch<(), NoOutsider>, stand: &Stand) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    for _ in 0..100 {
+        at.resume_roads(stand);
+        at.inbox().borrow_mut().start_step(std::task::Waker::noop());
+        at.send_dead_letters(stand);
+        numbers.extend(told(at).into_iter().filter_map(|command| match command {
             Command::Publish(publish) => Some(publish.publish_seq),
             _ => None,
         }));
     }
-    assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
+    numbers
 }
 
 #[test]
-fn more_letters_than_may_stay_for_who_does_not_answer_leave() {
+fn letters_that_nobody_takes_stay_where_they_are_and_publishers_go_on() {
     let ([at, _], leaders, stand) = shards();
-    leaders.note(P, Some(NodeNumber(OTHER.node)), 5);
     declare(&stand, 1);
     let body = Bytes::from(vec![0; 1 << 20]);
-    give_up(&at, (1..=80).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
-    let count = |forward: &Forward| usize::from(matches!(forward, Forward::Command(Command::Publish(_))));
-    let mut sent_in_all = 0;
-    for turn in 0..200 {
-        stand.elapsed_us.set(turn * 100_000);
-        at.inbox().borrow_mut().start_step(std::task::Waker::noop());
-        at.send_dead_letters(&stand);
-        sent_in_all += sent(&at).iter().map(count).sum::<usize>();
-    }
-    // Twice the half of 64 MiB that is this shard's stays.
-    assert_eq!(sent_in_all, 80 - 64);
+    without_a_leader(&at, &leaders, &stand, &body);
+    give_up(&at, (3..=12).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
+    assert_eq!(publishes_away(&at, &stand), 0);
+    assert!(at.has_dead_letters() && !at.inbox().borrow().is_full());
+    assert!(!at.inbox().borrow().is_woken(), "a timer has the shard look");
+    // Whoever leads next gets all of them, in order.
+    leaders.note(P, Some(NodeNumber(OWN.node)), 6);
+    assert_eq!(publishes_here(&at, &stand), (1..=12).collect::<Vec<_>>());
+    assert!(!at.has_dead_letters());
+}
+
+#[test]
+fn letters_leave_beside_whatever_else_is_on_its_way_to_a_node() {
+    let ([at, _], leaders, stand) = shards();
+    declare(&stand, 1);
+    leaders.note(P, Some(NodeNumber(OTHER.node)), 5);
+    let body = Bytes::from(vec![0; 1 << 20]);
+    give_up(&at, (1..=12).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
+    assert_eq!(publishes_away(&at, &stand), 12, "it has handled none of them");
+}
+
+#[test]
+fn more_letters_than_may_stay_for_nobody_leave() {
+    let ([at, _], leaders, stand) = shards();
+    declare(&stand, 1);
+    let body = Bytes::from(vec![0; 1 << 20]);
+    without_a_leader(&at, &leaders, &stand, &body);
+    give_up(&at, (3..=82).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
+    publishes_away(&at, &stand);
+    // Twice the half of 64 MiB that is this shard's.
+    assert_eq!(at.outgoing.borrow().len(), 64);
 }
