@@ -383,16 +383,13 @@ fn who_cannot_join_is_told_what_to_do() {
         let at = before.iter().position(|argument| argument == "--cluster-peers").unwrap();
         before.iter().enumerate().filter(|(n, _)| *n != at && *n != at + 1).map(|(_, a)| a.clone()).collect()
     };
-    let folder = tempfile::tempdir().unwrap();
-    let secret = folder.path().join("another");
-    std::fs::write(&secret, "quite another secret").unwrap();
-    let with_another_secret: Vec<String> = {
-        let at = before.iter().position(|argument| argument == "--cluster-secret-file").unwrap() + 1;
-        let path = secret.display().to_string();
-        before.iter().enumerate().map(|(n, a)| if n == at { path.clone() } else { a.clone() }).collect()
+    let with_another_list: Vec<String> = {
+        let at = before.iter().position(|argument| argument == "--cluster-peers").unwrap() + 1;
+        let list = format!("{},{}", before[at], free_port());
+        before.iter().enumerate().map(|(n, a)| if n == at { list.clone() } else { a.clone() }).collect()
     };
     for (arguments, says) in [
-        (with_another_secret, "the file of cluster_secret_file with which it began"),
+        (with_another_list, "the cluster_peers with which it began"),
         (with_join(&without_peers), "needs another, empty folder"),
         (with_join(&before), "set one of them"),
         (without_peers, "start it with"),

@@ -132,7 +132,8 @@ pub fn run(
     // Before the folder is touched, and others are waited for.
     tls::check(config)?;
     let cluster = Cluster::of(config)?;
-    let mut folder = open_data_folder(config, cluster.as_ref().and_then(Cluster::id)).map_err(OpenError::Storage)?;
+    let mut folder = open_data_folder(config, cluster.as_ref().and_then(|cluster| cluster.id(config)))
+        .map_err(OpenError::Storage)?;
     let node_name = folder.identity().node_name.clone();
     let startup = Arc::new(Startup::new(&node_name));
     attendant.begin(&startup);
@@ -345,7 +346,7 @@ fn import(path: &Path, skips_known: bool, node: &Node) -> Result<(), ImportError
 /// Certificates and definitions are read again. What is wrong is told, and what was there before
 /// stays.
 fn reload(config: &Config, node: &Node, peers: Option<&Member>) {
-    peers.into_iter().for_each(Member::reload_certificates);
+    peers.into_iter().for_each(Member::reload_credentials);
     if let Some(files) = config.tls_files() {
         match node.use_tls(&files) {
             Ok(()) => tracing::info!("certificates read again; open connections keep theirs"),

@@ -120,7 +120,7 @@ fn the_default_listens_on_the_families_that_the_machine_has() {
 
 /// Every setting with a value that is not its default: as in the file, and as in the environment or
 /// a flag.
-const OTHERS: [(Key, &str, &str); 88] = [
+const OTHERS: [(Key, &str, &str); 89] = [
     (Key::data_dir, r#""/var/lib/leveret""#, "/var/lib/leveret"),
     (Key::node_name, r#""leveret@a""#, "leveret@a"),
     (Key::partitions, "32", "32"),
@@ -181,6 +181,7 @@ const OTHERS: [(Key, &str, &str); 88] = [
     (Key::cluster_join, r#"["127.0.0.1:5680"]"#, "127.0.0.1:5680"),
     (Key::cluster_address, r#"["127.0.0.1:5681"]"#, "127.0.0.1:5681"),
     (Key::cluster_secret_file, r#""secret""#, "secret"),
+    (Key::cluster_secret_file_before, r#""secret-before""#, "secret-before"),
     (Key::cluster_tls_ca, r#""nodes-ca.pem""#, "nodes-ca.pem"),
     (Key::cluster_tls_certificate, r#""node.pem""#, "node.pem"),
     (Key::cluster_tls_key, r#""node.key""#, "node.key"),

@@ -176,8 +176,7 @@ pub enum StorageError {
     /// The data folder belongs to a node of another cluster.
     #[error(
         "the data folder {folder} belongs to a node of cluster {found:032x}, and what is set is about {}: to go on there it needs the \
-         cluster_peers and the file of cluster_secret_file with which it began (its number is made of both, so either the list or the secret is \
-         another one now); one that ran alone and is to be the first of a cluster \
+         cluster_peers with which it began, each node at the same address; one that ran alone and is to be the first of a cluster \
          needs cluster_address, and neither cluster_peers nor cluster_join; only one that was forgotten, or is to leave what it has behind, \
          needs another, empty folder as --data-dir",
         other_cluster(*.wanted)

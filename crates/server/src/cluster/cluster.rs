@@ -5,10 +5,11 @@
 
 use super::encryption::LinkTls;
 use super::formation::{FormationError, form};
-use super::handshake::{Newcomer, Secret};
+use super::handshake::Newcomer;
 use super::joining::{Answered, Joining};
 use super::links::{Links, LinksParts};
 use super::peers::{Peers, PeersError};
+use super::secret::Secrets;
 use crate::config::{Config, folder_holder};
 use crate::engine::{EngineGauges, OpenError, found_alone, refuse_without_cluster_file};
 use crate::node::{Node, tell_taken_by};
@@ -21,11 +22,13 @@ use broker::topology::{
 use broker::{NodeLife, NodeNumber};
 use node::Announcing;
 use partition::machine::MACHINE_VERSION as QUEUES_MACHINE_VERSION;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use storage::data_folder::ToldOfItself;
 use storage::{ClusterRecord, DataFolder, Founder, NodeState, RealDisk};
 
 /// What stands for the cluster's number in the folder of a node that joined: its file has it.
@@ -46,6 +49,9 @@ const NO_SECRET: &str = "cluster_address is set and cluster_secret_file is not: 
 const NO_ADDRESS: &str = "cluster_secret_file is set and cluster_address is not: with both the node runs as the first of a cluster, which others \
                           join; without both it runs alone. One that joins others or founds a cluster with them has cluster_join or \
                           cluster_peers too";
+/// The same where only what was is set.
+const ONLY_BEFORE: &str = "cluster_secret_file_before is set and cluster_secret_file is not: it names what the secret was before, and the other \
+                           one what it is from now on";
 /// How often whoever waits looks whether the process is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often the log says what is waited for.
@@ -82,7 +88,7 @@ enum Beginning {
 pub(crate) struct Cluster {
     beginning: Beginning,
     peers: Peers,
-    secret: Secret,
+    secrets: Arc<Secrets>,
     tls: Option<Arc<LinkTls>>,
 }
 
@@ -98,6 +104,7 @@ pub(crate) struct Founded {
 pub(crate) struct Member {
     links: Links,
     thread: JoinHandle<()>,
+    secrets: Arc<Secrets>,
     tls: Option<Arc<LinkTls>>,
     record: ClusterRecord,
     number: NodeNumber,
@@ -150,6 +157,9 @@ impl Cluster {
         let join = config.cluster_join.first().map(|via| with_port(via));
         let own = config.cluster_address.first().map(|own| with_port(own));
         let own = own.as_deref();
+        if config.cluster_secret_file.is_none() && config.cluster_secret_file_before.is_some() {
+            return wrong(ONLY_BEFORE);
+        }
         if peers.is_empty() && join.is_none() && (own.is_none() || config.cluster_secret_file.is_none()) {
             return match (own, &config.cluster_secret_file) {
                 (Some(_), None) => wrong(NO_SECRET),
@@ -157,16 +167,13 @@ impl Cluster {
                 _ => Ok(None),
             };
         }
-        let Some(file) = &config.cluster_secret_file else {
+        let Some(files) = config.cluster_secret_files() else {
             let what = if join.is_some() { "cluster_join" } else { "cluster_peers" };
             return Err(RunError::Cluster(format!(
                 "{what} needs cluster_secret_file: what nodes say to each other is for nobody else"
             )));
         };
-        let (secret, open) = Secret::read(file).map_err(RunError::Cluster)?;
-        if let Some(open) = open {
-            tracing::warn!("{open}");
-        }
+        let secrets = Arc::new(Secrets::load(files).map_err(RunError::Cluster)?);
         let (beginning, peers) = match (join, own) {
             (Some(_), _) if !peers.is_empty() => {
                 return wrong(
@@ -190,22 +197,32 @@ impl Cluster {
             }
         })?;
         let tls = config.cluster_tls_files().map(LinkTls::load).transpose()?.map(Arc::new);
-        Ok(Some(Cluster { beginning, peers, secret, tls }))
+        Ok(Some(Cluster { beginning, peers, secrets, tls }))
     }
 
-    /// The cluster's number, by which its folders know it: that of the founders with this secret. A
-    /// node that joins does not know it yet, and one that began alone has it in its folder.
-    pub(crate) fn id(&self) -> Option<u128> {
+    /// The cluster's number, by which its folders know it: that of the founders, with the secret with which
+    /// they founded it. A node that joins does not know it yet, and one that began alone has it in its folder.
+    pub(crate) fn id(&self, config: &Config) -> Option<u128> {
         match self.beginning {
-            Beginning::Founds => Some(self.number_of_founders()),
+            Beginning::Founds => Some(self.number_in(&config.data_dir).unwrap_or_else(|| self.number_of_founders())),
             Beginning::Joins { .. } => Some(NOT_KNOWN),
             Beginning::Alone => None,
         }
     }
 
+    /// The same where the folder is that of a founder, and these are those that founded it: their secret may be
+    /// another one since. What is damaged there is told by who opens the folder.
+    fn number_in(&self, data_folder: &Path) -> Option<u128> {
+        let told = ToldOfItself::read(&RealDisk::existing(data_folder).ok()?).ok()??;
+        let mut founders: Vec<&String> = told.record.founders.iter().map(|founder| &founder.address).collect();
+        founders.sort();
+        (told.record.joined.is_none() && founders.into_iter().eq(&self.peers.all)).then_some(told.identity.cluster_id)
+    }
+
+    /// The number that they begin with.
     fn number_of_founders(&self) -> u128 {
         let words: Vec<&[u8]> = self.peers.all.iter().map(|peer| peer.as_bytes()).collect();
-        let number = self.secret.number_of(&words);
+        let number = self.secrets.now().number_of(&words);
         u128::from_le_bytes(number[..16].try_into().expect("a hash has more"))
     }
 
@@ -234,8 +251,8 @@ impl Cluster {
                 let store = |record: &ClusterRecord| folder.store_cluster_record(record);
                 let id = self.number_of_founders();
                 let asked = (ends, startup);
-                let secret = (&self.secret, self.tls.clone());
-                match form(&self.peers, secret, (id, folder_id), config.partitions, store, asked) {
+                let shown = (&self.secrets.now(), self.tls.clone());
+                match form(&self.peers, shown, (id, folder_id), config.partitions, store, asked) {
                     Ok(record) => record,
                     Err(FormationError::Ended { is_known }) => {
                         give_up(folder, is_known || !folder.was_founded());
@@ -260,7 +277,7 @@ impl Cluster {
             }
         };
         node::found_among_others(folder, &record)?;
-        let id = record.joined.unwrap_or_else(|| self.number_of_founders());
+        let id = record.joined.unwrap_or(folder.identity().cluster_id);
         Ok(Ok(Founded { cluster: self, id, folder: folder_id, record }))
     }
 
@@ -276,8 +293,8 @@ impl Cluster {
             topology: MACHINE_VERSION,
             queues: QUEUES_MACHINE_VERSION,
         };
-        let (address, secret, tls) = (self.peers.own.as_str(), &self.secret, self.tls.clone());
-        let joining = Joining { via, address, secret, tls, folder: folder.identity().folder_id, newcomer };
+        let (address, secrets, tls) = (self.peers.own.as_str(), &*self.secrets, self.tls.clone());
+        let joining = Joining { via, address, secrets, tls, folder: folder.identity().folder_id, newcomer };
         Ok(match joining.join(asked).map_err(RunError::Thread)? {
             Answered::Joined(record) => Ok(record),
             Answered::Forgotten => {
@@ -326,12 +343,12 @@ impl Founded {
 
     /// Starts the links of a node.
     pub(crate) fn start(self, own: NodeLife, node: &Node) -> std::io::Result<Member> {
-        let Founded { cluster: Cluster { peers, secret, tls, .. }, id, folder, record } = self;
+        let Founded { cluster: Cluster { peers, secrets, tls, .. }, id, folder, record } = self;
         let shared = node.shared();
         let address = peers.own.clone();
         let parts = LinksParts {
             peers,
-            secret,
+            secrets: secrets.clone(),
             tls: tls.clone(),
             cluster: id,
             folder,
@@ -343,7 +360,7 @@ impl Founded {
         assert!(shared.links.set(links.clone()).is_ok(), "links are started once");
         let teller = links.clone();
         tell_taken_by(shared, move || teller.tell_taken_soon());
-        Ok(Member { links, thread, tls, record, number: NodeNumber(own.node), address })
+        Ok(Member { links, thread, secrets, tls, record, number: NodeNumber(own.node), address })
     }
 }
 
@@ -412,7 +429,7 @@ impl Member {
                 }
                 // It may be for want of a right one that nobody is linked.
                 if asks.reload.swap(false, Ordering::Relaxed) {
-                    self.reload_certificates();
+                    self.reload_credentials();
                 }
                 let waits_for = match engine.halted() {
                     Some(why) => sentence_of_halted(why),
@@ -458,8 +475,9 @@ impl Member {
         Missing { names, of }
     }
 
-    /// Reads the certificates that nodes show each other again, for links to come.
-    pub(crate) fn reload_certificates(&self) {
+    /// Reads the secret and the certificates that nodes show each other again, for links to come.
+    pub(crate) fn reload_credentials(&self) {
+        self.secrets.reload_and_tell();
         self.tls.iter().for_each(|tls| tls.reload_and_tell());
     }
 
@@ -512,6 +530,10 @@ mod tests {
         };
         let no_secret = refused(&["host1:7000"], None);
         assert!(no_secret.contains("cluster_secret_file is not: with both"), "{no_secret}");
+        let mut config = Config::for_machine(&machine);
+        config.cluster_secret_file_before = Some("/secret".into());
+        let only_before = Cluster::of(&config).err().map(|why| why.to_string()).unwrap_or_default();
+        assert!(only_before.contains("cluster_secret_file is not: it names"), "{only_before}");
         let no_address = refused(&[], Some("/secret"));
         assert!(no_address.contains("cluster_address is not: with both"), "{no_address}");
         assert_eq!(refused(&[], None), "");

@@ -9,8 +9,9 @@
 //! nothing.
 
 use super::encryption::{LinkTls, Wire, objection};
-use super::handshake::{Hello, PATIENCE, Refused, Secret, Verdict, shake};
+use super::handshake::{Hello, PATIENCE, Refused, Side, Verdict, shake};
 use super::peers::Peers;
+use super::secret::Secret;
 use crate::random;
 use crate::startup::Startup;
 use std::cell::{Cell, RefCell};
@@ -208,7 +209,11 @@ impl Search {
                 .or_else(|| self.word_about(peer)),
             ..Verdict::default()
         };
-        let shaken = shake(&mut wire, matches!(met, Met::Called(_)), &self.secret, &own, word).await;
+        let side = match met {
+            Met::Called(_) => Side::Connector(&self.secret),
+            Met::Connected(_) => Side::Acceptor(std::slice::from_ref(&self.secret)),
+        };
+        let shaken = shake(&mut wire, side, &own, word).await;
         // Of one that breaks in the middle nobody knows how far the other side came.
         if matches!(shaken, Ok(_) | Err(Refused::Io(_) | Refused::Silent)) {
             self.is_known.set(true);
@@ -326,7 +331,9 @@ mod tests {
         runtime.block_on(async {
             let mut stream = TcpStream::connect(&own).await.expect("it listens");
             let hello = Hello::new(7, 2, &other, &all, 3);
-            shake(&mut stream, true, &secret(), &hello, |_| Verdict::default()).await.expect("it knows the secret");
+            shake(&mut stream, Side::Connector(&secret()), &hello, |_| Verdict::default())
+                .await
+                .expect("it knows the secret");
         });
         let record = forming.join().expect("it does not panic").expect("both were there");
         let founders: Vec<_> = record.founders.iter().map(|f| (f.number, f.folder_id, f.address.clone())).collect();

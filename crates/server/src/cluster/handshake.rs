@@ -11,17 +11,14 @@
 //! ```
 //!
 //! Each is a message: u32 little-endian length, then the bytes. Invariants: the acceptor proves
-//! nothing before the connector has; a proof serves for one connection, one side and these two
+//! nothing before the connector has, and proves with the secret with which that did; a proof serves for one connection, one side and these two
 //! hellos; a message is at most [`MESSAGE_BYTES_MAX`], and all of it takes [`PATIENCE`] at most.
 
 use super::encryption;
-use hmac::{Hmac, Mac};
+use super::secret::Secret;
+use hmac::Mac;
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
-use std::fs::{File, Metadata};
-use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::io;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -31,100 +28,6 @@ const MAGIC: &str = "leveret link 1";
 const MESSAGE_BYTES_MAX: usize = 32 << 10;
 /// How long all of it may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// A secret has at least so many bytes.
-const SECRET_BYTES_MIN: usize = 16;
-const SECRET_BYTES_MAX: usize = 4096;
-/// So much white space may stand behind it.
-const SPACE_BYTES_MAX: u64 = 64;
-
-/// What all nodes of a cluster know and nobody else.
-#[derive(Clone)]
-pub(crate) struct Secret(Vec<u8>);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
-
-impl Secret {
-    /// These bytes.
-    #[cfg(test)]
-    pub(super) fn of(bytes: &[u8]) -> Secret {
-        Secret(bytes.to_vec())
-    }
-
-    /// Reads it from a file, without the end of its line, and says where others than this user may
-    /// read or change the file. Errors: one line that says what to do.
-    ///
-    /// A pipe or a device would be waited for, or be read, without an end: only a regular file is
-    /// taken.
-    pub(crate) fn read(path: &Path) -> Result<(Secret, Option<String>), String> {
-        let file = path.display();
-        let help =
-            format!("make one with `(umask 077; head -c 32 /dev/urandom | base64 > {file})` and copy it to all nodes");
-        let wrong = |error: io::Error| format!("cluster_secret_file {file}: {error}");
-        // Without waiting: to open a pipe waits for somebody who writes.
-        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let opened = File::options().read(true).custom_flags(flags).open(path).map_err(wrong)?;
-        let facts = opened.metadata().map_err(wrong)?;
-        if !facts.is_file() {
-            return Err(format!("cluster_secret_file {file} is no regular file: {help}"));
-        }
-        let mut bytes = Vec::new();
-        opened.take(SECRET_BYTES_MAX as u64 + SPACE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(wrong)?;
-        let secret = bytes.trim_ascii_end();
-        if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&secret.len()) {
-            let count = match secret.len() {
-                short @ ..SECRET_BYTES_MIN => format!("{short} bytes"),
-                _ => format!("more than {SECRET_BYTES_MAX} bytes"),
-            };
-            return Err(format!(
-                "cluster_secret_file {file} has {count}: a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}; {help}"
-            ));
-        }
-        let open_to = open_to(&facts, rustix::process::geteuid().as_raw());
-        let warning = open_to.map(|who| {
-            let mode = facts.mode() & 0o777;
-            format!(
-                "cluster_secret_file {file} has mode {mode:o} and belongs to user {}: {who}, and who has the secret is \
-                 believed to be a node; let only the broker's user have it: `chown` it to that user, and `chmod 600 {file}`",
-                facts.uid()
-            )
-        });
-        Ok((Secret(secret.to_vec()), warning))
-    }
-
-    /// A number that only holders of the secret can make of these words.
-    pub(super) fn number_of(&self, words: &[&[u8]]) -> [u8; 32] {
-        self.mac(words).finalize().into_bytes().into()
-    }
-
-    fn mac(&self, words: &[&[u8]]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key may have any length");
-        for word in words {
-            mac.update(&(word.len() as u64).to_le_bytes());
-            mac.update(word);
-        }
-        mac
-    }
-}
-
-/// Who besides this user and root may read or change a file, if somebody may. Where root lets a
-/// group read a file of its own it is how the broker gets it.
-fn open_to(facts: &Metadata, own: u32) -> Option<&'static str> {
-    let (mode, owner) = (facts.mode(), facts.uid());
-    let groups = if owner == 0 { 0o020 } else { 0o060 };
-    if mode & 0o007 != 0 {
-        Some("every user of the machine may read or change it")
-    } else if mode & groups != 0 {
-        Some("its group may read or change it")
-    } else if owner != 0 && owner != own {
-        Some("that user may read and change it")
-    } else {
-        None
-    }
-}
 
 /// Who a node is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -288,16 +191,24 @@ pub(super) enum Refused {
     Forgotten(String),
 }
 
+/// Which side of a connection a node is on, and what it knows.
+#[derive(Clone, Copy)]
+pub(super) enum Side<'a> {
+    /// It called, and shows that it has this one.
+    Connector(&'a Secret),
+    /// It was called, and believes whoever has one of these.
+    Acceptor(&'a [Secret]),
+}
+
 /// Introduces two nodes to each other. `own_word` makes the verdict about a peer that has proved
 /// itself. Gives the peer's hello and what it knows of the founding.
 pub(super) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    is_connector: bool,
-    secret: &Secret,
+    side: Side<'_>,
     own: &Hello,
     own_word: impl FnOnce(&Hello) -> Verdict,
 ) -> Result<(Hello, Option<String>), Refused> {
-    match tokio::time::timeout(PATIENCE, introduce(stream, is_connector, secret, own, own_word)).await {
+    match tokio::time::timeout(PATIENCE, introduce(stream, side, own, own_word)).await {
         Ok(result) => result,
         Err(_) => Err(Refused::Silent),
     }
@@ -305,8 +216,7 @@ pub(super) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
 
 async fn introduce<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    is_connector: bool,
-    secret: &Secret,
+    side: Side<'_>,
     own: &Hello,
     own_word: impl FnOnce(&Hello) -> Verdict,
 ) -> Result<(Hello, Option<String>), Refused> {
@@ -317,23 +227,27 @@ async fn introduce<S: AsyncRead + AsyncWrite + Unpin>(
     if peer.magic != MAGIC {
         return Err(Refused::Stranger(format!("it begins with {:?}", peer.magic)));
     }
-    let (first, second) = if is_connector { (&own_bytes, &peer_bytes) } else { (&peer_bytes, &own_bytes) };
-    let proof_of = |side: &[u8]| secret.mac(&[MAGIC.as_bytes(), side, first, second]);
-    let (own_side, peer_side): (&[u8], &[u8]) = match is_connector {
-        true => (b"connector", b"acceptor"),
-        false => (b"acceptor", b"connector"),
-    };
-    if is_connector {
-        send(stream, &proof_of(own_side).finalize().into_bytes()).await?;
-    }
-    let proof = receive(stream).await.map_err(|error| match error {
-        // Who does not believe a proof hangs up.
-        Refused::Io(_) if is_connector => Refused::Secret,
-        other => other,
-    })?;
-    proof_of(peer_side).verify_slice(&proof).map_err(|_| Refused::Secret)?;
-    if !is_connector {
-        send(stream, &proof_of(own_side).finalize().into_bytes()).await?;
+    const CONNECTOR: &[u8] = b"connector";
+    const ACCEPTOR: &[u8] = b"acceptor";
+    match side {
+        Side::Connector(secret) => {
+            let proof_of = |side: &[u8]| secret.mac(&[MAGIC.as_bytes(), side, &own_bytes, &peer_bytes]);
+            send(stream, &proof_of(CONNECTOR).finalize().into_bytes()).await?;
+            let proof = receive(stream).await.map_err(|error| match error {
+                // Who does not believe a proof hangs up.
+                Refused::Io(_) => Refused::Secret,
+                other => other,
+            })?;
+            proof_of(ACCEPTOR).verify_slice(&proof).map_err(|_| Refused::Secret)?;
+        }
+        Side::Acceptor(secrets) => {
+            let proof = receive(stream).await?;
+            let proof_of =
+                |secret: &Secret, side: &[u8]| secret.mac(&[MAGIC.as_bytes(), side, &peer_bytes, &own_bytes]);
+            let shown = secrets.iter().find(|secret| proof_of(secret, CONNECTOR).verify_slice(&proof).is_ok());
+            let shown = shown.ok_or(Refused::Secret)?;
+            send(stream, &proof_of(shown, ACCEPTOR).finalize().into_bytes()).await?;
+        }
     }
     let word = own_word(&peer);
     send(stream, &serde_json::to_vec(&word).expect("a verdict has no keys that are no text")).await?;
@@ -371,7 +285,6 @@ async fn receive<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, Refuse
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
     use tokio::io::duplex;
 
     fn hello(number: u128) -> Hello {
@@ -379,25 +292,29 @@ mod tests {
     }
 
     fn secret(text: &str) -> Secret {
-        Secret(text.as_bytes().to_vec())
+        Secret::of(text.as_bytes())
     }
 
     type Met = Result<(Hello, Option<String>), Refused>;
 
     fn meet(secrets: [&str; 2], words: [Verdict; 2]) -> (Met, Met) {
+        meet_who_knows(secrets[0], &[secrets[1]], words)
+    }
+
+    fn meet_who_knows(shown: &str, known: &[&str], words: [Verdict; 2]) -> (Met, Met) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         let [one_word, other_word] = words;
         runtime.block_on(async {
             let (mut one, mut other) = duplex(1 << 16);
             let (own, peer) = (hello(1), hello(2));
-            let (secret_one, secret_other) = (secret(secrets[0]), secret(secrets[1]));
+            let (shown, known) = (secret(shown), known.iter().map(|known| secret(known)).collect::<Vec<_>>());
             let connector = async {
-                let result = shake(&mut one, true, &secret_one, &own, |_| one_word).await;
+                let result = shake(&mut one, Side::Connector(&shown), &own, |_| one_word).await;
                 drop(one);
                 result
             };
             let acceptor = async {
-                let result = shake(&mut other, false, &secret_other, &peer, |_| other_word).await;
+                let result = shake(&mut other, Side::Acceptor(&known), &peer, |_| other_word).await;
                 drop(other);
                 result
             };
@@ -418,6 +335,18 @@ mod tests {
         let (one, other) = meet(["the same secret!", "another secret !"], Default::default());
         assert!(matches!(one, Err(Refused::Secret)), "{one:?}");
         assert!(matches!(other, Err(Refused::Secret)), "{other:?}");
+    }
+
+    #[test]
+    fn who_shows_either_of_two_secrets_is_believed_and_hears_a_proof_by_the_same() {
+        let known = ["the secret now !", "the secret before"];
+        for shown in known {
+            let (one, other) = meet_who_knows(shown, &known, Default::default());
+            assert_eq!(one.expect("it is believed").0, hello(2), "{shown}");
+            assert_eq!(other.expect("it is believed").0, hello(1), "{shown}");
+        }
+        let (one, other) = meet_who_knows("a third secret !!", &known, Default::default());
+        assert!(matches!((one, other), (Err(Refused::Secret), Err(Refused::Secret))));
     }
 
     #[test]
@@ -493,63 +422,9 @@ mod tests {
             };
             let secret = secret("the same secret!");
             let own = hello(1);
-            let (result, ()) = tokio::join!(shake(&mut one, true, &secret, &own, |_| Verdict::default()), reflect);
+            let (result, ()) =
+                tokio::join!(shake(&mut one, Side::Connector(&secret), &own, |_| Verdict::default()), reflect);
             assert!(matches!(result, Err(Refused::Secret)), "{result:?}");
         });
-    }
-
-    /// A file of this mode, and what a start says of it.
-    fn read_with_mode(bytes: &[u8], mode: u32) -> Result<(Secret, Option<String>), String> {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("secret");
-        std::fs::write(&path, bytes).expect("written");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
-        Secret::read(&path)
-    }
-
-    #[test]
-    fn a_secret_is_long_enough_and_never_shown() {
-        assert!(read_with_mode(b"short\n", 0o600).expect_err("too short").contains("has 5 bytes"));
-        let (secret, _) = read_with_mode(b"long enough for a secret\n", 0o600).expect("it is long enough");
-        assert_eq!(secret.0, b"long enough for a secret");
-        assert_eq!(format!("{secret:?}"), "Secret(..)");
-        let longest = [&[b'a'; SECRET_BYTES_MAX][..], b"\r\n"].concat();
-        assert_eq!(read_with_mode(&longest, 0o600).expect("it is short enough").0.0.len(), SECRET_BYTES_MAX);
-        for too_long in [SECRET_BYTES_MAX + 1, 1 << 20] {
-            let wrong = read_with_mode(&vec![b'a'; too_long], 0o600).expect_err("too long");
-            assert!(wrong.contains("has more than 4096 bytes"), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_file_is_neither_read_nor_waited_for() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let pipe = folder.path().join("pipe");
-        let kind = rustix::fs::FileType::Fifo;
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, rustix::fs::Mode::RWXU, 0).expect("made");
-        for path in [&pipe, Path::new("/dev/zero"), folder.path()] {
-            let wrong = Secret::read(path).expect_err("it is no file");
-            assert!(wrong.contains("is no regular file: make one with"), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_secret_that_others_may_read_or_change_is_told() {
-        let told = |mode| read_with_mode(b"long enough for a secret\n", mode).expect("it is long enough").1;
-        for private in [0o600, 0o400, 0o700] {
-            assert_eq!(told(private), None, "{private:o}");
-        }
-        for open in [0o644, 0o666, 0o602, 0o620] {
-            let warning = told(open).unwrap_or_else(|| panic!("{open:o} is told"));
-            assert!(warning.contains(&format!("mode {open:o}")) && warning.contains("`chmod 600 "), "{warning}");
-        }
-        // Whose it is decides about a group that may read it, and about the rest.
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("secret");
-        std::fs::write(&path, "").expect("written");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("set");
-        let facts = std::fs::metadata(&path).expect("it is there");
-        assert_eq!(open_to(&facts, facts.uid()).is_none(), facts.uid() == 0);
-        assert_eq!(open_to(&facts, facts.uid() + 1).is_none(), facts.uid() == 0);
     }
 }

@@ -7,7 +7,8 @@
 //! Invariant: what it is told is durable here before anything else follows, and it founds nothing.
 
 use super::encryption::{LinkTls, Wire, objection};
-use super::handshake::{Hello, Newcomer, PATIENCE, Refused, Secret, Verdict, shake};
+use super::handshake::{Hello, Newcomer, PATIENCE, Refused, Side, Verdict, shake};
+use super::secret::Secrets;
 use crate::random;
 use crate::startup::Startup;
 use std::cell::Cell;
@@ -30,7 +31,7 @@ pub(super) struct Joining<'a> {
     pub(super) via: &'a str,
     /// Where the others reach it.
     pub(super) address: &'a str,
-    pub(super) secret: &'a Secret,
+    pub(super) secrets: &'a Secrets,
     pub(super) tls: Option<Arc<LinkTls>>,
     /// Its data folder.
     pub(super) folder: u128,
@@ -58,11 +59,12 @@ impl Joining<'_> {
         runtime.block_on(async {
             let (mut told, mut tell_at) = (String::new(), Instant::now() + TELL_EVERY);
             let is_known = Cell::new(false);
+            let mut failures = 0;
             loop {
                 if ends.load(Ordering::Relaxed) {
                     return Ok(Answered::Ended { is_known: is_known.get() });
                 }
-                let why = match self.ask(&is_known).await {
+                let why = match self.ask(failures, &is_known).await {
                     Ok(Some(asked)) => return Ok(asked),
                     Ok(None) => "no majority of the cluster has decided about it yet".to_owned(),
                     Err(why) => why,
@@ -74,13 +76,14 @@ impl Joining<'_> {
                     tracing::warn!(member = %self.via, "not joined yet: {why}");
                     told = why;
                 }
+                failures += 1;
                 tokio::time::sleep(ASK_EVERY).await;
             }
         })
     }
 
     /// Asks once. Sets `is_known` if the cluster may take the folder in by that.
-    async fn ask(&self, is_known: &Cell<bool>) -> Result<Option<Answered>, String> {
+    async fn ask(&self, failures: usize, is_known: &Cell<bool>) -> Result<Option<Answered>, String> {
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(self.via));
         let stream = connecting.await.map_err(|_| "it does not answer".to_owned())?;
         let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
@@ -92,7 +95,7 @@ impl Joining<'_> {
         let certificate = wire.certificate();
         let word =
             |peer: &Hello| Verdict { refused: objection(certificate.as_ref(), &peer.address), ..Verdict::default() };
-        let shaken = shake(&mut wire, true, self.secret, &own, word).await;
+        let shaken = shake(&mut wire, Side::Connector(&self.secrets.to_show(failures).0), &own, word).await;
         // These end before the other side knows that this one has the secret.
         if !matches!(shaken, Err(Refused::Secret | Refused::Stranger(_) | Refused::Encrypted)) {
             is_known.set(true);

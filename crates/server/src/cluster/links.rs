@@ -11,12 +11,12 @@
 mod thread;
 
 use super::encryption::LinkTls;
-use super::handshake::Secret;
 use super::known::Known;
 use super::link::{self, Incoming, LinkOut};
 use super::outboxes::Outboxes;
 use super::peers::Peers;
 use super::questions::{AskError, Asked, Question, Questions};
+use super::secret::Secrets;
 use super::succession;
 use crate::node::Shared;
 use crate::random;
@@ -109,7 +109,7 @@ pub(super) struct Common {
     own: NodeLife,
     address: String,
     peers: Vec<String>,
-    secret: Secret,
+    secrets: Arc<Secrets>,
     tls: Option<Arc<LinkTls>>,
     known: Known,
     directory: Directory,
@@ -137,7 +137,7 @@ pub(crate) struct Links {
 /// What links begin with.
 pub(super) struct LinksParts {
     pub(super) peers: Peers,
-    pub(super) secret: Secret,
+    pub(super) secrets: Arc<Secrets>,
     pub(super) tls: Option<Arc<LinkTls>>,
     pub(super) cluster: u128,
     pub(super) folder: u128,
@@ -153,7 +153,7 @@ impl Links {
         directory: Directory,
         mailboxes: Vec<Mailbox>,
     ) -> std::io::Result<(Links, JoinHandle<()>)> {
-        let LinksParts { peers, secret, tls, cluster, folder, record, own, shared } = parts;
+        let LinksParts { peers, secrets, tls, cluster, folder, record, own, shared } = parts;
         let others = record.founders.iter().map(|founder| founder.number).filter(move |number| *number != own.node);
         let common = Arc::new(Common {
             outboxes: Outboxes::new(others),
@@ -161,7 +161,7 @@ impl Links {
             own,
             address: peers.own,
             peers: peers.all,
-            secret,
+            secrets,
             tls,
             directory,
             mailboxes,

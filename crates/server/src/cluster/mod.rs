@@ -1,4 +1,4 @@
-//! A node among others: how nodes know each other (`handshake`), how they found their cluster
+//! A node among others: how nodes know each other (`handshake`), by what (`secret`), how they found their cluster
 //! together (`formation`), how one joins later (`joining`), whom a node believes (`known`), what they
 //! send each other afterwards (`links`, `link`), what they ask each other (`questions`), what is told
 //! when one went (`succession`), and what a node
@@ -20,6 +20,7 @@ mod outboxes;
 mod peers;
 mod questions;
 mod sealed;
+mod secret;
 mod strangers;
 mod succession;
 
@@ -29,3 +30,4 @@ pub use encryption::LinkFiles;
 pub(crate) use link::LinkOut;
 pub(crate) use links::{LinkArrival, Links};
 pub use questions::{AskError, Asked, Question};
+pub(crate) use secret::SecretFiles;

@@ -126,8 +126,14 @@ settings! {
     }
     cluster_secret_file: Option<PathBuf> {
         Node, Kind::File, Fixed("none"),
-        "A file with the secret of the cluster, 16 to 4096 bytes, the same on every node: who has it is believed to be a node.",
+        "A file with the secret of the cluster, 16 to 4096 bytes, the same on every node: who has it is believed to be a node. Read again on SIGHUP.",
         elsewhere ["erlang_cookie", "RABBITMQ_ERLANG_COOKIE", "cookie", "cluster_secret"]
+    }
+    cluster_secret_file_before: Option<PathBuf> {
+        Node, Kind::File, Fixed("none"),
+        "A file with the secret that the cluster had before, while it changes: nodes that have only that one are believed too. An empty file stands for none. Read again \
+         on SIGHUP.",
+        elsewhere ["cluster_secret_before", "cluster_secret_old", "old_cookie"]
     }
     cluster_tls_ca: Option<PathBuf> {
         Node, Kind::File, Fixed("none"),
@@ -526,7 +532,7 @@ settings! {
          have not arrived as a whole, transactions, channels, consumers, the histories of x-recent-history exchanges, and the keys of \
          deduplication. When it is full, publishers are blocked until consumers have made room. Half of it at most (connection_bytes_max, \
          where that is more) goes to what was begun, half to keys, an eighth to histories, a sixteenth to frames of publishers that are \
-         blocked.",
+         blocked. Clients may leave a quarter of it unread beside that: beyond, those that read nothing are disconnected.",
         elsewhere ["vm_memory_high_watermark", "vm_memory_high_watermark.absolute", "vm_memory_high_watermark.relative", "memory_max"]
     }
     user_bytes_max: u64 {

@@ -1,7 +1,8 @@
 //! The thread that has links come about.
 
 use super::super::encryption::{Wire, objection};
-use super::super::handshake::{Hello, PATIENCE, Refused, Verdict, shake};
+use super::super::handshake::{Hello, PATIENCE, Refused, Side, Verdict, shake};
+use super::super::secret::Secret;
 use super::super::strangers::Strangers;
 use super::{AGAIN_AFTER, CONNECT_TIMEOUT, Common, GONE_AGAIN_AFTER, LOOK_EVERY, LinkArrival, TELL_EVERY};
 use crate::random;
@@ -43,7 +44,7 @@ pub(super) fn run(common: Arc<Common>, listener: std::net::TcpListener) {
                         let stranger = strangers.enter(from.ip());
                         tokio::task::spawn_local(async move {
                             let met = tokio::select! {
-                                met = introduce(&common, stream, None) => met,
+                                met = introduce(&common, stream, Met::Connected) => met,
                                 () = stranger.cut() => Err("too many introduce themselves at once".to_owned()),
                             };
                             strangers.leave(&stranger);
@@ -93,7 +94,7 @@ pub(super) fn run(common: Arc<Common>, listener: std::net::TcpListener) {
 
 /// Keeps up the link to a node with a lower number.
 pub(super) async fn connect(common: Arc<Common>, number: u32) {
-    let mut told = String::new();
+    let (mut told, mut failures) = (String::new(), 0);
     loop {
         // One that was forgotten hears of it, should it be started again.
         let is_gone = common.known.is_gone(number);
@@ -104,34 +105,42 @@ pub(super) async fn connect(common: Arc<Common>, number: u32) {
         }
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address)).await;
         if let Ok(Ok(stream)) = stream {
-            match introduce(&common, stream, Some((number, &address))).await {
+            let (secret, is_last) = common.secrets.to_show(failures);
+            match introduce(&common, stream, Met::Called { number, address: &address, secret: &secret }).await {
                 Ok(known) => {
                     told.clear();
                     have_link(&common, known).await;
                 }
-                Err(why) if told != why && !is_gone => {
-                    tracing::warn!(peer = %address, "no link: {why}");
-                    told = why;
+                Err(why) => {
+                    failures += 1;
+                    if is_last && told != why && !is_gone {
+                        tracing::warn!(peer = %address, "no link: {why}");
+                        told = why;
+                    }
                 }
-                Err(_) => {}
             }
         }
         tokio::time::sleep(if is_gone { GONE_AGAIN_AFTER } else { AGAIN_AFTER }).await;
     }
 }
 
+/// How another node was met.
+#[derive(Clone, Copy)]
+pub(super) enum Met<'a> {
+    /// It was called at its address, and is shown this secret.
+    Called { number: u32, address: &'a str, secret: &'a Secret },
+    /// It called.
+    Connected,
+}
+
 /// Introduces itself over a connection. Errors: why there is no link over it.
-pub(super) async fn introduce(
-    common: &Common,
-    stream: TcpStream,
-    expected: Option<(u32, &str)>,
-) -> Result<(Hello, Wire), String> {
+pub(super) async fn introduce(common: &Common, stream: TcpStream, met: Met<'_>) -> Result<(Hello, Wire), String> {
     let _ = stream.set_nodelay(true);
     let tls = common.tls.as_deref();
     let encrypting = async {
-        match expected {
-            Some((_, address)) => Wire::connect(tls, stream, address).await,
-            None => Wire::accept(tls, stream).await,
+        match met {
+            Met::Called { address, .. } => Wire::connect(tls, stream, address).await,
+            Met::Connected => Wire::accept(tls, stream).await,
         }
     };
     let wire = tokio::time::timeout(PATIENCE, encrypting).await;
@@ -141,6 +150,11 @@ pub(super) async fn introduce(
     let mut own = own.going_on_from(&common.known.record.before);
     (own.node, own.start) = (common.own.node, common.own.start);
     let certificate = wire.certificate();
+    let known = common.secrets.all();
+    let (side, expected) = match met {
+        Met::Called { number, secret, .. } => (Side::Connector(secret), Some(number)),
+        Met::Connected => (Side::Acceptor(&known), None),
+    };
     let word = |peer: &Hello| {
         let is_stranger = objection(certificate.as_ref(), &peer.address);
         let is_right = is_stranger.is_none();
@@ -151,14 +165,14 @@ pub(super) async fn introduce(
                 }
                 Verdict::refusing(why)
             }
-            None => common.known.word_about(peer, expected.map(|(number, _)| number)),
+            None => common.known.word_about(peer, expected),
         }
     };
-    let met = shake(&mut wire, expected.is_some(), &common.secret, &own, word).await;
-    if matches!(met, Err(Refused::Forgotten(_))) {
+    let shaken = shake(&mut wire, side, &own, word).await;
+    if matches!(shaken, Err(Refused::Forgotten(_))) {
         common.is_forgotten.store(true, Ordering::Release);
     }
-    met.map(|(peer, _)| (peer, wire)).map_err(|error| error.to_string())
+    shaken.map(|(peer, _)| (peer, wire)).map_err(|error| error.to_string())
 }
 
 /// Has the link over a connection, until it is gone.

@@ -4,7 +4,7 @@
 //! write.
 
 use super::{Config, Key, SETTINGS};
-use crate::cluster::LinkFiles;
+use crate::cluster::{LinkFiles, SecretFiles};
 use crate::config::error::Origin;
 use crate::config::machine::Machine;
 use crate::config::setting::{DefaultValue, Setting};
@@ -80,6 +80,11 @@ impl Config {
             certificate: self.pem(Key::cluster_tls_certificate)?,
             key: self.pem(Key::cluster_tls_key)?,
         })
+    }
+
+    /// The files of the cluster's secrets, if there is a cluster.
+    pub(crate) fn cluster_secret_files(&self) -> Option<SecretFiles> {
+        Some(SecretFiles { now: self.cluster_secret_file.clone()?, before: self.cluster_secret_file_before.clone() })
     }
 
     /// The files of certificates that somebody has set, whether something uses them or not.
