@@ -44,6 +44,8 @@ pub struct DeadLettered {
     /// Of classic and of quorum queues; by strategy (at most once, at least once, none); by reason, in the order of
     /// [`DeadLettered::REASONS`].
     pub counts: [[[u64; DeadLettered::REASONS.len()]; 3]; 2],
+    /// Letters of *at most once* that were lost on their way, as nobody came to lead their queues.
+    pub lost: u64,
 }
 
 impl DeadLettered {
@@ -54,6 +56,7 @@ impl DeadLettered {
     pub fn add(&mut self, other: &DeadLettered) {
         let sums = self.counts.as_flattened_mut().as_flattened_mut();
         sums.iter_mut().zip(other.counts.as_flattened().as_flattened()).for_each(|(sum, count)| *sum += count);
+        self.lost += other.lost;
     }
 
     fn note(&mut self, (queue_type, reason): (QueueType, Reason), strategy: Strategy, count: u64) {
@@ -89,6 +92,8 @@ pub(crate) struct AwaitedDeadLetters {
     dropped: Seldom,
     /// Those that were dropped as they would go round for ever.
     circled: Seldom,
+    /// Those that nobody took in time.
+    lost: Seldom,
 }
 
 impl AwaitedDeadLetters {
@@ -132,6 +137,10 @@ const LOOK_EVERY: usize = 8;
 /// How often the log tells of dead letters that were dropped.
 const TELL_EVERY_US: u64 = 10_000_000;
 
+/// What the log says of letters that nobody took in time.
+const LOST: &str = "dead letters lost: for ten seconds nobody led the queues that they were on their way to; those that must not be lost belong \
+                    into quorum queues with x-dead-letter-strategy at-least-once";
+
 const _: () = assert!(TARGETS_A_TURN <= LETTERS_A_TURN);
 
 /// Something that happens often and is told seldom.
@@ -144,7 +153,12 @@ pub(crate) struct Seldom {
 impl Seldom {
     /// It happened. Gives how often since it was told, if it is to be told now.
     pub(crate) fn note(&mut self, now_us: u64) -> Option<u64> {
-        self.untold += 1;
+        self.note_many(1, now_us)
+    }
+
+    /// The same of what happened so often.
+    fn note_many(&mut self, count: u64, now_us: u64) -> Option<u64> {
+        self.untold += count;
         if now_us < self.next_us {
             return None;
         }
@@ -232,12 +246,16 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     /// node, or at the end of the shard, with `u64::MAX`, all. The clock is looked at where there is any.
     pub fn tell_dropped(&self, now_us: impl FnOnce() -> u64) {
         let mut awaited = self.awaited.borrow_mut();
-        if awaited.circled.untold + awaited.dropped.untold == 0 {
+        if awaited.circled.untold + awaited.dropped.untold + awaited.lost.untold == 0 {
             return;
         }
         let now_us = now_us();
         let (circled, dropped) = (awaited.circled.take_due(now_us), awaited.dropped.take_due(now_us));
+        let lost = awaited.lost.take_due(now_us);
         drop(awaited);
+        if let Some(messages) = lost {
+            tracing::warn!(messages, "{LOST}");
+        }
         if let Some(messages) = circled {
             tracing::warn!(messages, "messages dropped: they would go round in dead-letter queues for ever");
         }
@@ -246,6 +264,26 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 messages,
                 "dropped what was too much for its queue: as many dead letters are on their way as may be"
             );
+        }
+    }
+
+    /// Nobody has come to lead the partition of a publish, and it is given up: where it is one of this shard's dead
+    /// letters, and its queue does not wait for the answer, the message is gone.
+    pub(crate) fn note_lost_letters(&self, publish: &Publish, topology: &Topology, now_us: u64) {
+        if publish.channel != self.keys.borrow().own() || publish.publish_seq == 0 {
+            return;
+        }
+        let mut awaited = self.awaited.borrow_mut();
+        let numbers = publish.publish_seq..publish.publish_seq + publish.count();
+        let lost = numbers.filter(|number| !awaited.waiting.contains_key(number)).count() as u64;
+        if lost == 0 {
+            return;
+        }
+        awaited.sent.lost += lost;
+        if let Some(messages) = awaited.lost.note_many(lost, now_us) {
+            let target = publish.targets.first().and_then(|target| topology.queue(target.queue));
+            let queue = target.map(|queue| tracing::field::display(&queue.name));
+            tracing::warn!(queue, messages, "{LOST}");
         }
     }
 

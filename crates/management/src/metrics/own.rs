@@ -178,6 +178,11 @@ impl Scrape {
                 "Bytes of frames that wait for their channel's turn, as those of blocked publishers do",
                 figures.waiting_bytes,
             ),
+            (
+                "unread_bytes",
+                "Bytes of messages and answers that clients were sent and have not read",
+                figures.unread_bytes,
+            ),
             ("unwritten_bytes", "Memory of what was published and is not yet written", figures.unwritten_bytes),
         ];
         for (name, help, value) in gauges {
@@ -185,6 +190,8 @@ impl Scrape {
         }
         let help = "Messages set aside since the start, because their bytes are damaged on the disk";
         out.one(counter("messages_set_aside", help), figures.messages_set_aside)?;
+        let help = "Dead letters of strategy at-most-once that were lost, as nobody came to lead their queues";
+        out.one(counter("dead_letters_lost", help), self.dead_lettered.lost)?;
         out.one(counter("log_written_bytes", "Bytes written to the log"), figures.log_bytes)?;
         out.one(counter("spans_sent", "Spans of traced messages that a collector has taken"), figures.spans.sent)?;
         let help = "Spans of traced messages that were dropped, as the collector did not take them in time";

@@ -91,13 +91,15 @@ impl Surroundings for Stand {
 }
 
 const P: PartitionId = PartitionId(1);
+/// Another one of the same shard.
+const Q: PartitionId = PartitionId(2);
 const OWN: NodeLife = NodeLife { node: 2, start: 1 };
 const OTHER: NodeLife = NodeLife { node: 1, start: 1 };
 
 /// Two shards of node 2, linked with node 1. The first has the partition.
 fn shards() -> ([Switch<(), NoOutsider>; 2], Leaders, Stand) {
-    let leaders = Leaders::among_others(NodeNumber(OWN.node), P);
-    let directory = Directory::new(2, &[(P, 0)]).among_others(NodeNumber(OWN.node));
+    let leaders = Leaders::among_others(NodeNumber(OWN.node), Q);
+    let directory = Directory::new(2, &[(P, 0), (Q, 0)]).among_others(NodeNumber(OWN.node));
     let stand = Stand {
         topology: RefCell::new(Topology::new()),
         mailed: RefCell::default(),
@@ -105,7 +107,7 @@ fn shards() -> ([Switch<(), NoOutsider>; 2], Leaders, Stand) {
         is_loaded: Cell::new(false),
         elapsed_us: Cell::new(0),
     };
-    let shards = [0, 1].map(|index| Switch::new(OWN, index, directory.clone(), leaders.clone(), 2));
+    let shards = [0, 1].map(|index| Switch::new(OWN, index, directory.clone(), leaders.clone(), 3));
     for switch in &shards {
         switch.take(Parcel::LinkUp(LinkUp { peer: OTHER, epoch: 1 }), &stand);
     }
@@ -119,12 +121,17 @@ fn sent(switch: &Switch<(), NoOutsider>) -> Vec<Forward> {
     sent
 }
 
-/// What the partition is told.
+/// What the first partition is told.
 fn told(switch: &Switch<(), NoOutsider>) -> Vec<Command> {
+    told_at(switch, 1)
+}
+
+/// What that in this place is told.
+fn told_at(switch: &Switch<(), NoOutsider>, place: usize) -> Vec<Command> {
     let (mut due, mut waiting) = (Vec::new(), Waiting::default());
     let mut inbox = switch.inbox().borrow_mut();
     inbox.waits().take_due(&mut due);
-    inbox.waits().swap(1, &mut waiting);
+    inbox.waits().swap(place, &mut waiting);
     waiting.commands
 }
 

@@ -23,32 +23,37 @@ fn declare(stand: &Stand, targets: usize) {
         arguments: amqp::Table::new(),
         is_shared: false,
     }));
-    let queue = |name: &str, arguments| {
-        Change::DeclareQueue(DeclareQueue {
-            vhost,
-            name: Name::from(name),
-            durable: true,
-            exclusive: None,
-            auto_delete: false,
-            arguments,
-            partition: P,
-            home: None,
-        })
-    };
     let mut arguments = amqp::Table::new();
     arguments.push("x-dead-letter-exchange", amqp::Value::LongString(Bytes::from_static(b"dlx")));
-    change(queue("source", arguments));
-    for target in 0..targets {
-        let name = format!("target {target}");
-        change(queue(&name, amqp::Table::new()));
-        change(Change::Bind(Binding {
-            vhost,
-            source: exchange.clone(),
-            destination_kind: Kind::Queue,
-            destination: Name::from(&name[..]),
-            key: Name::from(""),
-            arguments: amqp::Table::new(),
-        }));
+    change(queue("source", P, arguments));
+    (0..targets).for_each(|target| declare_target(stand, &format!("target {target}"), P));
+}
+
+fn queue(name: &str, partition: PartitionId, arguments: amqp::Table) -> Change {
+    Change::DeclareQueue(DeclareQueue {
+        vhost: VhostId(0),
+        name: Name::from(name),
+        durable: true,
+        exclusive: None,
+        auto_delete: false,
+        arguments,
+        partition,
+        home: None,
+    })
+}
+
+/// One of the others.
+fn declare_target(stand: &Stand, name: &str, partition: PartitionId) {
+    let binding = Change::Bind(Binding {
+        vhost: VhostId(0),
+        source: Name::from("dlx"),
+        destination_kind: Kind::Queue,
+        destination: Name::from(name),
+        key: Name::from(""),
+        arguments: amqp::Table::new(),
+    });
+    for change in [queue(name, partition, amqp::Table::new()), binding] {
+        assert!(stand.topology.borrow_mut().apply(&change).outcome.is_ok());
     }
 }
 
@@ -295,4 +300,43 @@ fn more_letters_than_may_stay_for_nobody_leave() {
     publishes_away(&at, &stand);
     // Twice the half of 64 MiB that is this shard's.
     assert_eq!(at.outgoing.borrow().len(), 64);
+}
+
+#[test]
+fn letters_that_nobody_came_to_lead_for_are_counted_as_lost_but_those_that_their_queue_has() {
+    let ([at, _], leaders, stand) = shards();
+    declare(&stand, 1);
+    let body = Bytes::from(vec![0; 1 << 10]);
+    without_a_leader(&at, &leaders, &stand, &body);
+    let Effect::DeadLetter(mut kept) = letter(3, Reason::Discarded, &body) else { panic!("it is one") };
+    kept.wants_answer = true;
+    give_up(&at, [Effect::DeadLetter(kept)].into_iter(), &stand);
+    assert_eq!(at.dead_lettered().lost, 0);
+    publishes_away(&at, &stand);
+    at.resume_roads(&stand);
+    assert_eq!(at.dead_lettered().lost, 2, "they were on their way when their leader went");
+    assert!(!at.has_letters_on_their_way());
+}
+
+#[test]
+fn a_letter_that_somebody_can_take_now_does_not_wait_for_its_other_queues() {
+    let ([at, _], leaders, stand) = shards();
+    declare(&stand, 1);
+    let body = Bytes::from(vec![0; 3 << 20]);
+    without_a_leader(&at, &leaders, &stand, &body);
+    give_up(&at, (3..=5).map(|seq| letter(seq, Reason::Discarded, &body)), &stand);
+    assert_eq!(publishes_away(&at, &stand), 0);
+    assert!(at.has_dead_letters(), "nobody takes these");
+    // The others of it are on their way beside it.
+    leaders.note(Q, Some(NodeNumber(OWN.node)), 5);
+    declare_target(&stand, "healthy", Q);
+    let mut healthy = 0;
+    for _ in 0..10 {
+        stand.elapsed_us.set(stand.elapsed_us.get() + 100_000);
+        at.inbox().borrow_mut().start_step(std::task::Waker::noop());
+        at.send_dead_letters(&stand);
+        healthy += told_at(&at, 2).len();
+    }
+    assert!(!at.has_dead_letters());
+    assert_eq!(healthy, 3, "each went to the queue that somebody leads");
 }
