@@ -212,6 +212,15 @@ pub fn method_frame(channel: u16, method: Method, args: &Args) -> Vec<u8> {
     frame(FRAME_METHOD, channel, &[payload.0.as_slice(), args.0.as_slice()].concat())
 }
 
+/// A socket that takes little unread.
+pub fn connect_with_a_small_buffer(addr: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    sockopt::set_socket_recv_buffer_size(&socket, 4096).expect("it is set");
+    connect(&socket, &addr).expect("the broker listens");
+    socket.into()
+}
+
 impl Client {
     /// Connects and logs in as guest. Panics when the broker does not let it in.
     pub fn connect(addr: SocketAddr) -> Client {
@@ -223,6 +232,14 @@ impl Client {
         let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
         stream.set_nodelay(true)?;
         Ok(Self::of(stream))
+    }
+
+    /// Logs in as guest on a socket that is connected. Panics when the broker does not let it in.
+    pub fn on(stream: TcpStream) -> Client {
+        let (mut client, login) = (Client::of(stream), Login::default());
+        client.raw(b"AMQP\x00\x00\x09\x01");
+        client.start(&login).and_then(|()| client.open(&login)).unwrap_or_else(|refused| panic!("{refused:?}"));
+        client
     }
 
     /// On a socket that is connected.

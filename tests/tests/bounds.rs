@@ -7,14 +7,13 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clients::broker::binary;
-use clients::client::PATIENCE;
+use clients::client::{PATIENCE, connect_with_a_small_buffer};
 use clients::methods::BASIC_CANCEL_OK;
 use clients::{Broker, Client, Event, Properties, Publish, QueueDeclare, Value};
 
@@ -463,15 +462,6 @@ fn histories_of_many_bindings_wait_for_the_log_and_not_in_memory() {
     assert!(grown < 120, "{grown} MiB for 600 MB of history that went to a queue");
 }
 
-/// A socket that takes little unread.
-fn connect_with_a_small_buffer(addr: SocketAddr) -> TcpStream {
-    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
-    connect(&socket, &addr).unwrap();
-    socket.into()
-}
-
 #[test]
 fn answers_that_nobody_reads_take_a_limit_and_make_nobody_wait() {
     if clients::broker::is_foreign() {
@@ -559,10 +549,7 @@ fn deliveries_that_one_client_leaves_unread_are_bounded_however_many_channels_it
         }
     };
     let socket = connect_with_a_small_buffer(broker.addr());
-    let mut client = Client::of(socket.try_clone().unwrap());
-    client.raw(b"AMQP\x00\x00\x09\x01");
-    client.start(&Default::default()).unwrap();
-    client.open(&Default::default()).unwrap();
+    let mut client = Client::on(socket.try_clone().unwrap());
     let consume = |channel: u16| {
         let args =
             clients::wire::Args::new().short(0).shortstr(&queue(channel.into())).shortstr("").octet(0).table(&[]);
@@ -573,10 +560,7 @@ fn deliveries_that_one_client_leaves_unread_are_bounded_however_many_channels_it
     client.raw(&frames);
     most("400 consumers");
     // Nor does it help to leave a channel and come with another.
-    let mut other = Client::of(connect_with_a_small_buffer(broker.addr()));
-    other.raw(b"AMQP\x00\x00\x09\x01");
-    other.start(&Default::default()).unwrap();
-    other.open(&Default::default()).unwrap();
+    let mut other = Client::on(connect_with_a_small_buffer(broker.addr()));
     for channel in 1..100_u16 {
         let frame = |method, args: &clients::wire::Args| clients::client::method_frame(channel, method, args);
         let open = frame(clients::methods::CHANNEL_OPEN, &clients::wire::Args::new().shortstr(""));
@@ -616,10 +600,7 @@ fn messages_that_one_client_fetches_and_leaves_unread_are_bounded() {
     publisher.put(channel, "large", &vec![7; MEBIBYTE as usize]);
     publisher.confirmed(channel, 1, 1);
     let before = peak_bytes(&broker);
-    let mut client = Client::of(connect_with_a_small_buffer(broker.addr()));
-    client.raw(b"AMQP\x00\x00\x09\x01");
-    client.start(&Default::default()).unwrap();
-    client.open(&Default::default()).unwrap();
+    let mut client = Client::on(connect_with_a_small_buffer(broker.addr()));
     // Each pair is a few bytes and asks for a mebibyte.
     const PAIRS: u64 = 300;
     let channel = client.channel();

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use clients::client::PATIENCE;
+use clients::client::{PATIENCE, connect_with_a_small_buffer};
 use clients::methods::{TX_COMMIT, TX_COMMIT_OK, TX_ROLLBACK, TX_ROLLBACK_OK, TX_SELECT, TX_SELECT_OK};
 use clients::verbs::header_frame;
 use clients::wire::Args;
@@ -473,4 +473,74 @@ fn histories_of_all_exchanges_share_one_budget() {
     client.bind(channel, "late", &names[3], "", &[]).unwrap();
     let youngest = std::iter::from_fn(|| client.get(channel, "late", true).unwrap()).last().unwrap();
     assert_eq!(youngest.body[0], 9, "each keeps its youngest");
+}
+
+#[test]
+fn who_reads_nothing_is_disconnected_once_all_of_them_leave_too_much_unread() {
+    const MESSAGES: u64 = 60;
+    let Some((broker, http)) = Broker::managed(&["--transient-bytes-max=32MiB", "--body-bytes-max=1MiB"]) else {
+        return;
+    };
+    if clients::broker::is_foreign() {
+        return;
+    }
+    let mut keeper = broker.connect();
+    let channel = keeper.channel();
+    keeper.confirm_select(channel).unwrap();
+    let arguments = vec![("x-queue-type", "quorum".into()), ("x-delivery-limit", clients::Value::from(-1))];
+    for name in ["kept", "small"] {
+        let arguments = arguments.clone();
+        keeper.declare(channel, &QueueDeclare { name, durable: true, arguments, ..Default::default() }).unwrap();
+    }
+    for number in 0..MESSAGES {
+        let mut body = vec![7; MEBIBYTE - 1];
+        body[..8].copy_from_slice(&number.to_be_bytes());
+        keeper.put(channel, "kept", &body);
+    }
+    // More than the sockets take, and little beside what the others leave.
+    (0..300).for_each(|_| keeper.put(channel, "small", &[7; 1024]));
+    keeper.confirmed(channel, 1, MESSAGES + 300);
+    let stuck = |queue: &str| {
+        let mut client = Client::on(connect_with_a_small_buffer(broker.addr()));
+        let channel = client.channel();
+        client.consume(channel, queue, "").unwrap();
+        client
+    };
+    let mut little = stuck("small");
+    // They may leave 8 MiB unread, and each of these leaves one or two.
+    let mut silent: Vec<Client> = (0..20).map(|_| stuck("kept")).collect();
+    let due = Instant::now() + PATIENCE;
+    let mut most = 0;
+    loop {
+        let now = figure(&http, "leveret_unread_bytes");
+        most = most.max(now);
+        if most > 8 << 20 && now <= 8 << 20 {
+            break;
+        }
+        assert!(Instant::now() < due, "{now} bytes are unread, and {most} were");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(most < 48 << 20, "{most}");
+    let log = broker.log();
+    assert!(log.contains("a client does not read what it was sent, and is disconnected"), "{log}");
+    // What they had comes to who reads, once the others are gone too.
+    let ended: usize =
+        silent.iter_mut().map(|client| usize::from(client.ends_within(Duration::from_millis(200)))).sum();
+    assert!((1..20).contains(&ended), "{ended} of 20 were ended: what is left fits");
+    drop(silent);
+    keeper.consume(channel, "kept", "").unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < MESSAGES as usize {
+        let delivery = keeper.delivery(channel);
+        keeper.ack(channel, delivery.tag, false);
+        seen.insert(delivery.body[..8].to_vec());
+    }
+    // Who left little was not touched.
+    let channel = 1;
+    for _ in 0..300 {
+        let delivery = little.delivery(channel);
+        little.ack(channel, delivery.tag, false);
+    }
+    little.round_trip(channel).unwrap();
+    wait_for_nothing(&http, "leveret_unread_bytes");
 }

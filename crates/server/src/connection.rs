@@ -7,13 +7,15 @@
 //! connection owns no read buffer.
 //!
 //! In reading order: the connection in the hands of its shard (here), what is read (`reading`), a client
-//! that is not read (`unread`), and the task that its socket wakes (`task`).
+//! that is not read (`unread`), one that does not read (`untaken`), and the task that its socket wakes (`task`).
 
 mod reading;
 mod task;
 mod unread;
+mod untaken;
 
 pub(crate) use task::ConnectionTask;
+pub(crate) use untaken::Untaken;
 
 use crate::engine::wall_ms;
 use crate::shard::{Local, Seat};
@@ -33,8 +35,10 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 use switch::{ConnectionKeys, Window};
 use unread::SignsOfLife;
+use untaken::Unread;
 
 /// A connection that was not read for this long gives its read buffer back.
 const READ_IDLE_MS: Millis = 900;
@@ -94,6 +98,8 @@ struct Inner {
     /// While there is no room for its frames: its last signs of life, and when they were seen.
     held: Option<(SignsOfLife, Millis)>,
     window: Window,
+    /// What the socket did not take.
+    untaken: Unread,
     /// Consumers that were passed over because the window was full.
     starved: Vec<ConsumerKey>,
     /// The earliest entry in the shard's wheel.
@@ -138,6 +144,7 @@ impl Client {
             signs: SignsOfLife::default(),
             held: None,
             window: Window::default(),
+            untaken: Unread::default(),
             starved: Vec::new(),
             wheel_at: NEVER,
             cut_at: NEVER,
@@ -332,7 +339,7 @@ impl Client {
             inner.input = BytesMut::new();
             inner.read_bytes = READ_BYTES_MIN;
         }
-        if inner.cut_at <= now {
+        if inner.cut_at <= now || inner.leaves_too_much(local, now) {
             inner.is_broken = true;
             self.wake();
         }
@@ -453,6 +460,23 @@ impl Inner {
         }
     }
 
+    /// Whether its connection is ended for what the client leaves unread.
+    fn leaves_too_much(&self, local: &Local, now: Millis) -> bool {
+        let all = &local.shared.untaken;
+        let is_too_much = !self.is_broken && self.untaken.is_too_much(now, all);
+        if is_too_much {
+            // What the system has of it goes, too.
+            let _ = rustix::net::sockopt::set_socket_linger(self.stream.socket(), Some(Duration::ZERO));
+            let (peer, bytes) = (self.session.peer(), self.untaken.bytes());
+            tracing::warn!(
+                %peer, bytes, all_bytes = all.bytes(),
+                "a client does not read what it was sent, and is disconnected: what all clients leave unread is more than a quarter of \
+                 transient_bytes_max"
+            );
+        }
+        is_too_much
+    }
+
     /// Whether nothing is left to do but to leave: all is written, or nobody is there to read it.
     fn is_over(&mut self) -> bool {
         // What was read before the end still counts.
@@ -469,7 +493,13 @@ impl Inner {
         }
         let machine = self.amqp.poll_timeout().unwrap_or(NEVER);
         // Nobody waits for the socket of a client that is not read, so its end has to be asked for.
-        let look = if self.is_held() || self.is_flooded(local) { now + UNREAD_LOOK_MS } else { NEVER };
+        let mut look = if self.is_held() || self.is_flooded(local) { now + UNREAD_LOOK_MS } else { NEVER };
+        if self.is_full || self.untaken.bytes() > 0 {
+            let untaken = &local.shared.untaken;
+            let bytes = if self.is_full && !client.is_own { self.amqp.output().len() } else { 0 };
+            self.untaken.note(bytes, self.amqp.output().written_bytes(), now, untaken);
+            look = look.min(untaken.look_at(now));
+        }
         let at = machine.min(self.session.poll_timeout()).min(self.cut_at).min(look);
         if at < self.wheel_at {
             self.wheel_at = at;

@@ -304,7 +304,7 @@ impl MemoryPart {
     fn of(figures: &NodeFigures, resident: u64) -> Vec<MemoryPart> {
         let mut parts: Vec<MemoryPart> = [
             ("connection_readers", figures.waiting_bytes),
-            ("connection_writers", 0),
+            ("connection_writers", figures.unread_bytes),
             ("connection_channels", figures.unfinished_bytes),
             ("connection_other", 0),
             ("queue_procs", figures.transient_bytes),
@@ -471,6 +471,7 @@ fn describe(cx: Cx<'_>, rates: Option<&Ranges>) -> Value {
         ("leveret_unfinished_bytes", figures.unfinished_bytes.into()),
         ("leveret_history_bytes", figures.history_bytes.into()),
         ("leveret_waiting_bytes", figures.waiting_bytes.into()),
+        ("leveret_unread_bytes", figures.unread_bytes.into()),
         ("leveret_deduplication_bytes", figures.deduplication_bytes.into()),
     ];
     for (name, figure) in own {

@@ -40,6 +40,8 @@ pub struct NodeFigures {
     /// Bytes of frames that wait for their channel's turn: of publishers that are blocked, above
     /// all.
     pub waiting_bytes: u64,
+    /// Bytes that clients were sent and have not read.
+    pub unread_bytes: u64,
     /// Bytes that were proposed and are not yet written.
     pub unwritten_bytes: u64,
     /// Why publishers are blocked, if they are.
@@ -80,6 +82,7 @@ impl Handle {
         figures.queues_created = shared.queues_created.load(Ordering::Relaxed);
         figures.queues_deleted = shared.queues_deleted.load(Ordering::Relaxed);
         figures.waiting_bytes = shared.sessions.sums.waiting.load(Ordering::Relaxed);
+        figures.unread_bytes = shared.untaken.bytes();
         figures.spans = shared.spans.as_ref().map(Spans::figures).unwrap_or_default();
         for gauge in &shared.gauges {
             figures.transient_bytes += gauge.memory_bytes.load(Ordering::Relaxed);

@@ -9,6 +9,7 @@ use super::offers::{Certificates, Offers};
 use super::topology_view::{Changed, TopologyView};
 use super::traced::Traced;
 use crate::cluster::Links;
+use crate::connection::Untaken;
 use crate::listener::Listeners;
 use crate::passwords::Passwords;
 use crate::patterns::PatternTurn;
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) topology: TopologyView,
     pub(crate) alarms: AlarmSwitches,
     pub(crate) memory: MemoryBudget,
+    /// What clients were sent and have not read.
+    pub(crate) untaken: Untaken,
     pub(crate) offers: Offers,
     pub(crate) certificates: Certificates,
     pub(crate) management_certificates: Certificates,
@@ -144,6 +147,7 @@ impl Shared {
             topology: TopologyView::new(topology),
             alarms: AlarmSwitches::default(),
             memory: MemoryBudget::new(config.transient_bytes_max),
+            untaken: Untaken::new(config.transient_bytes_max),
             offers: Offers::new(&config.amqp),
             certificates: Certificates::default(),
             management_certificates: Certificates::default(),
