@@ -74,6 +74,13 @@ impl Segments {
         self.len() == 0
     }
 
+    /// Has room for `bytes` more that are copied, and then for `portion`, so that memory is taken seldom.
+    pub fn reserve(&mut self, bytes: usize, portion: usize) {
+        if self.open.capacity() - self.open.len() < bytes {
+            self.open.reserve(portion.max(bytes));
+        }
+    }
+
     /// One byte.
     pub fn put_u8(&mut self, byte: u8) {
         self.open.put_u8(byte);

@@ -7,9 +7,12 @@ use broker::{PartitionId, QueueId};
 use bytes::Bytes;
 use consensus::{LogIndex, Message, NodeId, Segments, Term};
 use partition::PeerFrame;
-use partition::peer::packet::{self, Frame, HEAD_BYTES, Head, PACKET_BYTES_MAX, PACKET_VERSION, PacketError};
+use partition::peer::packet::{
+    self, Frame, HEAD_BYTES, Head, PACKET_BYTES_MAX, PACKET_VERSION, PacketError, PacketWriter,
+};
 use partition::peer::{Left, Missing};
 use proptest::prelude::*;
+use std::collections::VecDeque;
 
 /// A vote that `consensus` wrote: version, kind, which numbers are there, group, from, to, term 9,
 /// log term 8, index 300.
@@ -81,6 +84,32 @@ fn frames_are_written_as_ever() {
     assert_eq!(bytes, expected);
     let packet = packet::encode([(PartitionId(200), &frames()[1]), (PartitionId(0), &frames()[2])]).concat();
     assert_eq!(packet, [10, 0, 0, 0, 93, 107, 204, 172, 7, 200, 1, 2, 9, 0xac, 2, 0, 3, 9, 1]);
+}
+
+#[test]
+fn packets_that_are_written_in_kept_memory_are_those_of_fresh_memory_whatever_is_still_on_its_way() {
+    let (mut writer, mut all, mut on_its_way) = (PacketWriter::default(), frames(), VecDeque::new());
+    // Copied up to this length, and shared from there on.
+    let bytes = Bytes::from(vec![7; 100_000]);
+    all.extend([1, 200, 1_000, 100_000].map(|length| PeerFrame::ImagePart {
+        snapshot: (Term(9), LogIndex(300)),
+        offset: 0,
+        bytes: bytes.slice(..length),
+    }));
+    let mut expected = Vec::new();
+    for round in 0..2_000_usize {
+        let some: Vec<_> = (0..round % 5).map(|at| (PartitionId(at as u32), &all[(round + at) % all.len()])).collect();
+        expected.extend(packet::encode(some.iter().copied()).concat());
+        writer.encode(some, &mut on_its_way);
+        assert!(on_its_way.iter().all(|piece: &Bytes| !piece.is_empty()));
+        // The socket takes some of them at a time.
+        while on_its_way.len() > round % 40 {
+            let piece = on_its_way.pop_front().unwrap();
+            let rest = expected.split_off(piece.len());
+            assert_eq!(piece, expected, "round {round}");
+            expected = rest;
+        }
+    }
 }
 
 #[test]

@@ -27,6 +27,7 @@ use partition::peer::forward::Forward;
 use partition::{Command, Effect, Publish, Reply, RequestId};
 use session::{Asker, Deleter, Deletions};
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ops::Deref;
 
 mod crossing;
@@ -71,6 +72,8 @@ pub struct Switch<C, O> {
     pub(crate) outgoing: RefCell<Outgoing>,
     /// Dead letters that their queues wait for.
     pub(crate) awaited: RefCell<AwaitedDeadLetters>,
+    /// Empty memory for what is left to be heard of one answer.
+    pub(crate) left_to_hear: RefCell<VecDeque<Effect>>,
 }
 
 impl<C, O> Switch<C, O> {
@@ -98,6 +101,7 @@ impl<C, O> Switch<C, O> {
             reach_changes: Cell::new(0),
             outgoing,
             awaited: RefCell::default(),
+            left_to_hear: RefCell::default(),
         }
     }
 

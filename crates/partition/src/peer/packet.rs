@@ -15,6 +15,7 @@ use super::forward::Forward;
 use broker::PartitionId;
 use bytes::{Buf, Bytes};
 use consensus::{Cursor, DecodeError, Segments};
+use std::collections::VecDeque;
 use storage::crc32c;
 use thiserror::Error;
 
@@ -28,6 +29,10 @@ pub const PACKET_BYTES: usize = 256 << 10;
 pub const FRAME_BYTES_MIN: usize = 64;
 /// No packet has more frames: in memory each takes several times its bytes.
 pub const FRAMES_MAX: usize = PACKET_BYTES / FRAME_BYTES_MIN;
+/// What of packets is copied lies in portions of so many bytes,
+const PORTION_BYTES: usize = 4 << 10;
+/// and another one is begun where less than this is left.
+const PORTION_BYTES_MIN: usize = 256;
 /// From so many bytes on the body of an entry is summed up once, by whoever makes it or takes it in, for links and the
 /// log: putting two checksums together costs as much as summing up 2 KiB.
 const SUMMED_BYTES_MIN: usize = 4 << 10;
@@ -157,28 +162,54 @@ impl<'a> From<&'a Frame> for FrameRef<'a> {
 /// # Panics
 /// If they are more than [`FRAMES_MAX`] or 4 GiB, or one is a [`Forward`] that no node says to another one.
 pub fn encode<'a, F: Into<FrameRef<'a>>>(frames: impl IntoIterator<Item = (PartitionId, F)>) -> Vec<Bytes> {
-    let mut segments = Segments::new();
-    for (count, (partition, frame)) in frames.into_iter().enumerate() {
-        assert!(count < FRAMES_MAX, "packets are ended before");
-        segments.put_varint(u64::from(partition.0));
-        match frame.into() {
-            FrameRef::Group(frame) => frame.encode(&mut segments),
-            FrameRef::Forward(frame) => frame.encode(&mut segments),
+    let mut pieces = VecDeque::new();
+    PacketWriter::default().encode(frames, &mut pieces);
+    pieces.into()
+}
+
+/// Writes packets one after the other, in memory that it keeps.
+#[derive(Debug, Default)]
+pub struct PacketWriter {
+    segments: Segments,
+}
+
+impl PacketWriter {
+    /// Puts a packet behind what is in `pieces`: see [`encode`]. The pieces that are copied lie in portions of 4 KiB, each of
+    /// which is held as long as one of its pieces is.
+    ///
+    /// # Panics
+    /// As [`encode`].
+    pub fn encode<'a, F: Into<FrameRef<'a>>>(
+        &mut self,
+        frames: impl IntoIterator<Item = (PartitionId, F)>,
+        pieces: &mut VecDeque<Bytes>,
+    ) {
+        let segments = &mut self.segments;
+        segments.reserve(PORTION_BYTES_MIN, PORTION_BYTES);
+        for (count, (partition, frame)) in frames.into_iter().enumerate() {
+            assert!(count < FRAMES_MAX, "packets are ended before");
+            segments.put_varint(u64::from(partition.0));
+            match frame.into() {
+                FrameRef::Group(frame) => frame.encode(segments),
+                FrameRef::Forward(frame) => frame.encode(segments),
+            }
         }
+        let length = u32::try_from(segments.len()).expect("packets are ended long before");
+        // What is in it is known once it is there.
+        let place_of_head = pieces.len();
+        pieces.push_back(Bytes::new());
+        let mut crc = crc32c::crc32c(&[PACKET_VERSION]);
+        pieces.extend(segments.take().map(|(piece, own)| {
+            crc = append(crc, &piece, own);
+            piece
+        }));
+        let mut head = [0; HEAD_BYTES];
+        head[..4].copy_from_slice(&length.to_le_bytes());
+        head[4..8].copy_from_slice(&crc.to_le_bytes());
+        head[8] = PACKET_VERSION;
+        segments.put_slice(&head);
+        pieces[place_of_head] = segments.take().next().expect("it was put there").0;
     }
-    let length = u32::try_from(segments.len()).expect("packets are ended long before");
-    let mut pieces = vec![Bytes::new()];
-    let mut crc = crc32c::crc32c(&[PACKET_VERSION]);
-    pieces.extend(segments.take().map(|(piece, own)| {
-        crc = append(crc, &piece, own);
-        piece
-    }));
-    let mut head = [0; HEAD_BYTES];
-    head[..4].copy_from_slice(&length.to_le_bytes());
-    head[4..8].copy_from_slice(&crc.to_le_bytes());
-    head[8] = PACKET_VERSION;
-    pieces[0] = Bytes::copy_from_slice(&head);
-    pieces
 }
 
 /// The checksum of the body of an entry, where it pays to have it.
@@ -205,15 +236,26 @@ fn append(crc: u32, more: &[u8], own: Option<u32>) -> u32 {
 /// # Panics
 /// If `body` is not as long as the head says.
 pub fn decode(head: &Head, body: Bytes) -> Result<Vec<(PartitionId, Frame)>, PacketError> {
+    let mut frames = Vec::new();
+    decode_into(head, body, &mut frames)?;
+    Ok(frames)
+}
+
+/// The same, behind what is in `frames`, which is of no use after an error.
+///
+/// # Panics
+/// As [`decode`].
+pub fn decode_into(head: &Head, body: Bytes, frames: &mut Vec<(PartitionId, Frame)>) -> Result<(), PacketError> {
     assert_eq!(body.len(), head.length(), "what follows the head is read to its end");
-    let mut frames = match frames_of(body.clone()) {
-        Ok(frames) => frames,
+    let before = frames.len();
+    match take_frames(body.clone(), frames) {
+        Ok(()) => {}
         Err(_) if checksum(&body) != head.crc => return Err(PacketError::Damaged),
         Err(error) => return Err(error),
-    };
+    }
     // They are looked at before it is known that they are what was sent, so that the bodies of entries are summed up once.
     let (mut crc, mut at) = (crc32c::crc32c(&[PACKET_VERSION]), 0);
-    for (_, frame) in &mut frames {
+    for (_, frame) in &mut frames[before..] {
         let Frame::Group(PeerFrame::Raft(message)) = frame else { continue };
         message.sum_bodies(SUMMED_BYTES_MIN, |entry| {
             let own = crc32c::crc32c(entry);
@@ -224,16 +266,16 @@ pub fn decode(head: &Head, body: Bytes) -> Result<Vec<(PartitionId, Frame)>, Pac
         });
     }
     match crc32c::crc32c_append(crc, &body[at..]) == head.crc {
-        true => Ok(frames),
+        true => Ok(()),
         false => Err(PacketError::Damaged),
     }
 }
 
 /// What bytes say, whether they are what was sent or not.
-fn frames_of(mut body: Bytes) -> Result<Vec<(PartitionId, Frame)>, PacketError> {
-    let mut frames = Vec::new();
+fn take_frames(mut body: Bytes, frames: &mut Vec<(PartitionId, Frame)>) -> Result<(), PacketError> {
+    let before = frames.len();
     while !body.is_empty() {
-        if frames.len() == FRAMES_MAX {
+        if frames.len() - before == FRAMES_MAX {
             return Err(PacketError::TooMany);
         }
         let mut cursor = Cursor::new(&body);
@@ -243,5 +285,5 @@ fn frames_of(mut body: Bytes) -> Result<Vec<(PartitionId, Frame)>, PacketError> 
         body.advance(taken);
         frames.push((PartitionId(partition), Frame::decode(&mut body)?));
     }
-    Ok(frames)
+    Ok(())
 }

@@ -17,7 +17,7 @@ use super::sealed::Sealed;
 use broker::PartitionId;
 use bytes::{Buf, Bytes, BytesMut};
 use node::NodeId;
-use partition::peer::packet::{self, FRAME_BYTES_MIN, Frame, HEAD_BYTES, Head, PACKET_BYTES};
+use partition::peer::packet::{self, FRAME_BYTES_MIN, Frame, HEAD_BYTES, Head, PACKET_BYTES, PacketWriter};
 use partition::peer::speaker;
 use rustls::Connection;
 use std::cell::{Cell, RefCell};
@@ -43,6 +43,8 @@ const STOOD_STILL_AFTER: Duration = LIFE_SIGN_EVERY.saturating_mul(SILENT_TICKS_
 const READ_BYTES: usize = 64 << 10;
 /// A read that has room for so much, and for the packet that has begun, is made with the room that is left.
 const READ_ROOM_MIN: usize = 16 << 10;
+/// Room for so many frames is kept for the next read.
+const INCOMING_KEPT: usize = 64;
 /// Pieces of one write at most.
 const PIECES_MAX: usize = 64;
 
@@ -60,6 +62,7 @@ pub(crate) struct LinkOut {
     /// What the socket did not take yet.
     pieces: RefCell<Pieces>,
     frames: RefCell<Vec<(PartitionId, Frame)>>,
+    packets: RefCell<PacketWriter>,
     /// Whether something was written since the last tick.
     has_spoken: Cell<bool>,
     has_heard: Cell<bool>,
@@ -77,10 +80,10 @@ pub(super) fn link(
 ) -> (LinkOut, OwnedReadHalf) {
     let (reader, writer) = stream.into_split();
     let sealed = session.map(Sealed::new);
-    let (pieces, frames) = (RefCell::default(), RefCell::default());
+    let (pieces, frames, packets) = (RefCell::default(), RefCell::default(), RefCell::default());
     let (has_spoken, has_heard) = (Cell::new(false), Cell::new(false));
     let turned = Cell::new(Instant::now());
-    (LinkOut { outbox, ends, writer, sealed, pieces, frames, has_spoken, has_heard, turned }, reader)
+    (LinkOut { outbox, ends, writer, sealed, pieces, frames, packets, has_spoken, has_heard, turned }, reader)
 }
 
 impl LinkOut {
@@ -140,16 +143,17 @@ impl LinkOut {
                 fits
             });
             let (packet, behind) = rest.split_at(count.count());
-            let packet = packet::encode(packet.iter().map(|(partition, frame)| (*partition, frame)));
-            debug_assert_eq!(objection_to(&packet, self.ends), None, "this node is sound");
-            pieces.put(packet);
+            let before = pieces.0.len();
+            let frames_of_it = packet.iter().map(|(partition, frame)| (*partition, frame));
+            self.packets.borrow_mut().encode(frames_of_it, &mut pieces.0);
+            debug_assert_eq!(objection_to(pieces.0.range(before..), self.ends), None, "this node is sound");
             rest = behind;
         }
         frames.clear();
     }
 
     /// Carries packets until the link is gone; says why it is.
-    pub(super) async fn run(&self, reader: OwnedReadHalf, deliver: impl FnMut(Incoming)) -> String {
+    pub(super) async fn run(&self, reader: OwnedReadHalf, deliver: impl FnMut(&mut Incoming)) -> String {
         tokio::select! {
             why = self.read(reader, deliver) => why,
             why = self.write_on() => why,
@@ -157,8 +161,8 @@ impl LinkOut {
         }
     }
 
-    async fn read(&self, mut reader: OwnedReadHalf, mut deliver: impl FnMut(Incoming)) -> String {
-        let (mut buffer, mut unopened) = (BytesMut::new(), BytesMut::new());
+    async fn read(&self, mut reader: OwnedReadHalf, mut deliver: impl FnMut(&mut Incoming)) -> String {
+        let (mut buffer, mut unopened, mut incoming) = (BytesMut::new(), BytesMut::new(), Incoming::new());
         loop {
             make_room(&mut buffer);
             let read = match &self.sealed {
@@ -173,22 +177,24 @@ impl LinkOut {
             if let Some(why) = self.stood_still(Instant::now()) {
                 return why;
             }
-            let mut incoming = Vec::new();
             loop {
-                match take_packet(&mut buffer) {
-                    Ok(Some(mut frames)) => {
+                let before = incoming.len();
+                match take_packet(&mut buffer, &mut incoming) {
+                    Ok(true) => {
                         let objection = |(partition, frame): &_| speaker::objection(*partition, frame, self.ends);
-                        if let Some(why) = frames.iter().find_map(objection) {
+                        if let Some(why) = incoming[before..].iter().find_map(objection) {
                             return why.to_owned();
                         }
-                        incoming.append(&mut frames);
                     }
-                    Ok(None) => break,
+                    Ok(false) => break,
                     Err(why) => return why,
                 }
             }
             if !incoming.is_empty() {
-                deliver(incoming);
+                deliver(&mut incoming);
+                incoming.clear();
+                // What a burst took is given back.
+                incoming.shrink_to(INCOMING_KEPT);
             }
         }
     }
@@ -233,7 +239,7 @@ impl LinkOut {
             if !self.has_spoken.take() {
                 let mut pieces = self.pieces.borrow_mut();
                 if !pieces.has_remaining() {
-                    pieces.put(packet::encode::<&Frame>([]));
+                    self.packets.borrow_mut().encode::<&Frame>([], &mut pieces.0);
                 }
                 drop(pieces);
                 // A socket that is full has its writer waiting.
@@ -258,23 +264,26 @@ fn make_room(buffer: &mut BytesMut) {
 }
 
 /// Takes one packet off the front, if all of it is there.
-fn take_packet(buffer: &mut BytesMut) -> Result<Option<Incoming>, String> {
-    let Some(head) = buffer.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
+fn take_packet(buffer: &mut BytesMut, incoming: &mut Incoming) -> Result<bool, String> {
+    let Some(head) = buffer.first_chunk::<HEAD_BYTES>() else { return Ok(false) };
     let head = Head::parse(head).map_err(|error| error.to_string())?;
     if buffer.len() < HEAD_BYTES + head.length() {
-        return Ok(None);
+        return Ok(false);
     }
     buffer.advance(HEAD_BYTES);
     let body = buffer.split_to(head.length()).freeze();
-    packet::decode(&head, body).map(Some).map_err(|error| error.to_string())
+    packet::decode_into(&head, body, incoming).map_err(|error| error.to_string())?;
+    Ok(true)
 }
 
 /// Why the other node would close the link over a packet from here.
-fn objection_to(packet: &[Bytes], (other, own): (NodeId, NodeId)) -> Option<String> {
-    match take_packet(&mut BytesMut::from(&packet.concat()[..])) {
-        Ok(frames) => {
-            let object = |(partition, frame): (_, _)| speaker::objection(partition, &frame, (own, other));
-            frames.into_iter().flatten().find_map(object).map(str::to_owned)
+fn objection_to<'a>(packet: impl Iterator<Item = &'a Bytes>, (other, own): (NodeId, NodeId)) -> Option<String> {
+    let (mut bytes, mut frames) = (BytesMut::new(), Vec::new());
+    packet.for_each(|piece| bytes.extend_from_slice(piece));
+    match take_packet(&mut bytes, &mut frames) {
+        Ok(_) => {
+            let object = |(partition, frame): &_| speaker::objection(*partition, frame, (own, other));
+            frames.iter().find_map(object).map(str::to_owned)
         }
         Err(why) => Some(why),
     }
@@ -306,12 +315,6 @@ fn weight(frame: &Frame) -> usize {
 /// The pieces of packets on their way out.
 #[derive(Default)]
 struct Pieces(VecDeque<Bytes>);
-
-impl Pieces {
-    fn put(&mut self, packet: Vec<Bytes>) {
-        self.0.extend(packet.into_iter().filter(|piece| !piece.is_empty()));
-    }
-}
 
 impl Buf for Pieces {
     fn remaining(&self) -> usize {
@@ -361,15 +364,13 @@ mod tests {
             let mut buffer = BytesMut::from(&bytes[..cut]);
             let mut taken = Vec::new();
             for part in [&bytes[cut..], &[]] {
-                while let Some(mut packet) = take_packet(&mut buffer).expect("sound") {
-                    taken.append(&mut packet);
-                }
+                while take_packet(&mut buffer, &mut taken).expect("sound") {}
                 buffer.extend_from_slice(part);
             }
             assert_eq!(taken, frames, "cut at {cut}");
         }
         bytes[10] ^= 1;
-        assert!(take_packet(&mut BytesMut::from(&bytes[..])).is_err());
+        assert!(take_packet(&mut BytesMut::from(&bytes[..]), &mut Vec::new()).is_err());
     }
 
     #[test]
@@ -404,7 +405,7 @@ mod tests {
     #[test]
     fn pieces_go_out_in_order_however_much_is_taken() {
         let mut pieces = Pieces::default();
-        pieces.put(vec![Bytes::from_static(b"abc"), Bytes::new(), Bytes::from_static(b"defg")]);
+        pieces.0.extend([Bytes::from_static(b"abc"), Bytes::from_static(b"defg")]);
         let mut out = Vec::new();
         while pieces.has_remaining() {
             let count = pieces.chunk().len().min(2);

@@ -54,6 +54,8 @@ const TELL_EVERY: Duration = Duration::from_millis(2);
 /// What groups say to a node that does not keep up is dropped beyond so many bytes: they say it
 /// again.
 const GROUP_BYTES_MAX: usize = 64 << 20;
+/// Room for so much for one shard is kept for the next read of a link.
+const PARCELS_KEPT: usize = 64;
 
 /// What waits for one other node.
 #[derive(Default)]
@@ -290,6 +292,24 @@ pub(crate) struct LinkArrival {
     gone: oneshot::Sender<()>,
 }
 
+/// What came over a link, by the shard that it is for.
+struct Sorted(Vec<OfShard>);
+
+/// What is for one shard.
+#[derive(Default)]
+struct OfShard {
+    parcels: Vec<Parcel>,
+    frames: Frames,
+    /// Of the messages in `frames`.
+    bytes: u64,
+}
+
+impl Sorted {
+    fn new(shards: usize) -> Sorted {
+        Sorted(std::iter::repeat_with(OfShard::default).take(shards).collect())
+    }
+}
+
 impl LinkArrival {
     /// Has the link on this shard from now on; `links` are those that it has. To be called on the
     /// shard's thread.
@@ -314,8 +334,9 @@ impl LinkArrival {
                     let (out, reader) = link::link(stream, session, outbox.clone(), ends);
                     let out = Rc::new(out);
                     links.borrow_mut().push(out.clone());
+                    let mut sorted = Sorted::new(common.mailboxes.len());
                     let why = tokio::select! {
-                        why = out.run(reader, |incoming| common.deliver(up.peer, incoming)) => why,
+                        why = out.run(reader, |incoming| common.deliver(up.peer, incoming, &mut sorted)) => why,
                         () = outbox.cut.notified() => "it was forgotten".to_owned(),
                     };
                     links.borrow_mut().retain(|known| !Rc::ptr_eq(known, &out));
@@ -419,16 +440,13 @@ impl Common {
     }
 
     /// Hands what came to the shards that it is for.
-    fn deliver(self: &Arc<Self>, from: NodeLife, incoming: Incoming) {
-        let mut frames: Vec<Frames> = self.mailboxes.iter().map(|_| Vec::new()).collect();
-        let mut parcels: Vec<Vec<Parcel>> = self.mailboxes.iter().map(|_| Vec::new()).collect();
-        let mut bytes = vec![0; self.mailboxes.len()];
-        for (partition, frame) in incoming {
+    fn deliver(self: &Arc<Self>, from: NodeLife, incoming: &mut Incoming, sorted: &mut Sorted) {
+        for (partition, frame) in incoming.drain(..) {
             match frame {
                 Frame::Group(frame) => {
                     if let Some((shard, _)) = self.directory.find(partition) {
                         let parcel = switch::Parcel::Frame(partition, NodeId(from.node.into()), frame);
-                        parcels[shard].push(Parcel::Crossing(parcel));
+                        sorted.0[shard].parcels.push(Parcel::Crossing(parcel));
                     }
                 }
                 Frame::Forward(Forward::News(news)) => {
@@ -442,18 +460,19 @@ impl Common {
                 }
                 Frame::Forward(forward) => {
                     if let Some(shard) = switch::shard_for(self.own, partition, &forward, &self.directory) {
-                        bytes[shard] += message_bytes(&forward);
-                        frames[shard].push((partition, forward));
+                        sorted.0[shard].bytes += message_bytes(&forward);
+                        sorted.0[shard].frames.push((partition, forward));
                     }
                 }
             }
         }
-        for (shard, (frames, mut parcels)) in frames.into_iter().zip(parcels).enumerate() {
+        for (mailbox, OfShard { frames, parcels, bytes }) in self.mailboxes.iter().zip(&mut sorted.0) {
             if !frames.is_empty() {
-                let node = NodeNumber(from.node);
-                parcels.push(Parcel::Crossing(switch::Parcel::Forwards(node, frames)));
+                let forwards = switch::Parcel::Forwards(NodeNumber(from.node), std::mem::take(frames));
+                parcels.push(Parcel::Crossing(forwards));
             }
-            self.mailboxes[shard].send_all(parcels.into_iter(), bytes[shard]);
+            mailbox.send_all(parcels.drain(..), std::mem::take(bytes));
+            parcels.shrink_to(PARCELS_KEPT);
         }
     }
 }

@@ -16,6 +16,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::iter::Peekable;
 
+/// Room for so many effects that are left of one answer is kept.
+const LEFT_KEPT: usize = 64;
+
 impl<C: Clone, O: Outsider> Switch<C, O> {
     /// Hands effects to whom they concern: channels here, other shards, or the shard itself. What
     /// follows each other for one channel is one look-up. `partition` said them; without one they
@@ -28,8 +31,13 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     ) {
         match partition.filter(|partition| self.leaders.is_led_in_terms(*partition)) {
             Some(of) => {
-                let heard = Heard { effects, left: VecDeque::new(), partition: of, switch: self };
+                let mut left = self.left_to_hear.take();
+                let heard = Heard { effects, left: &mut left, partition: of, switch: self };
                 self.hand_out(heard, partition, env);
+                // Its memory serves again, unless that is much.
+                debug_assert!(left.is_empty(), "all is handed out");
+                left.shrink_to(LEFT_KEPT);
+                self.left_to_hear.replace(left);
             }
             None => self.hand_out(effects, partition, env),
         }
@@ -165,7 +173,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
 struct Heard<'a, I, C, O> {
     effects: I,
     /// What is left to be heard of one effect.
-    left: VecDeque<Effect>,
+    left: &'a mut VecDeque<Effect>,
     partition: PartitionId,
     switch: &'a Switch<C, O>,
 }
@@ -179,7 +187,7 @@ impl<I: Effects, C: Clone, O: Outsider> Heard<'_, I, C, O> {
             && self.switch.is_answer_here(next)
             && let Some(effect) = self.effects.next()
         {
-            let left = &mut self.left;
+            let left = &mut *self.left;
             self.switch.inbox.borrow_mut().hear(self.partition, effect, |effect| left.push_back(effect));
         }
     }
