@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};

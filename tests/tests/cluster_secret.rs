@@ -160,4 +160,26 @@ fn founders_that_were_all_stopped_go_on_with_another_secret() {
     (0..3).for_each(|node| nodes.nodes[node].broker.until_it_answers());
     nodes.until_all_are_linked();
     assert_eq!(nodes.drain(2, "kept"), BTreeSet::from([1]));
+    // Who lost its disk, or a part of it, hears what it would have heard before.
+    let refused = |nodes: &mut Nodes| {
+        nodes.launch(2);
+        let status = nodes.nodes[2].broker.wait_for_end();
+        assert_eq!(status.code(), Some(2));
+        nodes.nodes[2].broker.log().lines().last().unwrap_or_default().to_owned()
+    };
+    nodes.kill(2);
+    let (data, aside) = (nodes.nodes[2].broker.data_folder(), nodes.file(2, "aside"));
+    std::fs::rename(&data, &aside).unwrap();
+    std::fs::create_dir(&data).unwrap();
+    let line = refused(&mut nodes);
+    assert!(line.contains("another data folder"), "{line}");
+    std::fs::remove_dir_all(&data).unwrap();
+    std::fs::rename(&aside, &data).unwrap();
+    let (record, kept) = (data.join("cluster"), nodes.file(2, "cluster"));
+    std::fs::rename(&record, &kept).unwrap();
+    let line = refused(&mut nodes);
+    assert!(line.contains("--cluster-of"), "{line}");
+    std::fs::rename(&kept, &record).unwrap();
+    nodes.start(2);
+    nodes.until_all_are_linked();
 }

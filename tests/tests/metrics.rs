@@ -304,10 +304,16 @@ fn dead_letters_are_counted_by_reason_and_by_how_sure_they_are() {
     std::thread::sleep(std::time::Duration::from_millis(2500));
     let page = samples(&http.get("/metrics").text);
     assert_eq!(counted(&page, "rejected", "quorum", "at_least_once"), Some(6.0));
+    assert_eq!(sum(&page, "leveret_dead_letters_kept"), 1.0);
+    assert_eq!(http.get("/api/queues/%2f/surely").with(200)["messages_dlx"], 1);
+    let log = broker.log();
+    let line = log.lines().find(|line| line.contains("dead letters find no place")).unwrap_or_else(|| panic!("{log}"));
+    assert!(line.contains("queue=surely") && line.contains("no queue is bound for them"), "{line}");
     declare(&mut client, "dead", Vec::new());
     until("the one that waited", || {
         let page = samples(&http.get("/metrics").text);
-        (counted(&page, "confirmed", "quorum", "at_least_once") == Some(7.0)).then_some(Value::Null)
+        let is_done = sum(&page, "leveret_dead_letters_kept") == 0.0;
+        (is_done && counted(&page, "confirmed", "quorum", "at_least_once") == Some(7.0)).then_some(Value::Null)
     });
 }
 
@@ -419,7 +425,7 @@ fn an_alert_that_one_thing_sets_off_tells_its_number_without_a_noun_behind_it() 
             assert!(!line.contains("{{ $value }} "), "{line}");
         }
     }
-    assert_eq!(told, 6, "those with a number");
+    assert_eq!(told, 7, "those with a number");
 }
 
 #[test]

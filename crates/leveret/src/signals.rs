@@ -93,7 +93,7 @@ impl Signals {
                     continue;
                 }
                 _ = self.hangup.recv() => {
-                    tracing::info!("SIGHUP: certificates and definitions are read again; all else needs a restart");
+                    tracing::info!("SIGHUP: certificates, the secret of the cluster and definitions are read again; all else needs a restart");
                     RELOAD.store(true, Ordering::Relaxed);
                     continue;
                 }

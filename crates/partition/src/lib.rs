@@ -39,6 +39,7 @@ mod given_up;
 mod known;
 mod latecomers;
 mod leader;
+mod letters;
 mod life;
 pub mod log_index;
 mod log_life;

@@ -10,6 +10,7 @@ use crate::damage::next_sound;
 use crate::deliver::LogAccess;
 use crate::entry::Reason;
 use crate::leader::{Leader, LeaderQueue};
+use crate::letters::{Letters, NextLetter};
 use crate::life::{Life, Timers, body_bytes};
 use crate::machine::{FixedMap, Queues, schedule_of};
 use crate::place::Place;
@@ -18,14 +19,11 @@ use crate::turn::{Next, Store, Turn};
 use broker::QueueId;
 use broker::queue::{Aside, DedupKey, QueueState, Rules, SeqRanges};
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 /// Messages given up whose bytes are still to be fetched; while there are as many, no more expire.
 const DYING_MAX: usize = 1024;
-/// Dead letters of one queue under way at a time with *at least once*.
-const AWAITING_MAX: usize = 256;
-/// A dead letter that found no place, and a due message that found its queue full, are tried again
-/// after this long.
+/// A due message that found its queue full is tried again after this long.
 const AGAIN_MS: u64 = 1_000;
 /// Scheduled messages that one turn makes ready at most.
 const DUE_MAX: usize = 1024;
@@ -49,19 +47,19 @@ pub(crate) struct LogLife {
     /// Messages in this range are not in the count of bytes yet: they were there before anybody
     /// counted.
     uncounted: std::ops::Range<u64>,
-    /// By their turns.
+    /// By their turns: those that were not sent on yet.
     dying: VecDeque<Dying>,
+    /// With *at least once*: those that were.
+    letters: Letters,
     /// What those take whose bytes are in hand.
     dying_bytes: usize,
     /// The turn of the next one.
     next_turn: u64,
-    /// With *at least once*: dead letters under way, and the turns that they had.
-    awaiting: BTreeMap<u64, (u64, Reason)>,
     /// Returned messages that wait: until when, and which.
     retrying: BTreeSet<(u64, u64)>,
     /// Outcomes for the entry that is being built.
     pub(crate) ended: Vec<(Reason, SeqRanges)>,
-    /// Not before this time is a dead letter tried that found no place.
+    /// Of a queue of scheduled messages: not before this time is one tried whose queue was full.
     again_ms: u64,
     /// Of a queue of scheduled messages: those that were made ready in entries not applied yet.
     released: BTreeSet<(u64, u64)>,
@@ -109,7 +107,7 @@ impl Life<LogLife> {
         let waits = |rules: Option<&Rules>| rules.and_then(|r| r.dead_letter.as_ref()).is_some_and(|d| d.at_least_once);
         if waits(before) && !waits(after) {
             // As RabbitMQ does when the strategy changes: those that are not confirmed are gone.
-            for (seq, (_, reason)) in std::mem::take(&mut self.sink.awaiting) {
+            for (seq, reason) in std::mem::take(&mut self.sink.letters).into_all() {
                 self.sink.end(seq, reason);
             }
             self.sink.dying_bytes = 0;
@@ -133,7 +131,7 @@ impl LogLife {
     /// Whether forgetting it loses nothing.
     pub(crate) fn is_idle(&self, rules: Option<&Rules>) -> bool {
         self.dying.is_empty()
-            && self.awaiting.is_empty()
+            && self.letters.is_empty()
             && self.retrying.is_empty()
             && self.ended.is_empty()
             && rules.is_none_or(|r| r.expires_ms.is_none())
@@ -141,18 +139,18 @@ impl LogLife {
 
     /// Messages that are given up and still in the queue.
     pub(crate) fn kept(&self) -> u64 {
-        (self.dying.len() + self.awaiting.len()) as u64
+        (self.dying.len() + self.letters.len()) as u64
     }
 
     /// Whether so much waits to be sent on that no more is given up.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.dying.len() >= DYING_MAX
+        self.dying.len() >= DYING_MAX || self.letters.is_crowded()
     }
 
     /// When a wait ends.
     pub(crate) fn due_ms(&self, now_ms: u64) -> Option<u64> {
         let retries_at = self.retrying.first().map(|(until, _)| *until);
-        let again_at = (!self.dying.is_empty() && self.again_ms > now_ms).then_some(self.again_ms);
+        let again_at = self.letters.due_ms(now_ms);
         retries_at.into_iter().chain(again_at).min()
     }
 
@@ -186,7 +184,7 @@ impl LogLife {
     /// Whether a message that is out of the dispatcher's hands is in the queue yet.
     fn keeps(&self, seq: u64) -> bool {
         self.dying.iter().any(|dying| dying.seq == seq)
-            || self.awaiting.contains_key(&seq)
+            || self.letters.has(seq)
             || self.retrying.iter().any(|(_, waiting)| *waiting == seq)
     }
 
@@ -198,32 +196,22 @@ impl LogLife {
     /// Takes out a message that waits here and whose bytes are not in hand: given up, or until its
     /// retry. False if it does not.
     pub(crate) fn drop_waiting(&mut self, seq: u64) -> bool {
-        let before = self.dying.len() + self.retrying.len();
+        let before = self.dying.len() + self.retrying.len() + self.letters.len();
+        self.letters.forget_stuck(seq);
         self.dying.retain(|dying| dying.seq != seq || dying.message.is_some());
         self.retrying.retain(|(_, waiting)| *waiting != seq);
-        self.dying.len() + self.retrying.len() < before
+        self.dying.len() + self.retrying.len() + self.letters.len() < before
     }
 
     /// The dead letter of `seq` is safe, or is to be tried again. True if that ends the message.
     pub(crate) fn dead_letter_answered(&mut self, seq: u64, is_safe: bool, now_ms: u64) -> bool {
-        let all = self.dying.len() + self.awaiting.len();
-        let Some((turn, reason)) = self.awaiting.remove(&seq) else { return false };
-        if is_safe {
-            self.end(seq, reason);
-            return true;
+        match self.letters.answered(seq, is_safe, now_ms) {
+            Some(reason) => {
+                self.end(seq, reason);
+                true
+            }
+            None => false,
         }
-        self.again_ms = now_ms + AGAIN_MS;
-        if all <= AWAITING_MAX {
-            // It goes back to where it was: dead letters leave in the order in which their messages
-            // were given up.
-            let at = self.dying.partition_point(|dying| dying.turn < turn);
-            self.dying.insert(at, Dying { turn, seq, reason, message: None });
-        } else {
-            // There are more than are tried at a time: those that find no place shall not keep the
-            // others from it.
-            self.queue_up(seq, reason, None);
-        }
-        false
     }
 
     /// A message that is given up stands behind those that were before.
@@ -407,19 +395,28 @@ impl Turn<'_, LogAccess<'_, '_>> {
         let at_least_once = rules.dead_letter.as_ref().is_some_and(|d| d.at_least_once);
         loop {
             let Some(life) = self.lq.life.as_deref_mut() else { return };
-            let Some(dying) = life.sink.dying.front_mut() else { return };
-            if at_least_once && (life.sink.awaiting.len() >= AWAITING_MAX || life.sink.again_ms > self.now_ms) {
-                return;
-            }
-            let (turn, seq, reason) = (dying.turn, dying.seq, dying.reason);
+            let LogLife { dying, letters, .. } = &mut life.sink;
+            let next = match at_least_once {
+                true => letters.next(!dying.is_empty(), self.now_ms),
+                false => (!dying.is_empty()).then_some(NextLetter::Fresh),
+            };
+            let (turn, seq, reason, in_hand) = match next {
+                None => return,
+                Some(NextLetter::Stuck { turn, seq, reason }) => (turn, seq, reason, None),
+                Some(NextLetter::Fresh) => {
+                    let dying = dying.front_mut().expect("there is one");
+                    (dying.turn, dying.seq, dying.reason, dying.message.take())
+                }
+            };
+            let is_fresh = matches!(next, Some(NextLetter::Fresh));
             if rules.dead_letter.is_none() {
                 // The exchange was taken away meanwhile.
-                life.sink.dying_bytes -= dying.message.take().map_or(0, |message| message.len());
+                life.sink.dying_bytes -= in_hand.map_or(0, |message| message.len());
                 life.sink.dying.pop_front();
                 life.sink.end(seq, reason);
                 continue;
             }
-            let message = match dying.message.take() {
+            let message = match in_hand {
                 Some(message) => {
                     life.sink.dying_bytes -= message.len();
                     message
@@ -427,7 +424,11 @@ impl Turn<'_, LogAccess<'_, '_>> {
                 None => {
                     if self.at.state.is_some_and(|s| seq < s.next_seq() && !s.runs().is_live(seq)) {
                         // Purged, or settled by an entry of a leader before this one.
-                        self.lq.life.as_mut().and_then(|l| l.sink.dying.pop_front());
+                        let life = &mut self.lq.life.as_mut().expect("it was there above").sink;
+                        match is_fresh {
+                            true => _ = life.dying.pop_front(),
+                            false => life.letters.forget_stuck(seq),
+                        }
                         continue;
                     }
                     let Next::Message(message) = self.fetch(seq) else { return };
@@ -435,10 +436,12 @@ impl Turn<'_, LogAccess<'_, '_>> {
                 }
             };
             let life = self.lq.life.as_deref_mut().expect("it was there above");
-            life.sink.dying.pop_front();
+            if is_fresh {
+                life.sink.dying.pop_front();
+            }
             let letter = DeadLetter { queue: self.id, seq, reason, message, wants_answer: at_least_once };
             if at_least_once {
-                life.sink.awaiting.insert(seq, (turn, reason));
+                life.sink.letters.sent(seq, turn, reason, is_fresh);
                 self.at.cx.out.effects.push(Effect::DeadLetter(Box::new(letter)));
             } else {
                 life.sink.end(seq, reason);

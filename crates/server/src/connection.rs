@@ -425,6 +425,7 @@ impl Inner {
                 Ok(count) => self.amqp.wrote(count, now),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.is_full = true;
+                    self.amqp.output().let_go(false);
                     return;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -461,15 +462,27 @@ impl Inner {
     }
 
     /// Whether its connection is ended for what the client leaves unread.
-    fn leaves_too_much(&self, local: &Local, now: Millis) -> bool {
+    fn leaves_too_much(&mut self, local: &Local, now: Millis) -> bool {
         let all = &local.shared.untaken;
-        let is_too_much = !self.is_broken && self.untaken.is_too_much(now, all);
+        if self.untaken.bytes() == 0 || self.is_broken {
+            return false;
+        }
+        self.amqp.output().let_go(true);
+        let bytes = self.amqp.output().pinned_bytes();
+        self.untaken.note(bytes, now, all);
+        // The socket takes what comes in large steps; what the other side has acknowledged shows that it goes on reading.
+        let unacknowledged = unread::unacknowledged_bytes(self.stream.socket());
+        let taken = self.amqp.output().written_bytes().saturating_sub(unacknowledged);
+        let is_too_much = self.untaken.is_too_much(taken, now, all);
         if is_too_much {
+            let all_bytes = all.bytes();
+            // Others may stay for it.
+            self.untaken.note(0, now, all);
             // What the system has of it goes, too.
             let _ = rustix::net::sockopt::set_socket_linger(self.stream.socket(), Some(Duration::ZERO));
-            let (peer, bytes) = (self.session.peer(), self.untaken.bytes());
+            let user = String::from_utf8_lossy(self.session.user());
             tracing::warn!(
-                %peer, bytes, all_bytes = all.bytes(),
+                peer = %self.session.peer(), %user, bytes, all_bytes,
                 "a client does not read what it was sent, and is disconnected: what all clients leave unread is more than a quarter of \
                  transient_bytes_max"
             );
@@ -496,8 +509,8 @@ impl Inner {
         let mut look = if self.is_held() || self.is_flooded(local) { now + UNREAD_LOOK_MS } else { NEVER };
         if self.is_full || self.untaken.bytes() > 0 {
             let untaken = &local.shared.untaken;
-            let bytes = if self.is_full && !client.is_own { self.amqp.output().len() } else { 0 };
-            self.untaken.note(bytes, self.amqp.output().written_bytes(), now, untaken);
+            let bytes = if self.is_full && !client.is_own { self.amqp.output().pinned_bytes() } else { 0 };
+            self.untaken.note(bytes, now, untaken);
             look = look.min(untaken.look_at(now));
         }
         let at = machine.min(self.session.poll_timeout()).min(self.cut_at).min(look);

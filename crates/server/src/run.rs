@@ -261,8 +261,10 @@ pub fn run(
         end(&node, peers, engine);
         return Err(error);
     }
-    for address in node.addresses() {
-        tracing::info!(%address, ms = begin.elapsed().as_millis() as u64, "ready: AMQP 0-9-1");
+    let addresses = node.addresses();
+    for (at, address) in addresses.iter().enumerate() {
+        let over = if at + config.amqps.len() >= addresses.len() { " over TLS" } else { "" };
+        tracing::info!(%address, ms = begin.elapsed().as_millis() as u64, "ready: AMQP 0-9-1{over}");
     }
     let facts = NodeFacts {
         node_name,

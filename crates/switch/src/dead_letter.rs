@@ -44,8 +44,9 @@ pub struct DeadLettered {
     /// Of classic and of quorum queues; by strategy (at most once, at least once, none); by reason, in the order of
     /// [`DeadLettered::REASONS`].
     pub counts: [[[u64; DeadLettered::REASONS.len()]; 3]; 2],
-    /// Letters of *at most once* that were lost on their way, as nobody came to lead their queues.
-    pub lost: u64,
+    /// Letters of *at most once* that were given up on their way, as nobody came to lead their queues. Those that a leader
+    /// had which lost its majority may come to their queues all the same.
+    pub given_up: u64,
 }
 
 impl DeadLettered {
@@ -56,7 +57,7 @@ impl DeadLettered {
     pub fn add(&mut self, other: &DeadLettered) {
         let sums = self.counts.as_flattened_mut().as_flattened_mut();
         sums.iter_mut().zip(other.counts.as_flattened().as_flattened()).for_each(|(sum, count)| *sum += count);
-        self.lost += other.lost;
+        self.given_up += other.given_up;
     }
 
     fn note(&mut self, (queue_type, reason): (QueueType, Reason), strategy: Strategy, count: u64) {
@@ -93,7 +94,11 @@ pub(crate) struct AwaitedDeadLetters {
     /// Those that were dropped as they would go round for ever.
     circled: Seldom,
     /// Those that nobody took in time.
-    lost: Seldom,
+    given_up: Seldom,
+    /// Queues whose letters find no place, and when that is told again.
+    unplaced: HashMap<QueueId, u64, FixedState>,
+    /// A queue one of whose letters was refused.
+    refused: Option<QueueId>,
 }
 
 impl AwaitedDeadLetters {
@@ -113,6 +118,9 @@ impl AwaitedDeadLetters {
             if dead_letter.left == 0 {
                 let AwaitedDeadLetter { partition, queue, seq, is_safe, of, .. } =
                     self.waiting.remove(&number).expect("found above");
+                if !is_safe {
+                    self.refused = Some(queue);
+                }
                 of.filter(|_| is_safe).into_iter().for_each(|of| self.sent.note(of, Strategy::AtLeastOnce, 1));
                 done.push((partition, Command::DeadLetterAnswered { queue, seq, is_safe }));
             }
@@ -138,8 +146,13 @@ const LOOK_EVERY: usize = 8;
 const TELL_EVERY_US: u64 = 10_000_000;
 
 /// What the log says of letters that nobody took in time.
-const LOST: &str = "dead letters lost: for ten seconds nobody led the queues that they were on their way to; those that must not be lost belong \
-                    into quorum queues with x-dead-letter-strategy at-least-once";
+const GIVEN_UP: &str = "dead letters given up: for ten seconds nobody led the queues that they were on their way to, and they are lost unless a leader \
+                        had them that was cut off and comes back; those that must not be lost belong into quorum queues with \
+                        x-dead-letter-strategy at-least-once";
+/// How often the log tells of a queue whose letters find no place.
+const TELL_UNPLACED_US: u64 = 600_000_000;
+/// It tells of so many queues.
+const UNPLACED_MAX: usize = 1_000;
 
 const _: () = assert!(TARGETS_A_TURN <= LETTERS_A_TURN);
 
@@ -180,6 +193,8 @@ impl Seldom {
 struct Addressed {
     message: Message,
     targets: Vec<RouteTarget>,
+    /// There are more, which had the message before: it would go round for ever.
+    is_circled: bool,
 }
 
 impl<C, O> Switch<C, O> {
@@ -206,6 +221,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     /// While publishers would have to wait, for a shard of this node or for another node, a turn's letters leave every
     /// `HELD_US`: some queue may have no majority for long, and they may be for others. The step that follows has the rest tried again.
     pub fn send_dead_letters(&self, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        self.tell_refused(env);
         let is_crowded = {
             let mut outgoing = self.outgoing.borrow_mut();
             outgoing.end_step();
@@ -246,15 +262,15 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     /// node, or at the end of the shard, with `u64::MAX`, all. The clock is looked at where there is any.
     pub fn tell_dropped(&self, now_us: impl FnOnce() -> u64) {
         let mut awaited = self.awaited.borrow_mut();
-        if awaited.circled.untold + awaited.dropped.untold + awaited.lost.untold == 0 {
+        if awaited.circled.untold + awaited.dropped.untold + awaited.given_up.untold == 0 {
             return;
         }
         let now_us = now_us();
         let (circled, dropped) = (awaited.circled.take_due(now_us), awaited.dropped.take_due(now_us));
-        let lost = awaited.lost.take_due(now_us);
+        let given_up = awaited.given_up.take_due(now_us);
         drop(awaited);
-        if let Some(messages) = lost {
-            tracing::warn!(messages, "{LOST}");
+        if let Some(messages) = given_up {
+            tracing::warn!(messages, "{GIVEN_UP}");
         }
         if let Some(messages) = circled {
             tracing::warn!(messages, "messages dropped: they would go round in dead-letter queues for ever");
@@ -268,22 +284,22 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
     }
 
     /// Nobody has come to lead the partition of a publish, and it is given up: where it is one of this shard's dead
-    /// letters, and its queue does not wait for the answer, the message is gone.
-    pub(crate) fn note_lost_letters(&self, publish: &Publish, topology: &Topology, now_us: u64) {
+    /// letters, and its queue does not wait for the answer, that is noted.
+    pub(crate) fn note_given_up_letters(&self, publish: &Publish, topology: &Topology, now_us: u64) {
         if publish.channel != self.keys.borrow().own() || publish.publish_seq == 0 {
             return;
         }
         let mut awaited = self.awaited.borrow_mut();
         let numbers = publish.publish_seq..publish.publish_seq + publish.count();
-        let lost = numbers.filter(|number| !awaited.waiting.contains_key(number)).count() as u64;
-        if lost == 0 {
+        let given_up = numbers.filter(|number| !awaited.waiting.contains_key(number)).count() as u64;
+        if given_up == 0 {
             return;
         }
-        awaited.sent.lost += lost;
-        if let Some(messages) = awaited.lost.note_many(lost, now_us) {
+        awaited.sent.given_up += given_up;
+        if let Some(messages) = awaited.given_up.note_many(given_up, now_us) {
             let target = publish.targets.first().and_then(|target| topology.queue(target.queue));
             let queue = target.map(|queue| tracing::field::display(&queue.name));
-            tracing::warn!(queue, messages, "{LOST}");
+            tracing::warn!(queue, messages, "{GIVEN_UP}");
         }
     }
 
@@ -346,12 +362,22 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         let targets = addressed.as_ref().map_or(&[][..], |a| &a.targets[..]);
         // What was safe stays safe on its way: a dead letter is synced wherever that is a choice.
         let groups = by_partition(targets, Level::Synced);
+        let is_circled = addressed.as_ref().is_some_and(|addressed| addressed.is_circled);
+        if is_circled && !wants_answer {
+            self.tell_circled(queue, reason, env);
+        }
         if wants_answer && groups.is_empty() {
+            let why = match (&addressed, is_circled) {
+                (_, true) => "they would go round in dead-letter queues for ever",
+                (Some(_), false) => "no queue is bound for them",
+                (None, _) => "there is no such exchange, or their headers grew too long",
+            };
+            self.tell_unplaced(queue, why, env);
             let answered = Command::DeadLetterAnswered { queue, seq, is_safe: false };
             self.inbox.borrow_mut().push_here(partition, answered);
             return Ok(1);
         }
-        let Some(Addressed { message, targets: all }) = addressed else { return Ok(1) };
+        let Some(Addressed { message, targets: all, .. }) = addressed else { return Ok(1) };
         let may_keep = wants_answer || self.leaders().has_peers() && self.inbox.borrow().may_keep_letters();
         let (own, number) = (self.keys.borrow().own(), self.awaited.borrow_mut().next_number());
         if wants_answer {
@@ -368,6 +394,55 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             self.push(id, Command::Publish(publish));
         }
         Ok(all.len().max(1))
+    }
+
+    /// A message is dropped in one of the queues that it would go to.
+    fn tell_circled(&self, queue: QueueId, reason: Reason, env: &impl Surroundings) {
+        let Some(messages) = self.awaited.borrow_mut().circled.note(env.elapsed_us()) else { return };
+        let topology = env.topology();
+        let Some(queue) = topology.queue(queue) else { return };
+        let vhost = topology.vhost_of(queue.vhost).map(|vhost| tracing::field::display(&vhost.name));
+        let reason = reason.death();
+        tracing::warn!(
+            queue = %queue.name, vhost, reason, messages,
+            "messages dropped: they would go round in dead-letter queues for ever"
+        );
+    }
+
+    /// Letters stay in their queue, as they find no place. Tells so once in a while.
+    fn tell_unplaced(&self, queue: QueueId, why: &str, env: &impl Surroundings) {
+        let (mut awaited, now_us) = (self.awaited.borrow_mut(), env.elapsed_us());
+        let unplaced = &mut awaited.unplaced;
+        if unplaced.get(&queue).is_some_and(|next_us| now_us < *next_us) {
+            return;
+        }
+        if unplaced.len() >= UNPLACED_MAX {
+            unplaced.retain(|_, next_us| now_us < *next_us);
+            if unplaced.len() >= UNPLACED_MAX {
+                return;
+            }
+        }
+        unplaced.insert(queue, now_us + TELL_UNPLACED_US);
+        let topology = env.topology();
+        let Some((queue, rule)) = topology.queue(queue).and_then(|q| Some((q, q.rules.dead_letter.as_ref()?))) else {
+            return;
+        };
+        let vhost = topology.vhost_of(queue.vhost).map(|vhost| tracing::field::display(&vhost.name));
+        let exchange = String::from_utf8_lossy(&rule.exchange);
+        let routing_key =
+            rule.routing_key.as_ref().map(|key| tracing::field::display(String::from_utf8_lossy(key).into_owned()));
+        tracing::warn!(
+            queue = %queue.name, vhost, dead_letter_exchange = %exchange, dead_letter_routing_key = routing_key,
+            "dead letters find no place, are kept in their queue (messages_dlx) and tried again: {why}"
+        );
+    }
+
+    /// Letters were refused since the last look.
+    fn tell_refused(&self, env: &impl Surroundings) {
+        let refused = self.awaited.borrow_mut().refused.take();
+        if let Some(queue) = refused {
+            self.tell_unplaced(queue, "a queue that they go to refuses them, or nobody leads it", env);
+        }
     }
 
     fn address(&self, letter: &DeadLetter, env: &impl Surroundings) -> Option<Addressed> {
@@ -394,16 +469,9 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         let request = RouteRequest { vhost: queue.vhost, exchange: &rule.exchange, keys: &key_slices, facts: &facts };
         topology.route(&request, &mut targets).ok()?;
         let circle = Circle::of(&properties);
-        targets.retain(|target| {
-            let is_cycle = topology.queue(target.queue).is_some_and(|to| circle.has(&to.name));
-            if is_cycle && let Some(messages) = self.awaited.borrow_mut().circled.note(env.elapsed_us()) {
-                tracing::warn!(
-                    queue = %queue.name, reason, messages,
-                    "messages dropped: they would go round in dead-letter queues for ever"
-                );
-            }
-            !is_cycle
-        });
+        let all = targets.len();
+        targets.retain(|target| topology.queue(target.queue).is_none_or(|to| !circle.has(&to.name)));
+        let is_circled = targets.len() < all;
         let message = Message {
             exchange: Bytes::copy_from_slice(&rule.exchange),
             routing_key: keys[0].clone(),
@@ -417,7 +485,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             tracing::warn!(queue = %queue.name, reason, bytes, "message not dead-lettered: its headers grew too long");
             return None;
         }
-        Some(Addressed { message, targets })
+        Some(Addressed { message, targets, is_circled })
     }
 }
 

@@ -338,7 +338,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
             match command {
                 command if !is_given_up => self.push(partition, command),
                 Command::Publish(publish) => {
-                    self.note_lost_letters(&publish, &env.topology(), env.elapsed_us());
+                    self.note_given_up_letters(&publish, &env.topology(), env.elapsed_us());
                     let Publish { channel, publish_seq: first, .. } = publish;
                     let refused = (first != 0).then_some(Effect::Refuse { channel, first, count: publish.count() });
                     self.deliver(refused.into_iter().peekable(), None, env);

@@ -34,11 +34,16 @@ const BURST_BYTES_MAX: usize = 2 << 20;
 /// and at least half.
 const SQUEEZE_BYTES_MIN: usize = 64 * 1024;
 
+/// The rest of a body that is no longer than this is copied where a socket takes no more for now.
+const REST_BYTES_MAX: usize = 16 * 1024;
+
 #[derive(Debug)]
 struct Splice {
     /// The number of small bytes, since the output began, that go before these.
     position: u64,
     bytes: Bytes,
+    /// How many bytes in front of these are written and still held: all that came with them is, as long as one of them is.
+    written: usize,
 }
 
 /// The bytes to write, in order.
@@ -141,6 +146,7 @@ impl Output {
             let splice = self.splices.front_mut().expect("bytes are left, so a splice follows");
             let part = count.min(splice.bytes.len());
             splice.bytes.advance(part);
+            splice.written += part;
             self.spliced_bytes -= part;
             count -= part;
             if splice.bytes.is_empty() {
@@ -170,6 +176,21 @@ impl Output {
             self.small = Vec::new();
             self.burst = 0;
             self.splices = VecDeque::new();
+        }
+    }
+
+    /// How many bytes are to be written, and were written and are held all the same, as they came with those.
+    pub fn pinned_bytes(&self) -> usize {
+        self.len() + self.splices.front().map_or(0, |splice| splice.written)
+    }
+
+    /// The socket takes no more: the rest of a body of which nearly all is written is copied, so that the whole of it goes. With
+    /// `is_stuck` that is enough of which half is written. A long one is not copied while somebody else holds it.
+    pub fn let_go(&mut self, is_stuck: bool) {
+        let Some(Splice { bytes, written, .. }) = self.splices.front_mut() else { return };
+        let is_worth_it = *written > if is_stuck { bytes.len() } else { 4 * bytes.len() };
+        if is_worth_it && (bytes.len() <= REST_BYTES_MAX || bytes.is_unique()) {
+            (*bytes, *written) = (Bytes::copy_from_slice(bytes), 0);
         }
     }
 
@@ -205,7 +226,7 @@ impl Output {
         } else {
             let position = self.base + self.small.len() as u64;
             self.spliced_bytes += body.len();
-            self.splices.push_back(Splice { position, bytes: body.to_bytes() });
+            self.splices.push_back(Splice { position, bytes: body.to_bytes(), written: 0 });
         }
     }
 }
@@ -239,6 +260,34 @@ mod tests {
         let (output, expected) = sample();
         assert_eq!(everything(&output), expected);
         assert_eq!(output.len(), expected.len());
+    }
+
+    #[test]
+    fn the_rest_of_a_body_is_copied_where_little_of_it_is_left_or_nobody_else_has_it() {
+        let long = REST_BYTES_MAX * 10;
+        for (written, is_stuck, is_shared, is_let_go) in [
+            (10, true, false, false),
+            (long - REST_BYTES_MAX, false, true, true),
+            (long - REST_BYTES_MAX - 1, false, true, false),
+            (long - REST_BYTES_MAX - 1, false, false, true),
+            (long * 4 / 5, false, false, false),
+            (long * 4 / 5, true, false, true),
+            (long * 4 / 5, true, true, false),
+        ] {
+            let (mut output, body) = (Output::default(), Bytes::from((0..long).map(|n| n as u8).collect::<Vec<u8>>()));
+            output.push_body((&body).into());
+            output.small().extend_from_slice(b"behind");
+            let expected = [&body[written..], b"behind"].concat();
+            let kept = is_shared.then_some(body);
+            output.advance(written);
+            output.let_go(is_stuck);
+            let case = format!("{written} {is_stuck} {is_shared}");
+            assert_eq!(output.pinned_bytes() - output.len(), if is_let_go { 0 } else { written }, "{case}");
+            assert_eq!(everything(&output), expected, "{case}");
+            output.advance(long - written);
+            assert_eq!((everything(&output), output.pinned_bytes()), (b"behind".to_vec(), 6), "{case}");
+            drop(kept);
+        }
     }
 
     #[test]

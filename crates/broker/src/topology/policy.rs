@@ -322,6 +322,12 @@ pub fn check_keys(definition: &Table, operator: bool) -> Result<(), WrongDefinit
         if let Err(expected) = key.rule.check(value) {
             return wrong(name, format!("{expected} is expected"));
         }
+        if !key.is_honoured() && name.starts_with(b"ha-") {
+            return wrong(
+                name,
+                "has no meaning here: no queue is mirrored, and a quorum queue is replicated".to_owned(),
+            );
+        }
         if !key.is_honoured() {
             return wrong(name, "is not supported by this version yet".to_owned());
         }
@@ -408,7 +414,10 @@ mod tests {
             refused(&[("alternate-exchange", text("ae"))], true),
             "alternate-exchange: is not a setting of operator policies"
         );
-        assert_eq!(refused(&[("ha-mode", text("all"))], false), "ha-mode: is not supported by this version yet");
+        assert_eq!(
+            refused(&[("ha-mode", text("all"))], false),
+            "ha-mode: has no meaning here: no queue is mirrored, and a quorum queue is replicated"
+        );
         assert_eq!(
             refused(&[("message-deduplication", text("yes"))], false),
             "message-deduplication: true or false is expected"

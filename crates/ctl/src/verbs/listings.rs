@@ -20,7 +20,7 @@ const UNRESPONSIVE_AFTER_MS: u64 = 15_000;
 const QUEUE_COLUMNS: &[&str] = &[
     "name", "durable", "auto_delete", "arguments", "policy", "operator_policy", "effective_policy_definition", "pid",
     "owner_pid", "exclusive", "exclusive_consumer_pid", "exclusive_consumer_tag", "messages_ready",
-    "messages_unacknowledged", "messages", "messages_delayed", "messages_ready_ram", "messages_unacknowledged_ram",
+    "messages_unacknowledged", "messages", "messages_delayed", "messages_dlx", "messages_ready_ram", "messages_unacknowledged_ram",
     "messages_ram", "messages_persistent", "message_bytes", "message_bytes_ready", "message_bytes_unacknowledged",
     "message_bytes_ram", "message_bytes_persistent", "head_message_timestamp", "disk_reads", "disk_writes", "consumers",
     "consumer_utilisation", "consumer_capacity", "memory", "slave_pids", "synchronised_slave_pids", "state", "type",

@@ -37,7 +37,7 @@ pub(super) const VERBS: &[Verb] = &[
     },
     Verb {
         name: "post_upgrade",
-        about: "Spreads the leaders of all queues over the nodes",
+        about: "Spreads the leaders of queues over the nodes: a leader leads all queues of a partition",
         run: |cx| replicas::spread(cx, "all"),
         ..STEP
     },

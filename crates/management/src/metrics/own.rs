@@ -190,8 +190,11 @@ impl Scrape {
         }
         let help = "Messages set aside since the start, because their bytes are damaged on the disk";
         out.one(counter("messages_set_aside", help), figures.messages_set_aside)?;
-        let help = "Dead letters of strategy at-most-once that were lost, as nobody came to lead their queues";
-        out.one(counter("dead_letters_lost", help), self.dead_lettered.lost)?;
+        let help = "Dead letters of strategy at-most-once that were given up, as nobody came to lead their queues";
+        out.one(counter("dead_letters_given_up", help), self.dead_lettered.given_up)?;
+        let kept: u64 = self.queues.iter().map(|row| row.figures.letters).sum();
+        let help = "Dead letters of strategy at-least-once that wait in their queues for a place, or for an answer";
+        out.one(gauge("dead_letters_kept", help), kept)?;
         out.one(counter("log_written_bytes", "Bytes written to the log"), figures.log_bytes)?;
         out.one(counter("spans_sent", "Spans of traced messages that a collector has taken"), figures.spans.sent)?;
         let help = "Spans of traced messages that were dropped, as the collector did not take them in time";

@@ -46,6 +46,8 @@ pub(super) struct Row<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     messages_delayed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    messages_dlx: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     messages_details: Option<Details>,
     #[serde(skip_serializing_if = "Option::is_none")]
     messages_ready: Option<u64>,
@@ -150,6 +152,7 @@ impl<'a> Rows<'a> {
             message_stats: None,
             messages: totals(figures.ready + figures.unacked),
             messages_delayed: None,
+            messages_dlx: None,
             messages_details: None,
             messages_ready: totals(figures.ready),
             messages_ready_details: None,
@@ -178,6 +181,7 @@ impl<'a> Rows<'a> {
             leveret_value_at_risk_cap: figures.value_cap,
             message_stats: history.filter(|_| self.wants_stats).and_then(|of| message_stats(of, self.store, ranges)),
             messages_delayed: Some(figures.delayed).filter(|_| is_known),
+            messages_dlx: Some(figures.letters).filter(|_| is_known && queue.shape.queue_type == QueueType::Quorum),
             messages_details: all,
             messages_ready_details: ready,
             messages_unacknowledged_details: unacked,

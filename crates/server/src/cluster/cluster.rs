@@ -213,7 +213,10 @@ impl Cluster {
     /// The same where the folder is that of a founder, and these are those that founded it: their secret may be
     /// another one since. What is damaged there is told by who opens the folder.
     fn number_in(&self, data_folder: &Path) -> Option<u128> {
-        let told = ToldOfItself::read(&RealDisk::existing(data_folder).ok()?).ok()??;
+        let disk = RealDisk::existing(data_folder).ok()?;
+        let Ok(Some(told)) = ToldOfItself::read(&disk) else {
+            return Some(ToldOfItself::identity_of_member(&disk).ok()??.cluster_id);
+        };
         let mut founders: Vec<&String> = told.record.founders.iter().map(|founder| &founder.address).collect();
         founders.sort();
         (told.record.joined.is_none() && founders.into_iter().eq(&self.peers.all)).then_some(told.identity.cluster_id)

@@ -123,7 +123,12 @@ impl Hello {
             ));
         }
         let is_to_join = peer.joins.is_some() && peer.node == 0;
-        (peer.cluster != self.cluster && !is_to_join).then(|| {
+        // Who founds makes the number of its list and its secret, which may be another one since the others founded: it
+        // hears from them what they agreed on.
+        let is_founding = |hello: &Hello| hello.node == 0 && hello.joins.is_none() && !hello.peers.is_empty();
+        let has_a_list = !self.peers.is_empty() && !peer.peers.is_empty();
+        let is_late = has_a_list && is_founding(self) != is_founding(peer);
+        (peer.cluster != self.cluster && !is_to_join && !is_late).then(|| {
             format!(
                 "two clusters: {} is a node of {}, {} of {}; start each node with the cluster_peers, the cluster_secret_file and \
                  the data folder of its own cluster",
@@ -178,7 +183,10 @@ pub(super) enum Refused {
     #[error("what answers there is no node of Leveret, or one of another version: {0}")]
     Stranger(String),
     /// The peer does not have the secret.
-    #[error("the peer has another secret: give all nodes the same file as cluster_secret_file")]
+    #[error(
+        "the peer has another secret: give all nodes the same file as cluster_secret_file (and while it changes, that of the one before as \
+         cluster_secret_file_before)"
+    )]
     Secret,
     /// One side does not want the other.
     #[error("{0}")]
@@ -382,6 +390,11 @@ mod tests {
             "two lists of nodes: host2:1 has host2:1, host1:1 has host1:1,host2:1; give all nodes the same cluster_peers"
         );
         let other = Hello { cluster: format!("{:032x}", 8), ..hello(2) };
+        // One that founds makes its number of the secret of today, and one that has founded of that of the day.
+        let founded = Hello { node: 2, ..other.clone() };
+        assert_eq!((own.objection_to(&founded), founded.objection_to(&own)), (None, None));
+        let (founded_too, joined) = (Hello { node: 1, ..own.clone() }, Hello { peers: Vec::new(), ..founded.clone() });
+        assert!(founded_too.objection_to(&founded).is_some() && own.objection_to(&joined).is_some());
         for (one, two) in [(&own, &other), (&other, &own)] {
             let says = one.objection_to(two).expect("it is of another cluster");
             assert!(says.contains("two clusters") && says.contains("start each node with"), "{says}");

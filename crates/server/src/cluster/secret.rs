@@ -154,19 +154,31 @@ impl Secrets {
     }
 }
 
+/// Whether a file has nothing in it but white space.
+fn is_blank(path: &Path) -> bool {
+    let is_short = std::fs::metadata(path).is_ok_and(|facts| facts.is_file() && facts.len() <= SPACE_BYTES_MAX);
+    is_short && std::fs::read(path).is_ok_and(|bytes| bytes.trim_ascii().is_empty())
+}
+
 fn read_all(files: &SecretFiles) -> Result<Arc<[Secret]>, String> {
     let mut all = Vec::new();
     let before = files.before.iter().map(|path| (BEFORE, path));
     for (setting, path) in [(NOW, &files.now)].into_iter().chain(before) {
-        if setting == BEFORE && std::fs::metadata(path).is_ok_and(|facts| facts.is_file() && facts.len() == 0) {
+        if setting == BEFORE && is_blank(path) {
             continue;
         }
-        let (secret, open) = Secret::read(setting, path)?;
+        let (secret, open) = Secret::read(setting, path).map_err(|error| match setting {
+            BEFORE => format!("{error}; where there was none before, leave the file there and empty"),
+            _ => error,
+        })?;
         if let Some(open) = open {
             tracing::warn!("{open}");
         }
-        if !all.contains(&secret) {
-            all.push(secret);
+        match all.contains(&secret) {
+            false => all.push(secret),
+            true => {
+                tracing::info!("cluster_secret_file_before has the secret of cluster_secret_file: only that one counts")
+            }
         }
     }
     Ok(all.into())
@@ -259,7 +271,7 @@ mod tests {
         let files = SecretFiles { now: now.clone(), before: Some(before.clone()) };
         let missing = Secrets::load(files.clone()).expect_err("a file that is named is there");
         assert!(missing.starts_with("cluster_secret_file_before "), "{missing}");
-        write(&before, "");
+        write(&before, " \r\n");
         let secrets = Secrets::load(files).expect("an empty one stands for none");
         let (new, old) = (Secret::of(b"the secret from now on"), Secret::of(b"the secret before it"));
         assert_eq!(secrets.all().as_ref(), std::slice::from_ref(&new));

@@ -143,7 +143,7 @@ impl Inner {
     fn end(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
         local.switch.connection_left(self.session.number().0);
         self.input = BytesMut::new();
-        self.untaken.note(0, self.amqp.output().written_bytes(), local.now(), &local.shared.untaken);
+        self.untaken.note(0, local.now(), &local.shared.untaken);
         self.session.spans_of_connection_end(&Turn { local, client });
         self.session.count_unfinished(0, &mut Cx { client: &mut self.amqp, host: &Turn { local, client } });
     }

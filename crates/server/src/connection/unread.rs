@@ -105,7 +105,7 @@ impl Inner {
 
 /// Bytes that the socket took and the other side's kernel has not acknowledged. 0 where the system
 /// does not say.
-fn unacknowledged_bytes(socket: &tokio::net::TcpStream) -> u64 {
+pub(super) fn unacknowledged_bytes(socket: &tokio::net::TcpStream) -> u64 {
     /// `SIOCOUTQ`, which is the same number as `TIOCOUTQ`.
     const OUTQ: rustix::ioctl::Opcode = 0x5411;
     // SAFETY: the call writes one C int, which is what this getter gives it room for.

@@ -194,6 +194,12 @@ impl ToldOfItself {
         Ok(member.map(|(((identity, _), node), record)| ToldOfItself { node, identity, record }))
     }
 
+    /// The identity of a member's folder, whatever became of the file that says which cluster it is of. Takes no lock.
+    pub fn identity_of_member<D: Disk>(disk: &D) -> Result<Option<FolderIdentity>, StorageError> {
+        let found = read_identity(disk)?.zip(node::read(disk)?);
+        Ok(found.filter(|(_, node)| node.state == NodeState::Member).map(|((identity, _), _)| identity))
+    }
+
     /// The number of its cluster.
     pub fn cluster_number(&self) -> u128 {
         self.record.joined.unwrap_or(self.identity.cluster_id)

@@ -303,7 +303,7 @@ fn more_letters_than_may_stay_for_nobody_leave() {
 }
 
 #[test]
-fn letters_that_nobody_came_to_lead_for_are_counted_as_lost_but_those_that_their_queue_has() {
+fn letters_that_nobody_came_to_lead_for_are_counted_as_given_up_but_those_that_their_queue_has() {
     let ([at, _], leaders, stand) = shards();
     declare(&stand, 1);
     let body = Bytes::from(vec![0; 1 << 10]);
@@ -311,10 +311,10 @@ fn letters_that_nobody_came_to_lead_for_are_counted_as_lost_but_those_that_their
     let Effect::DeadLetter(mut kept) = letter(3, Reason::Discarded, &body) else { panic!("it is one") };
     kept.wants_answer = true;
     give_up(&at, [Effect::DeadLetter(kept)].into_iter(), &stand);
-    assert_eq!(at.dead_lettered().lost, 0);
+    assert_eq!(at.dead_lettered().given_up, 0);
     publishes_away(&at, &stand);
     at.resume_roads(&stand);
-    assert_eq!(at.dead_lettered().lost, 2, "they were on their way when their leader went");
+    assert_eq!(at.dead_lettered().given_up, 2, "they were on their way when their leader went");
     assert!(!at.has_letters_on_their_way());
 }
 
