@@ -323,6 +323,12 @@ impl LeaderQueue {
         (waits && wait_ms > 0).then_some(now_ms.saturating_add(wait_ms))
     }
 
+    /// Whether its messages that are given up stay until their dead letters are safe.
+    pub(crate) fn waits_for_letters(&self) -> bool {
+        let dead_letter = self.rules.as_ref().and_then(|rules| rules.dead_letter.as_ref());
+        dead_letter.is_some_and(|rule| rule.at_least_once)
+    }
+
     /// A returned message waits until its time.
     pub(crate) fn wait_until(&mut self, until_ms: u64, seq: u64) {
         self.life.get_or_insert_default().sink.retrying.insert((until_ms, seq));
@@ -392,7 +398,7 @@ impl Turn<'_, LogAccess<'_, '_>> {
     /// Sends on what was given up, as far as its bytes are at hand.
     pub(crate) fn bury(&mut self) {
         let Some(rules) = self.lq.rules.clone() else { return };
-        let at_least_once = rules.dead_letter.as_ref().is_some_and(|d| d.at_least_once);
+        let at_least_once = self.lq.waits_for_letters();
         loop {
             let Some(life) = self.lq.life.as_deref_mut() else { return };
             let LogLife { dying, letters, .. } = &mut life.sink;

@@ -21,7 +21,7 @@ pub struct QueueFigures {
     pub unacked: u64,
     /// Messages that wait for their time, to be tried again, or for a place as dead letters.
     pub delayed: u64,
-    /// Of these, dead letters that wait for a place, or for the answer of the queues that they go to.
+    /// Of these, dead letters (*at least once*) that wait for a place, or for the answer of the queues that they go to.
     pub letters: u64,
     /// Consumers.
     pub consumers: u64,
@@ -178,7 +178,7 @@ impl QueuePartition {
                 unacked: queue.dispatch.held(),
                 delayed: queue.life.as_ref().map_or(0, |life| life.sink.retrying() + life.sink.kept())
                     + self.scheduled(*id),
-                letters: queue.life.as_ref().map_or(0, |life| life.sink.kept()),
+                letters: queue.life.as_ref().filter(|_| queue.waits_for_letters()).map_or(0, |life| life.sink.kept()),
                 consumers: queue.dispatch.consumers() as u64,
                 active: queue.dispatch.active(),
                 value_at_risk: queue.sink.at_risk,
