@@ -14,7 +14,7 @@
 mod snapshot;
 
 use crate::checkpoint::Head;
-use crate::maintenance::{CHECKPOINTS_KEPT, FIRST_FILE, IDLE_MS, WalState};
+use crate::maintenance::{CHECKPOINTS_KEPT, CurrentFile, FIRST_FILE, IDLE_MS, WalState};
 use crate::outputs::{Job, LostEntry, Outputs, ReadBytes, ReadFailed, ReadPurpose, Ticket};
 use crate::peer::PeerFrame;
 use crate::replica::Replica;
@@ -119,7 +119,7 @@ pub struct LogPartition {
     /// do.
     kept: VecDeque<u32>,
     /// As upkeep was told last: see [`WalState::current_file`].
-    current_file: u32,
+    current_file: CurrentFile,
     snapshots: Snapshots,
     /// The life of its node, where the group has other members.
     life: Option<u64>,
@@ -137,7 +137,7 @@ impl LogPartition {
             last_applied_ms: 0,
             saving: None,
             saved: kept.back().map(|_| applied.index),
-            current_file: kept.back().copied().unwrap_or(FIRST_FILE),
+            current_file: CurrentFile::of(kept.back().copied().unwrap_or(FIRST_FILE)),
             kept,
             snapshots: Snapshots::default(),
             life: None,
@@ -348,13 +348,13 @@ impl LogPartition {
     /// Tells which file of the log is written when the partition starts: a snapshot that comes
     /// before the first [`LogPartition::maintain`] must not name a file that went long ago.
     pub fn log_is_at(&mut self, current_file: u32) {
-        self.current_file = current_file;
+        self.current_file = CurrentFile::of(current_file);
     }
 
     /// Saves the machine's state when that frees old WAL files or enough came since the last time,
     /// and cuts the log.
     pub fn maintain(&mut self, wal: WalState, now_ms: u64, machine: &impl Machine, out: &mut Outputs) {
-        self.current_file = wal.current_file;
+        self.current_file.note(wal.current_file, now_ms);
         self.cut_log();
         if self.saving.is_some() || self.snapshots.is_installing() {
             return;
@@ -363,7 +363,9 @@ impl LogPartition {
         let needs = self.checkpoints_need();
         let frees = replay_file > needs;
         let lags = self.applied_since && needs + wal.checkpoint_lag_files < wal.current_file;
-        let idle = now_ms.saturating_sub(self.last_applied_ms) >= IDLE_MS;
+        let newest = self.kept.back().copied().unwrap_or(FIRST_FILE);
+        let idle = now_ms.saturating_sub(self.last_applied_ms) >= IDLE_MS
+            && !self.current_file.will_free_more((newest, replay_file), wal.checkpoint_lag_files, now_ms);
         if !lags && !self.members_changed && !(frees && (needs <= wal.retire_through || idle)) {
             return;
         }
@@ -421,7 +423,7 @@ impl LogPartition {
     /// need it.
     fn cut_log(&mut self) {
         let Some(saved) = self.saved else { return };
-        let needed = self.replica.followers_need(self.current_file, self.snapshots.needs());
+        let needed = self.replica.followers_need(self.current_file.file, self.snapshots.needs());
         self.replica.compact(needed.map_or(saved, |needed| needed.min(saved)));
     }
 }

@@ -67,6 +67,34 @@ impl WalState {
     };
 }
 
+/// The file that is written, and how quickly one follows the other.
+#[derive(Debug, Default)]
+pub(crate) struct CurrentFile {
+    pub(crate) file: u32,
+    /// When it was heard of first.
+    since_ms: u64,
+}
+
+impl CurrentFile {
+    /// One of which nobody knows how long it has been written.
+    pub(crate) fn of(file: u32) -> CurrentFile {
+        CurrentFile { file, since_ms: 0 }
+    }
+
+    pub(crate) fn note(&mut self, file: u32, now_ms: u64) {
+        if self.file != file {
+            *self = CurrentFile { file, since_ms: now_ms };
+        }
+    }
+
+    /// Whether an idle group that could let go of what is before `now`, with a newest checkpoint that needs the log from
+    /// `newest` on, had better wait for more: while the log grows quickly a checkpoint of each of them for each file would be
+    /// most of what is synced. A start reads no more for it than for a busy one.
+    pub(crate) fn will_free_more(&self, (newest, now): (u32, u32), lag_files: u32, now_ms: u64) -> bool {
+        now <= newest.saturating_add(lag_files) && now_ms.saturating_sub(self.since_ms) < IDLE_MS
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     applied: LogIndex,
@@ -86,8 +114,10 @@ pub struct Maintenance {
     last_applied_ms: u64,
     /// Nothing was applied for a while and the last look found nothing to do.
     is_quiet: bool,
+    /// There are files to let go of, once there are more, or the log stands still.
+    awaits_a_pause: bool,
     saving: Option<Kept>,
-    current_file: u32,
+    current_file: CurrentFile,
     kept: VecDeque<Kept>,
     is_copying: bool,
     /// Nothing came of the last copy.
@@ -120,7 +150,7 @@ impl Maintenance {
     /// on: the one that was written when upkeep looked last, or where the newest checkpoint's
     /// replay starts if it has not looked since the start.
     pub(crate) fn current_file(&self) -> u32 {
-        self.current_file.max(self.kept.back().map_or(FIRST_FILE, |k| k.replay_file))
+        self.current_file.file.max(self.kept.back().map_or(FIRST_FILE, |k| k.replay_file))
     }
 
     /// A run could not be copied: it is left where it is for a while.
@@ -199,7 +229,7 @@ impl QueuePartition {
     /// Tells which file of the log is written when the partition starts: a snapshot that comes
     /// before the first [`QueuePartition::maintain`] must not name a file that went long ago.
     pub fn log_is_at(&mut self, current_file: u32) {
-        self.maintenance.current_file = current_file;
+        self.maintenance.current_file = CurrentFile::of(current_file);
     }
 
     /// Extents that the older of the two checkpoints refers to stay until a newer pair exists. The
@@ -216,7 +246,7 @@ impl QueuePartition {
 
     /// Looks after the log; called a few times a second and whenever a WAL file is full.
     pub fn maintain(&mut self, wal: WalState, cx: &mut Context<'_>) {
-        self.maintenance.current_file = wal.current_file;
+        self.maintenance.current_file.note(wal.current_file, cx.now_ms);
         self.note_used_up();
         self.maintenance.put_off.retain(|_, at| *at > cx.now_ms);
         let idle = cx.now_ms.saturating_sub(self.maintenance.last_applied_ms) >= IDLE_MS;
@@ -227,11 +257,16 @@ impl QueuePartition {
                 cx.out.jobs.push(Job::WriteExtent { partition: self.id(), runs, is_pressing });
             }
         }
-        if self.maintenance.saving.is_none() && self.wants_checkpoint(wal, idle) {
+        if self.maintenance.saving.is_none() && self.wants_checkpoint(wal, idle, cx.now_ms) {
             self.save_checkpoint(wal.current_file, cx);
         }
         let m = &mut self.maintenance;
-        m.is_quiet = idle && !m.members_changed && m.saving.is_none() && !m.is_copying && m.put_off.is_empty();
+        m.is_quiet = idle
+            && !m.members_changed
+            && m.saving.is_none()
+            && !m.is_copying
+            && m.put_off.is_empty()
+            && !m.awaits_a_pause;
     }
 
     /// What is to be copied next, and whether it is so in any case and not only where there is room.
@@ -291,11 +326,16 @@ impl QueuePartition {
         table.bytes() as u64 * 2 > kept_bytes && since * 2 >= table.len() as u64
     }
 
-    fn wants_checkpoint(&self, wal: WalState, idle: bool) -> bool {
-        let m = &self.maintenance;
+    fn wants_checkpoint(&mut self, wal: WalState, idle: bool, now_ms: u64) -> bool {
+        self.maintenance.awaits_a_pause = false;
         let Some(now) = self.needs_now(wal.current_file) else { return false };
         let needs = self.needs_file(wal.current_file);
         let frees_files = now > needs;
+        let m = &mut self.maintenance;
+        let newest = m.kept.back().map_or(FIRST_FILE, |k| k.needs_file);
+        m.awaits_a_pause =
+            idle && frees_files && m.current_file.will_free_more((newest, now), wal.checkpoint_lag_files, now_ms);
+        let m = &self.maintenance;
         let frees_extents = m.used_up.values().any(|seen| *seen < CHECKPOINTS_KEPT);
         let replay = m.kept.back().map_or(FIRST_FILE, |k| k.replay_file);
         let lags = m.applied_since && replay + wal.checkpoint_lag_files < wal.current_file;
@@ -303,7 +343,7 @@ impl QueuePartition {
             || m.moved_runs >= MOVED_RUNS_MAX
             || self.wants_shorter_log(self.index_bytes_kept(wal, idle))
             || (frees_files && needs <= wal.retire_through)
-            || (idle && (frees_files || frees_extents))
+            || (idle && (frees_extents || (frees_files && !m.awaits_a_pause)))
             || (frees_extents && m.applied_since && m.used_up.len() > 4)
     }
 

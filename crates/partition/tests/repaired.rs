@@ -395,7 +395,10 @@ fn no_checkpoint_names_a_file_that_a_power_cut_may_take_away() {
     for (current_file, saves) in [(1, None), (2, Some(2))] {
         let wal = WalState { current_file, checkpoint_lag_files: 100, ..WalState::CALM };
         let member = &mut trio.members[leader];
-        member.with(now, |p, cx| p.maintain(wal, cx));
+        // The second time the log stands still.
+        for now in [now, now + 3_000] {
+            member.with(now, |p, cx| p.maintain(wal, cx));
+        }
         let saved = member.out.jobs.drain(..).map(|job| match job {
             Job::SaveCheckpoint { replay_file, .. } => replay_file,
             job => panic!("{job:?}"),

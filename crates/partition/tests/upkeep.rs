@@ -129,3 +129,45 @@ fn a_queue_knows_what_it_has_on_the_disk_and_what_was_written_for_it() {
     assert_eq!((acked.live, acked.published), (100, in_log.published));
     assert!(acked.log > in_extent.log, "an ack is in the log too");
 }
+
+#[test]
+fn an_idle_partition_lets_go_of_several_files_at_a_time_unless_the_log_stands_still_or_presses() {
+    let mut rig = Rig::new(Vec::new(), 1 << 20);
+    rig.publish_synced(1, "m");
+    rig.consume(1, 0, false);
+    rig.run();
+    rig.settle(1, 1, 2, Disposition::Ack);
+    rig.run();
+    rig.now += 10_000;
+    let maintain = |rig: &mut Rig, file: u32, retire_through: u32| -> Option<u32> {
+        let wal = WalState { current_file: file, retire_through, checkpoint_lag_files: 3, ..WalState::CALM };
+        rig.with(|p, cx| p.maintain(wal, cx));
+        let replay = rig.out.jobs.pop().map(|job| match job {
+            Job::SaveCheckpoint { replay_file, .. } => replay_file,
+            job => panic!("{job:?}"),
+        });
+        if replay.is_some() {
+            saved(rig);
+        }
+        replay
+    };
+    // A file a second.
+    let mut seen = Vec::new();
+    for file in 2..=13 {
+        rig.now += 1_000;
+        seen.extend(maintain(&mut rig, file, 0));
+        seen.extend(maintain(&mut rig, file, 0));
+    }
+    assert_eq!(seen, [5, 9, 13]);
+    assert_eq!(rig.partition.needs_file(13), 9, "the older one is kept, and its log");
+    // It is needed at once.
+    assert_eq!((maintain(&mut rig, 14, 8), maintain(&mut rig, 14, 9)), (None, Some(14)));
+    // Nothing more comes: the last files go as well, and then it is quiet.
+    rig.now += 2_900;
+    assert_eq!(maintain(&mut rig, 14, 0), None);
+    assert!(rig.partition.wants_maintenance(), "there is a file that it has not let go of");
+    rig.now += 100;
+    assert_eq!(maintain(&mut rig, 14, 0), Some(14));
+    assert_eq!((maintain(&mut rig, 14, 0), rig.partition.needs_file(14)), (None, 14));
+    assert!(!rig.partition.wants_maintenance());
+}

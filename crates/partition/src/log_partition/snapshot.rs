@@ -194,7 +194,7 @@ impl LogPartition {
         self.replica.step_offered(message);
         self.replica.drive(out);
         if self.replica.installing() == Some(position) {
-            let file = self.current_file;
+            let file = self.current_file.file;
             self.snapshots.installing = Some(Installing { state, position, file, is_saving: false });
         }
     }

@@ -163,8 +163,9 @@ impl LinkOut {
 
     async fn read(&self, mut reader: OwnedReadHalf, mut deliver: impl FnMut(&mut Incoming)) -> String {
         let (mut buffer, mut unopened, mut incoming) = (BytesMut::new(), BytesMut::new(), Incoming::new());
+        let mut usual = 0;
         loop {
-            make_room(&mut buffer);
+            make_room(&mut buffer, usual);
             let read = match &self.sealed {
                 None => reader.read_buf(&mut buffer).await,
                 Some(sealed) => sealed.read(&mut reader, &mut unopened, READ_BYTES, &mut buffer).await,
@@ -180,13 +181,14 @@ impl LinkOut {
             loop {
                 let before = incoming.len();
                 match take_packet(&mut buffer, &mut incoming) {
-                    Ok(true) => {
+                    Ok(Some(length)) => {
+                        usual = length.max(usual - usual / 8);
                         let objection = |(partition, frame): &_| speaker::objection(*partition, frame, self.ends);
                         if let Some(why) = incoming[before..].iter().find_map(objection) {
                             return why.to_owned();
                         }
                     }
-                    Ok(false) => break,
+                    Ok(None) => break,
                     Err(why) => return why,
                 }
             }
@@ -250,30 +252,33 @@ impl LinkOut {
 }
 
 /// Makes room for the next read. Others hold what was read before, so a new buffer is memory that no cache has, and what
-/// has come of a packet is copied into it: only where the old one is nearly full, or too short for that packet.
-fn make_room(buffer: &mut BytesMut) {
+/// has come of a packet is copied into it: only where the old one is nearly full, or too short for that packet. `usual`: the bytes
+/// of a packet, as they came until now. Between two packets there is nothing to copy, so the next one begins where a little more fits.
+fn make_room(buffer: &mut BytesMut, usual: usize) {
     let missing = match buffer.first_chunk::<HEAD_BYTES>().map(Head::parse) {
         // The longest ones get it in steps: a head alone takes no more than any packet.
         Some(Ok(head)) => (HEAD_BYTES + head.length()).saturating_sub(buffer.len()).min(PACKET_BYTES),
         // It is refused once it is looked at.
-        Some(Err(_)) | None => 0,
+        Some(Err(_)) => 0,
+        None => (usual + usual / 4).min(PACKET_BYTES),
     };
     if buffer.capacity() - buffer.len() < missing.max(READ_ROOM_MIN) {
         buffer.reserve(missing.max(READ_BYTES));
     }
 }
 
-/// Takes one packet off the front, if all of it is there.
-fn take_packet(buffer: &mut BytesMut, incoming: &mut Incoming) -> Result<bool, String> {
-    let Some(head) = buffer.first_chunk::<HEAD_BYTES>() else { return Ok(false) };
+/// Takes one packet off the front, if all of it is there; says how long it was.
+fn take_packet(buffer: &mut BytesMut, incoming: &mut Incoming) -> Result<Option<usize>, String> {
+    let Some(head) = buffer.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
     let head = Head::parse(head).map_err(|error| error.to_string())?;
-    if buffer.len() < HEAD_BYTES + head.length() {
-        return Ok(false);
+    let length = HEAD_BYTES + head.length();
+    if buffer.len() < length {
+        return Ok(None);
     }
     buffer.advance(HEAD_BYTES);
     let body = buffer.split_to(head.length()).freeze();
     packet::decode_into(&head, body, incoming).map_err(|error| error.to_string())?;
-    Ok(true)
+    Ok(Some(length))
 }
 
 /// Why the other node would close the link over a packet from here.
@@ -364,7 +369,7 @@ mod tests {
             let mut buffer = BytesMut::from(&bytes[..cut]);
             let mut taken = Vec::new();
             for part in [&bytes[cut..], &[]] {
-                while take_packet(&mut buffer, &mut taken).expect("sound") {}
+                while take_packet(&mut buffer, &mut taken).expect("sound").is_some() {}
                 buffer.extend_from_slice(part);
             }
             assert_eq!(taken, frames, "cut at {cut}");
@@ -379,17 +384,17 @@ mod tests {
             let mut head = packet::encode::<&Frame>([]).concat();
             head[..4].copy_from_slice(&(length as u32).to_le_bytes());
             buffer.extend_from_slice(&head);
-            make_room(buffer);
+            make_room(buffer, 0);
         };
         let mut buffer = BytesMut::new();
-        make_room(&mut buffer);
+        make_room(&mut buffer, 0);
         let place = buffer.as_ptr();
         begin(&mut buffer, READ_BYTES / 2);
         assert_eq!(buffer.as_ptr(), place, "the packet fits it");
         buffer.resize(READ_BYTES - 2 * READ_ROOM_MIN, 0);
         let held = buffer.split().freeze();
         let rest = buffer.as_ptr();
-        make_room(&mut buffer);
+        make_room(&mut buffer, 0);
         begin(&mut buffer, READ_ROOM_MIN);
         assert_eq!(buffer.as_ptr(), rest, "there is room for what comes");
         buffer.clear();
@@ -400,6 +405,30 @@ mod tests {
         buffer.clear();
         begin(&mut buffer, 200 << 20);
         assert!(buffer.capacity() <= PACKET_BYTES + 2 * READ_BYTES, "{}", buffer.capacity());
+    }
+
+    #[test]
+    fn where_packets_are_long_the_next_one_begins_where_it_fits() {
+        let usual = READ_BYTES + READ_BYTES / 2;
+        let mut buffer = BytesMut::new();
+        make_room(&mut buffer, usual);
+        for round in 0..10 {
+            let place = buffer.as_ptr();
+            let mut bytes = packet::encode::<&Frame>([]).concat();
+            bytes[..4].copy_from_slice(&((usual - HEAD_BYTES) as u32).to_le_bytes());
+            bytes.resize(usual, 0);
+            // It comes in parts.
+            for part in bytes.chunks(10_000) {
+                buffer.extend_from_slice(part);
+                make_room(&mut buffer, usual);
+            }
+            assert_eq!(buffer.as_ptr(), place, "nothing of packet {round} was copied");
+            drop(buffer.split_to(usual).freeze());
+            make_room(&mut buffer, usual);
+        }
+        let mut buffer = BytesMut::new();
+        make_room(&mut buffer, 200 << 20);
+        assert!(buffer.capacity() <= PACKET_BYTES + READ_BYTES, "{}", buffer.capacity());
     }
 
     #[test]
