@@ -140,6 +140,8 @@ pub enum Bug {
     OldLeaderIsHeard,
     /// What a leader was told that is settled does not come to the next one.
     RepeatIsLost,
+    /// Nobody hears what a consumer holds that comes to the next leader.
+    HoldIsLost,
     /// A partition forgets the channels of a node whose link broke, as if they had ended.
     ChannelIsForgotten,
     /// An alarm that is over holds publishers for ever.
@@ -169,7 +171,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 78] = [
+    pub const ALL: [Bug; 79] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -236,6 +238,7 @@ impl Bug {
         Bug::RowIsMixedUp,
         Bug::OldLeaderIsHeard,
         Bug::RepeatIsLost,
+        Bug::HoldIsLost,
         Bug::ChannelIsForgotten,
         Bug::AlarmStays,
         Bug::RaiseIsEarly,

@@ -14,6 +14,7 @@ mod audit;
 mod client;
 mod connections;
 mod front;
+mod holdings;
 mod ledger;
 mod links;
 mod members;
@@ -38,6 +39,7 @@ use bytes::{Bytes, BytesMut};
 use client::{Client, DEAD, FLEETING, SHORT_LIVED, declare, exclusive, fleeting};
 use consensus::NodeId;
 use front::{ConnectionId, Front, PARTITIONS, Sent};
+use holdings::Holdings;
 pub use ledger::Figures;
 use ledger::{Ledger, TO_ALL};
 use links::Links;
@@ -199,6 +201,7 @@ pub struct Sessions {
     clients: Vec<Client>,
     audit: Audit,
     ledger: Ledger,
+    holdings: Holdings,
     trace: Trace,
     options: Options,
     config: Arc<ConnectionConfig>,
@@ -284,6 +287,7 @@ impl Sessions {
             clients,
             audit: Audit::new(founding(&kept, options.classic)),
             ledger,
+            holdings: Holdings::default(),
             trace: Trace::new(options.trace),
             options,
             config: Arc::new(config),

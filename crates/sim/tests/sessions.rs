@@ -68,7 +68,7 @@ fn one_node_keeps_what_its_sessions_promise_in_all_weathers() {
 fn three_nodes_keep_what_their_sessions_promise_while_leaders_change() {
     let total = run_all(0..15, Options::default());
     assert!(total.confirmed > 3_000 && total.delivered > 4_000 && total.resent > 50, "{total:?}");
-    assert!(total.proven > 200, "{total:?}");
+    assert!(total.proven > 200 && total.held > 100, "{total:?}");
     assert!(
         total.leaders_moved > 10 && total.restarts > 40,
         "runs in which nothing goes wrong show nothing: {total:?}"
@@ -164,6 +164,11 @@ fn two_runs_from_one_seed_are_the_same_run() {
 #[test]
 fn a_deletion_whose_asker_is_gone_is_gone_on_with() {
     found(Bug::DeletionIsAbandoned, 1, "[answer]");
+}
+
+#[test]
+fn what_a_consumer_holds_does_not_grow_too_old_where_its_leader_changes() {
+    found(Bug::HoldIsLost, 3, "[held]");
 }
 
 #[test]

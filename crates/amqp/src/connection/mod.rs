@@ -326,6 +326,11 @@ impl Connection {
         }
     }
 
+    /// The channel that is open under a number, and not closing.
+    pub fn channel_at(&self, number: u16) -> Option<ChannelId> {
+        self.channels.iter().find(|channel| channel.id.number() == number && !channel.is_closing()).map(|open| open.id)
+    }
+
     /// How many channels are open, closing ones included.
     pub fn channel_count(&self) -> usize {
         self.channels.len()

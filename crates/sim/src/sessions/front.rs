@@ -489,6 +489,7 @@ impl Host for Desk<'_> {
         match (self.front.bug, &mut command) {
             (Some(Bug::CreditIsForgotten), Command::Stall { stalled: true, .. }) => return,
             (Some(Bug::DetachIsForgotten), Command::Detach { .. }) => return,
+            (Some(Bug::HoldIsLost), Command::Hold { .. }) => return,
             (Some(Bug::ConfirmIsHasty), Command::Publish(publish)) if publish.publish_seq > 0 => {
                 let (channel, first) = (publish.channel, std::mem::take(&mut publish.publish_seq));
                 self.front.send(Sent::Effect(Effect::Confirm { channel, first, count: publish.count() }));

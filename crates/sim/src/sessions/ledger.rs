@@ -76,6 +76,8 @@ pub struct Figures {
     pub in_rows: u64,
     pub committed: u64,
     pub delivered: u64,
+    /// Messages with a time of their own that came to who settles them.
+    pub held: u64,
     pub proven: u64,
     pub redelivered: u64,
     pub got: u64,
@@ -114,6 +116,7 @@ impl Figures {
         self.in_rows += other.in_rows;
         self.committed += other.committed;
         self.delivered += other.delivered;
+        self.held += other.held;
         self.proven += other.proven;
         self.redelivered += other.redelivered;
         self.got += other.got;
@@ -154,6 +157,11 @@ pub(super) struct Ledger {
     pub(super) kept: Vec<String>,
     /// The keys of channels, by connection and number.
     keys: BTreeMap<(u64, u16), ChannelKey>,
+    /// The same the other way round.
+    places: BTreeMap<ChannelKey, (u64, u16)>,
+    /// Of a node: when a link of it was last cut, or broke with both its ends up, or what is late on one arrives, and when it stood
+    /// still.
+    stormy_until: BTreeMap<usize, Micros>,
     /// What was acked over a channel and who held it, by queue, since its last publish to that queue.
     acks: BTreeMap<(u64, String), Acks>,
     /// The same, once a publish of the channel with this number is confirmed.
@@ -301,6 +309,30 @@ impl Ledger {
     /// The key of a channel on a connection.
     pub(super) fn is_key(&mut self, connection: u64, (key, number): (ChannelKey, u16)) {
         self.keys.insert((connection, number), key);
+        self.places.insert(key, (connection, number));
+    }
+
+    /// Something goes wrong at a node.
+    pub(super) fn is_stormy(&mut self, node: usize, until: Micros) {
+        let known = self.stormy_until.entry(node).or_default();
+        *known = until.max(*known);
+    }
+
+    /// Until when something goes wrong at a node.
+    pub(super) fn stormy_until(&self, node: usize) -> Micros {
+        self.stormy_until.get(&node).copied().unwrap_or_default()
+    }
+
+    /// The connection of a channel, and its number there, unless another one has that number by now.
+    pub(super) fn place_of(&self, key: ChannelKey) -> Option<(u64, u16)> {
+        self.places.get(&key).copied().filter(|place| self.keys.get(place) == Some(&key))
+    }
+
+    /// Whether a message may end by its own time in this queue, which nobody deletes or purges.
+    pub(super) fn may_expire(&self, body: &[u8], queue: &str) -> Option<u64> {
+        let id = body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))?;
+        let message = self.messages.get(id as usize)?;
+        (message.expires && self.kept.iter().any(|kept| kept == queue)).then_some(id)
     }
 
     /// The leader of a queue gives a message out.

@@ -64,11 +64,15 @@ impl Sessions {
             for lower in 0..higher {
                 let [a, b] = [lower, higher].map(|node| self.nodes[node].id);
                 let is_cut = self.network.is_cut(a, b) || self.network.is_cut(b, a);
+                if is_cut {
+                    [lower, higher].iter().for_each(|node| self.ledger.is_stormy(*node, now));
+                }
                 let breaks = is_hit && self.random.below(1_500) == 0;
                 if is_hit && self.random.below(400) == 0 {
                     let way = self.random.below(2) as usize;
                     let (lag, until) = (self.random.between(500, 4_000) * MS, now + self.random.between(1, 4) * SECOND);
                     self.links.between(lower, higher).lag[way] = (lag, until);
+                    [lower, higher].iter().for_each(|node| self.ledger.is_stormy(*node, until + lag));
                     self.trace.line(now, || format!("link n{} n{} is slow, way {way}", lower + 1, higher + 1));
                     // It has said something by then.
                     let (after, node) = (self.random.between(20, 600) * MS, if way == 0 { higher } else { lower });
@@ -116,6 +120,9 @@ impl Sessions {
         (link.untold, link.rests_until) = (2, now + rest);
         let epoch = link.epoch;
         self.ledger.figures.links_broken += 1;
+        if [one, other].iter().all(|node| self.nodes[*node].is_up()) {
+            [one, other].iter().for_each(|node| self.ledger.is_stormy(*node, now));
+        }
         self.trace.line(now, || format!("link n{} n{} breaks: {epoch}", one + 1, other + 1));
         for (node, peer) in [(one, other), (other, one)] {
             let (after, life) = (self.random.below(300) * MS, self.nodes[node].life);

@@ -5,6 +5,7 @@
 //! log to the end.
 
 use super::front::{Desk, Front, PARTITIONS, Proposer, Sent};
+use super::holdings::Place;
 use super::{Event, Phase, Sessions, members};
 use crate::bug::Bug;
 use crate::network::{self, Weather};
@@ -59,6 +60,7 @@ impl Sessions {
             self.note_given(node, partition, &effect);
             self.say(node, partition, effect);
         }
+        self.look_at_holdings(node);
         let mut leaders = Vec::new();
         if let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up() && self.nodes.len() > 1) {
             let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard: 0, connection: 0 };
@@ -112,6 +114,10 @@ impl Sessions {
         let view = MessageView::parse(&delivery.message).expect("partitions deliver whole messages");
         let name = queue.name.to_string();
         self.ledger.given(view.body(), &name, delivery.consumer);
+        if let Some(id) = self.ledger.may_expire(view.body(), &name) {
+            let place = Place { partition, queue: delivery.queue, seq: delivery.seq };
+            self.holdings.given(place, id, delivery.needs_ack.then_some(delivery.consumer));
+        }
     }
 
     /// The topology decided about something that was proposed here, or never will.
@@ -283,6 +289,7 @@ impl Sessions {
             40..46 if faults.disks => self.nodes[node].disk_slowness = *self.random.pick(&[1, 1, 5, 30]),
             46..54 if faults.pauses => {
                 self.nodes[node].paused_until = self.schedule.now() + self.random.between(50, 600) * MS;
+                self.ledger.is_stormy(node, self.nodes[node].paused_until);
             }
             54..70 if faults.network => self.move_leaders(),
             70..76 if faults.network && self.nodes.len() > 1 => self.network.change_weather(&mut self.random),
