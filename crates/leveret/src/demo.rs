@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -28,6 +28,7 @@ use crate::signals;
 /// What the folder says of its nodes: they keep their ports.
 const FILE_NAME: &str = "demo.json";
 const SECRET_NAME: &str = "secret";
+const LOCK_NAME: &str = "demo.lock";
 const SECRET_BYTES: usize = 32;
 /// Ports of the API and for other nodes lie so far above those of AMQP: 15672 and 27672 for 5672.
 const MANAGEMENT_ABOVE: u16 = 10_000;
@@ -72,7 +73,7 @@ pub(crate) fn command() -> Command {
     Command::new("demo")
         .about("Start three nodes on this machine, one of which may be killed to see what happens")
         .after_help(
-            "While it runs: `kill 2`, `stop 2` (it hangs), `cont 2`, `start 2`, `status`; Ctrl-C ends all.\n\
+            "While it runs: `kill 2`, `stop 2` (it hangs), `cont 2`, `start 2`, `status`; Ctrl-C ends all, and so does the end of its terminal.\n\
              For real clusters see docs/clustering.md: every node on a machine of its own.",
         )
         .arg(folder)
@@ -108,10 +109,13 @@ struct Nodes {
     folder: PathBuf,
     peers: String,
     nodes: Vec<Node>,
+    /// It goes on without its terminal (`nohup`).
+    outlives_terminal: bool,
 }
 
 /// Starts them, and does what it is told until the end.
 pub(crate) fn run(demo: &Demo) -> Exit {
+    let outlives_terminal = ignores_hangup();
     // From here on Ctrl-C is ours to handle; the nodes are in groups of their own and do not hear it.
     let _shutdown = match signals::listen() {
         Ok(shutdown) => shutdown,
@@ -119,6 +123,11 @@ pub(crate) fn run(demo: &Demo) -> Exit {
     };
     let mut nodes = match prepare(demo) {
         Ok(nodes) => nodes,
+        Err(why) => return failed(&why),
+    };
+    nodes.outlives_terminal = outlives_terminal;
+    let _lock = match lock(&nodes.folder) {
+        Ok(lock) => lock,
         Err(why) => return failed(&why),
     };
     let ended = nodes.start_all().map(|()| {
@@ -174,7 +183,37 @@ fn prepare(demo: &Demo) -> Result<Nodes, String> {
     let peers: Vec<String> = ports.iter().map(|ports| format!("127.0.0.1:{}", ports.peer)).collect();
     let nodes = ports.into_iter().enumerate();
     let nodes = nodes.map(|(at, ports)| Node { number: at + 1, ports, child: None, is_stopped: false }).collect();
-    Ok(Nodes { folder, peers: peers.join(","), nodes })
+    Ok(Nodes { folder, peers: peers.join(","), nodes, outlives_terminal: false })
+}
+
+/// Whether whoever started this wants it to go on when its terminal goes.
+fn ignores_hangup() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
+}
+
+/// Has the folder for this process alone: two of them would start the same nodes, and write into the same logs. The file says which
+/// process has it.
+fn lock(folder: &Path) -> Result<File, String> {
+    let path = folder.join(LOCK_NAME);
+    let wrong = |error: io::Error| format!("{}: {error}", path.display());
+    let mut file = File::options().create(true).truncate(false).read(true).write(true).open(&path).map_err(wrong)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut owner = String::new();
+            let _ = file.read_to_string(&mut owner);
+            return Err(format!(
+                "a demo runs on {} already, process {}: end it, or name another folder with --dir",
+                folder.display(),
+                owner.trim()
+            ));
+        }
+        Err(TryLockError::Error(error)) => return Err(wrong(error)),
+    }
+    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(wrong)?;
+    Ok(file)
 }
 
 fn write_secret(path: &Path) -> io::Result<()> {
@@ -224,7 +263,10 @@ fn words() -> Receiver<String> {
                 return;
             }
         }
-        // At the end of the input there is nothing to hear, and nothing ends for that.
+        // With the end of the input nothing ends: it may never have had one.
+        if io::stdin().is_terminal() {
+            tell("no more commands can be given; Ctrl-C ends all\n");
+        }
         std::thread::park();
     });
     words
@@ -304,6 +346,12 @@ fn words_of(status: ExitStatus) -> String {
 }
 
 impl Nodes {
+    /// It was told so, or its terminal is gone, so that nobody could tell it any more.
+    fn is_to_end(&self) -> bool {
+        let has_lost_terminal = signals::RELOAD.load(Ordering::Relaxed) && !self.outlives_terminal;
+        signals::ENDS.load(Ordering::Relaxed) || has_lost_terminal
+    }
+
     /// Starts all and waits until each serves.
     fn start_all(&mut self) -> Result<(), String> {
         tell(&format!("starting {} nodes in {}\n", self.nodes.len(), self.folder.display()));
@@ -319,7 +367,7 @@ impl Nodes {
                     let last = fs::read_to_string(&log).unwrap_or_default();
                     let last = last.lines().last().unwrap_or_default().to_owned();
                     return Err(format!(
-                        "node {} {}: {last}\nits log is {}",
+                        "node {} {}: {last}\nits log is {}; a demo in another folder (--dir) gets ports of its own",
                         node.number,
                         words_of(status),
                         log.display()
@@ -332,7 +380,7 @@ impl Nodes {
             if waiting.is_empty() {
                 return Ok(());
             }
-            if signals::ENDS.load(Ordering::Relaxed) {
+            if self.is_to_end() {
                 return Ok(());
             }
             if Instant::now() >= due {
@@ -372,7 +420,7 @@ impl Nodes {
     /// Does what it is told, and tells of nodes that end, until the end is asked for.
     fn attend(&mut self, words: &Receiver<String>) {
         let prompts = io::stdin().is_terminal();
-        while !signals::ENDS.load(Ordering::Relaxed) {
+        while !self.is_to_end() {
             match words.recv_timeout(LOOK_EVERY) {
                 Ok(line) => match self.obey(line.trim()) {
                     Some(said) => tell(&said),
@@ -482,6 +530,16 @@ mod tests {
         let why = prepare(&demo).err().expect("it is refused");
         assert!(why.contains("not empty"), "{why}");
         assert_eq!(fs::read_dir(folder.path()).expect("it is there").count(), 1);
+    }
+
+    #[test]
+    fn a_folder_has_one_demo_at_a_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let first = lock(folder.path()).expect("nobody has it");
+        let why = lock(folder.path()).expect_err("somebody has it");
+        assert!(why.contains(&format!("process {}:", std::process::id())), "{why}");
+        drop(first);
+        lock(folder.path()).expect("nobody has it any more");
     }
 
     #[test]

@@ -20,7 +20,7 @@ const EXIT_CODE_OF_SIGNALS: i32 = 128;
 /// Set by SIGUSR1: the node logs its gauges and takes it back.
 pub(crate) static REPORT: AtomicBool = AtomicBool::new(false);
 
-/// Set by SIGHUP: the node reads certificates and definitions again and takes it back.
+/// Set by SIGHUP: the node reads certificates and definitions again and takes it back; a demo ends.
 pub(crate) static RELOAD: AtomicBool = AtomicBool::new(false);
 
 /// Set by the first SIGTERM or SIGINT.

@@ -175,10 +175,11 @@ pub enum StorageError {
     },
     /// The data folder belongs to a node of another cluster.
     #[error(
-        "the data folder {folder} belongs to a node of cluster {found:032x}, and what is set is about {}: to go on there it needs the \
-         cluster_peers with which it began, each node at the same address; one that ran alone and is to be the first of a cluster \
-         needs cluster_address, and neither cluster_peers nor cluster_join; only one that was forgotten, or is to leave what it has behind, \
-         needs another, empty folder as --data-dir",
+        "the data folder {folder} belongs to a node {}, and what is set is about {}: to go on there it needs the \
+         cluster_peers with which it began, each node at the same address; one that joined, or ran alone and is to be the first of a \
+         cluster, needs cluster_address, and neither cluster_peers nor cluster_join; only one that was forgotten, or is to leave what it \
+         has behind, needs another, empty folder as --data-dir",
+        own_cluster(*.found),
         other_cluster(*.wanted)
     )]
     OtherCluster {
@@ -325,6 +326,13 @@ fn should_have(expected: Option<u64>) -> String {
 }
 
 /// A cluster that a folder is not of.
+fn own_cluster(id: u128) -> String {
+    match id {
+        0 => "that began alone or joined".to_owned(),
+        id => format!("of cluster {id:032x}"),
+    }
+}
+
 fn other_cluster(number: u128) -> String {
     match number {
         0 => "another one to join".to_owned(),

@@ -163,12 +163,12 @@ fn others_in(topology: &Topology, partition: PartitionId) -> Option<(String, usi
 }
 
 fn shared_with(other: &str, count: usize) -> String {
-    let more = match count {
-        1 => String::new(),
-        count => format!(" and {} more", count - 1),
+    let (more, live) = match count {
+        1 => (String::new(), "lives"),
+        count => (format!(" and {} more", count - 1), "live"),
     };
     format!(
-        "its copies are those of its partition, in which queue '{other}'{more} live too and would lose theirs: shrink \
+        "its copies are those of its partition, in which queue '{other}'{more} {live} too and would lose theirs: shrink \
          takes the copies of all quorum queues from a node, and a queue declared with x-dedicated-partition has its own"
     )
 }

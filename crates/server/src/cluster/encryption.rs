@@ -209,7 +209,8 @@ fn wrong_name(address: &str) -> String {
 
 /// What a node that encrypts says of one that does not.
 pub(super) const NOT_ENCRYPTED: &str = "the peer does not encrypt and this node does: give all nodes cluster_tls_ca, \
-                                        cluster_tls_certificate and cluster_tls_key, or none of them";
+                                        cluster_tls_certificate and cluster_tls_key, or none of them; or another service listens \
+                                        there, and this is not the node's cluster_address";
 
 /// What a node that does not encrypt says of one that does.
 pub(super) const ENCRYPTED: &str = "the peer encrypts and this node does not: give this node cluster_tls_ca, \
