@@ -487,6 +487,26 @@ fn no_checkpoint_names_a_file_that_a_power_cut_may_take_away() {
 }
 
 #[test]
+fn while_the_log_grows_quickly_several_files_are_let_go_of_at_a_time() {
+    let mut trio = Trio::new();
+    trio.decide(0..2, 10);
+    let (leader, now) = (trio.leader(), trio.now + 60_000);
+    let member = &mut trio.members[leader];
+    let mut saves = |file: u32, now_ms: u64| {
+        let wal = WalState { current_file: file, checkpoint_lag_files: 3, ..WalState::CALM };
+        member.log.maintain(wal, now_ms, &member.machine, &mut member.out);
+        let is_saved = member.out.jobs.drain(..).any(|job| matches!(job, Job::SaveCheckpoint { .. }));
+        if is_saved {
+            member.log.checkpoint_saved(&mut member.machine, &mut member.out);
+        }
+        is_saved
+    };
+    let at: Vec<u32> = (2..=11).filter(|file| saves(*file, now + u64::from(*file) * 1_000)).collect();
+    assert_eq!(at, [5, 9]);
+    assert!(!saves(11, now + 13_999) && saves(11, now + 14_000), "nothing more comes");
+}
+
+#[test]
 fn who_needs_an_entry_that_rotted_gets_the_state() {
     let mut trio = Trio::new();
     let (leader, follower) = (trio.leader(), trio.follower());

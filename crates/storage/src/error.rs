@@ -325,7 +325,7 @@ fn should_have(expected: Option<u64>) -> String {
     }
 }
 
-/// A cluster that a folder is not of.
+/// Whose node a folder is of; 0 where it did not found the cluster that it is in.
 fn own_cluster(id: u128) -> String {
     match id {
         0 => "that began alone or joined".to_owned(),
@@ -333,6 +333,7 @@ fn own_cluster(id: u128) -> String {
     }
 }
 
+/// A cluster that a folder is not of.
 fn other_cluster(number: u128) -> String {
     match number {
         0 => "another one to join".to_owned(),

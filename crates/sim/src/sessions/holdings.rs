@@ -51,7 +51,6 @@ impl Sessions {
         let now = self.schedule.now();
         let Sessions { holdings, served, ledger, nodes, .. } = self;
         holdings.held.retain(|place, holding| {
-            // A step of who is behind says the same later.
             let Some(member) = nodes[node].partition(place.partition.0 as usize - 1) else { return true };
             let Some(queue) = member.queues().queue(place.queue) else { return true };
             let key = holding.holder.channel;
