@@ -116,6 +116,8 @@ fn peer() -> (&'static str, String, Vec<u8>) {
         Forward::News(News::Traced { vhost: VhostId(1), on: true, stamp: 300 }),
         Forward::Applied { index: LogIndex(7) },
         Forward::Ping { number: 1 },
+        Forward::AskLease { number: 300 },
+        Forward::Lease { number: 300, end: LogIndex(7) },
     ];
     let pieces = packet::encode(frames.iter().map(|frame| (PartitionId(1), frame)));
     ("peer", "seed".to_owned(), pieces[1..].concat())

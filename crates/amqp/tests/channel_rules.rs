@@ -604,6 +604,20 @@ fn recover_hands_over_everything_and_forgets_it() {
 }
 
 #[test]
+fn what_is_sent_while_a_recover_waits_for_its_turn_goes_back_as_well() {
+    let (mut client, channel) = Client::with_channel();
+    deliver_many(&mut client, channel, 7, [1, 2]);
+    client.send(1, Method::BasicRecover { requeue: true });
+    deliver_many(&mut client, channel, 7, [3]);
+    let Request::Recover { unsettled } = client.request() else { panic!("recover") };
+    assert_eq!(unsettled.iter().map(|run| run.count).sum::<u32>(), 3);
+    client.connection.reply(channel, Reply::Done);
+    client.read();
+    client.send(1, ack(3, false));
+    assert!(matches!(client.read_method(), (1, Method::ChannelClose { reply_code: 406, .. })));
+}
+
+#[test]
 fn a_lost_consumer_is_told_to_clients_that_understand() {
     let (mut client, channel) = Client::with_channel();
     let tag = client.consume(channel, "tag");

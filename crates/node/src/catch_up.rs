@@ -1,5 +1,5 @@
 //! Who waits until this node has carried out all of the topology's log that was decided when they
-//! asked.
+//! asked, and with it every node that can be reached: what they are told here they are to find there.
 //!
 //! Invariants: nobody hears so by what this node believes: the leader was asked after they had asked,
 //! and heard from a majority that it still leads before it answered. What this node itself wanted decided
@@ -76,12 +76,12 @@ impl CatchUps {
         }
     }
 
-    /// Takes the answers that came, and tells who waited for what is carried out now; of the changes that
+    /// Takes the answers that came, and tells who waited for what is carried out `everywhere` now; of the changes that
     /// this node wanted it is `known` of so many what became of them. True if there is more to ask.
     pub(crate) fn hear(
         &mut self,
         now: Millis,
-        known: u64,
+        (known, everywhere): (u64, LogIndex),
         log: &mut LogPartition,
         machine: &mut impl Proposer,
     ) -> bool {
@@ -89,7 +89,7 @@ impl CatchUps {
         if let Some(asked) = &mut self.asked {
             let own = states.into_iter().filter(|state| (asked.first..=self.last).contains(&state.context));
             asked.index = asked.index.or(own.map(|state| state.index).min());
-            if asked.index.is_some_and(|index| index <= log.applied()) {
+            if asked.index.is_some_and(|index| index <= everywhere) {
                 let done = asked.who.extract_if(.., |waiting| waiting.behind <= known);
                 done.for_each(|waiting| machine.caught_up(waiting.token));
             }

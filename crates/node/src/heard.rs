@@ -1,16 +1,16 @@
 //! Which nodes can be reached, and how much of the topology's log each has carried out.
 //!
 //! Invariant: an answer about the topology goes out once every node that can be reached has carried
-//! out what it is about, so that its asker finds it over any of them; a node that takes longer than
-//! [`SLOW_MS`] is not waited for until it has caught up. A node that cannot be reached for
-//! [`AWAY_MS`] is away.
+//! out what it is about, so that its asker finds it over any of them; or [`SLOW_MS`] after this node has. A node that
+//! takes longer routes nothing meanwhile, see [`crate::lease`]. A node that cannot be reached for [`AWAY_MS`] is away.
 
 use crate::Millis;
 use broker::NodeNumber;
 use consensus::LogIndex;
+use std::collections::VecDeque;
 
-/// Nobody waits longer than that for one that is slow.
-const SLOW_MS: Millis = 500;
+/// No answer waits longer than that for other nodes.
+pub(crate) const SLOW_MS: Millis = 500;
 /// A link that breaks and is up again so soon has changed nothing for anybody.
 pub(crate) const AWAY_MS: Millis = 1_000;
 
@@ -23,13 +23,16 @@ pub(crate) struct Heard {
     lost: Vec<(NodeNumber, Millis)>,
     /// When the first look was taken: nodes without any link are missed since then.
     began: Option<Millis>,
+    /// Up to where this node had carried out the log at a time, for the last [`SLOW_MS`].
+    recent: VecDeque<(LogIndex, Millis)>,
+    /// Up to where it had before that: nobody waits for it any more.
+    long_ago: LogIndex,
 }
 
 #[derive(Debug)]
 struct Linked {
     node: NodeNumber,
     applied: LogIndex,
-    behind_since: Option<Millis>,
 }
 
 impl Heard {
@@ -37,7 +40,7 @@ impl Heard {
     pub(crate) fn up(&mut self, node: NodeNumber) {
         self.lost.retain(|(lost, _)| *lost != node);
         self.linked.retain(|linked| linked.node != node);
-        self.linked.push(Linked { node, applied: LogIndex(0), behind_since: None });
+        self.linked.push(Linked { node, applied: LogIndex(0) });
     }
 
     /// A link is gone.
@@ -61,20 +64,25 @@ impl Heard {
 
     /// Up to where all that are waited for have carried out the log, of which `own` was here.
     pub(crate) fn everywhere(&mut self, own: LogIndex, now: Millis) -> LogIndex {
-        let mut all = own;
-        for linked in &mut self.linked {
-            if linked.applied >= own {
-                linked.behind_since = None;
-            } else if *linked.behind_since.get_or_insert(now) + SLOW_MS > now {
-                all = all.min(linked.applied);
-            }
+        match self.recent.back_mut() {
+            Some((last, _)) if *last >= own => {}
+            Some((last, at)) if *at == now => *last = own,
+            _ if own > self.long_ago => self.recent.push_back((own, now)),
+            _ => {}
         }
-        all
+        while let Some((index, at)) = self.recent.front().copied()
+            && at + SLOW_MS <= now
+        {
+            self.long_ago = index;
+            self.recent.pop_front();
+        }
+        self.linked.iter().map(|linked| linked.applied).fold(own, LogIndex::min).max(self.long_ago.min(own))
     }
 
-    /// When the next slow node is no longer waited for.
-    pub(crate) fn next(&self, now: Millis) -> Option<Millis> {
-        self.linked.iter().filter_map(|linked| Some(linked.behind_since? + SLOW_MS)).filter(|at| *at > now).min()
+    /// When something is not waited for any more that is not carried out everywhere.
+    pub(crate) fn next(&self) -> Option<Millis> {
+        let behind = self.linked.iter().map(|linked| linked.applied).min()?;
+        self.recent.iter().find(|(index, _)| *index > behind).map(|(_, at)| at + SLOW_MS)
     }
 
     /// Whether a node is away.
@@ -101,17 +109,18 @@ mod tests {
         heard.said(A, LogIndex(7));
         heard.said(B, LogIndex(5));
         heard.said(B, LogIndex(4));
-        assert_eq!((heard.everywhere(LogIndex(7), 10), heard.next(10)), (LogIndex(5), Some(10 + SLOW_MS)));
+        assert_eq!((heard.everywhere(LogIndex(7), 10), heard.next()), (LogIndex(5), Some(SLOW_MS)));
         heard.said(B, LogIndex(6));
-        assert_eq!(heard.everywhere(LogIndex(7), 9 + SLOW_MS), LogIndex(6));
-        assert_eq!(heard.everywhere(LogIndex(7), 10 + SLOW_MS), LogIndex(7), "it is slow");
+        assert_eq!(heard.everywhere(LogIndex(7), SLOW_MS - 1), LogIndex(6));
+        assert_eq!(heard.everywhere(LogIndex(7), SLOW_MS), LogIndex(7), "that took too long");
         assert_eq!(
-            (heard.everywhere(LogIndex(8), 11 + SLOW_MS), heard.next(11 + SLOW_MS)),
-            (LogIndex(7), Some(11 + 2 * SLOW_MS))
+            (heard.everywhere(LogIndex(8), 11 + SLOW_MS), heard.next()),
+            (LogIndex(7), Some(11 + 2 * SLOW_MS)),
+            "each waits as long, also where somebody is late for good"
         );
         heard.said(B, LogIndex(8));
         heard.down(A, 600);
-        assert_eq!((heard.everywhere(LogIndex(8), 600), heard.next(600)), (LogIndex(8), None));
+        assert_eq!((heard.everywhere(LogIndex(8), 600), heard.next()), (LogIndex(8), None));
         assert_eq!(heard.everywhere(LogIndex(9), 601), LogIndex(8), "it has caught up, and is waited for again");
     }
 

@@ -508,7 +508,7 @@ mod tests {
     use super::*;
     use crate::gauges::LogGauges;
     use crate::share::ShareLimits;
-    use crate::topology_member::Wish;
+    use crate::topology_member::{Knowledge, Wish};
     use crate::waits::{Waits, publish};
     use broker::ConsumerKey;
     use bytes::Bytes;
@@ -571,6 +571,12 @@ mod tests {
         fn install(&mut self, _: &Bytes) {}
     }
     impl Proposer for NoTopology {
+        fn knows_leases(&self) -> bool {
+            true
+        }
+
+        fn knows(&mut self, _: Knowledge) {}
+
         fn next_wish(&mut self) -> Option<(Wish, u64)> {
             None
         }

@@ -6,12 +6,13 @@ use crate::Millis;
 use crate::catch_up::CatchUps;
 use crate::completions::{Completion, Completions};
 use crate::heard::Heard;
+use crate::lease::Lease;
 use crate::own_disk::OwnDisk;
 use crate::proposals::Proposals;
 use crate::shard::Now;
 use crate::share::Share;
 use crate::steward::{MembersView, told};
-use crate::ticks::Ticks;
+use crate::ticks::{Tick, Ticks};
 use crate::waits::Waiting;
 use broker::{NodeLife, NodeNumber};
 use bytes::Bytes;
@@ -32,6 +33,20 @@ pub enum Wish {
     Change(Bytes),
     /// To hear when this node has carried out all that was decided by now.
     CatchUp,
+}
+
+/// Whether this node knows all of the topology that anybody was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    /// Until this time, in milliseconds since the node started; afterwards nobody knows.
+    Until(Millis),
+    /// Nobody knows, and no majority has said so for seconds.
+    Vain,
+}
+
+impl Knowledge {
+    /// It does, as nobody else decides.
+    pub const ALL: Knowledge = Knowledge::Until(Millis::MAX);
 }
 
 /// The machine behind the log, and what this node wants decided.
@@ -65,6 +80,12 @@ pub trait Proposer: Machine {
     fn shown_node(&self, node: NodeNumber) -> String {
         format!("node {}", node.0)
     }
+
+    /// Whether all nodes answer how far their logs of the topology go.
+    fn knows_leases(&self) -> bool;
+
+    /// What this node knows of the topology from now on. Told again with each tick.
+    fn knows(&mut self, knowledge: Knowledge);
 
     /// The change that ends what a node has in memory.
     fn end_of(&self, home: NodeNumber) -> Bytes;
@@ -130,6 +151,7 @@ pub struct TopologyMember<M> {
     proposals: Option<Proposals>,
     catch_ups: CatchUps,
     heard: Heard,
+    lease: Lease,
     /// What was told of how much was carried out here, and to whom all of it.
     told_applied: LogIndex,
     homes_at: Millis,
@@ -157,6 +179,7 @@ impl<M: Proposer> TopologyMember<M> {
             proposals: forwards.map(Proposals::new),
             catch_ups: CatchUps::new(forwards.unwrap_or_default()),
             heard: Heard::default(),
+            lease: Lease::new(forwards.unwrap_or_default()),
             told_applied: LogIndex(0),
             homes_at: 0,
             slow_at: None,
@@ -176,6 +199,7 @@ impl<M: Proposer> TopologyMember<M> {
     /// There is a link to a node.
     pub(crate) fn link_up(&mut self, node: NodeNumber) {
         self.heard.up(node);
+        self.lease.is_due();
         // It has to hear how far this one is.
         self.told_applied = LogIndex(0);
         let leader = self.log.replica().group().leader();
@@ -187,6 +211,9 @@ impl<M: Proposer> TopologyMember<M> {
     /// The link to a node is gone: if that leads, whoever follows it looks for another leader.
     pub(crate) fn link_lost(&mut self, node: NodeNumber, now: Millis) -> bool {
         self.heard.down(node, now);
+        // It waits for this node no more, and may be there for others.
+        self.lease.give_up();
+        self.machine.knows(Knowledge::Until(0));
         let leader = self.log.replica().group().status().leader;
         let follows = leader.is_some_and(|leader| leader.0 == u64::from(node.0));
         if follows {
@@ -194,6 +221,11 @@ impl<M: Proposer> TopologyMember<M> {
         }
         // Answers may have waited for that node.
         true
+    }
+
+    /// Whether there is a link to a node, so that answers wait for it.
+    pub fn reaches(&self, node: NodeNumber) -> bool {
+        self.heard.nodes().any(|linked| linked == node)
     }
 
     /// The log itself.
@@ -263,8 +295,12 @@ impl<M: Proposer> TopologyMember<M> {
         for (from, frame) in waiting.frames.drain(..) {
             self.log.step(from, frame, &self.machine, out);
         }
-        while self.ticks.take(now.ms).is_some() {
+        while let Some(tick) = self.ticks.take(now.ms) {
             self.log.tick();
+            match tick {
+                Tick::Whole => self.lease.tick(),
+                Tick::Quick => self.lease.is_due(),
+            }
             self.proposals.iter_mut().for_each(Proposals::tick);
         }
         for command in waiting.commands.drain(..) {
@@ -283,7 +319,8 @@ impl<M: Proposer> TopologyMember<M> {
                 loop {
                     self.catch_ups.ask(now.ms, &mut self.log);
                     self.log.flush(now.wall_ms, &mut self.machine, out);
-                    if !self.catch_ups.hear(now.ms, 0, &mut self.log, &mut self.machine) {
+                    let known = (0, self.log.applied());
+                    if !self.catch_ups.hear(now.ms, known, &mut self.log, &mut self.machine) {
                         break;
                     }
                 }
@@ -292,11 +329,18 @@ impl<M: Proposer> TopologyMember<M> {
             Some(proposals) => {
                 let mut forwards = Vec::new();
                 for (from, forward) in waiting.forwards.drain(..) {
-                    if let Forward::Applied { index } = forward {
-                        self.heard.said(NodeNumber(from.node), index);
-                        continue;
+                    let node = NodeNumber(from.node);
+                    match forward {
+                        Forward::Applied { index } => self.heard.said(node, index),
+                        // Who may have lost entries that it had does not know what was decided.
+                        Forward::AskLease { .. } if self.log.replica().may_have_forgotten() => {}
+                        Forward::AskLease { number } => {
+                            let end = self.log.replica().group().status().last.index;
+                            forwards.push((node, Forward::Lease { number, end }));
+                        }
+                        Forward::Lease { number, end } => self.lease.answered(node, number, end),
+                        forward => proposals.receive(from, forward, &mut self.log, &mut forwards),
                     }
-                    proposals.receive(from, forward, &mut self.log, &mut forwards);
                 }
                 if self.homes_at <= now.ms {
                     self.homes_at = now.ms + HOMES_EVERY_MS;
@@ -325,7 +369,8 @@ impl<M: Proposer> TopologyMember<M> {
                     loop {
                         self.catch_ups.ask(now.ms, &mut self.log);
                         self.log.flush(now.wall_ms, &mut proposals.machine(&mut self.machine), out);
-                        if !self.catch_ups.hear(now.ms, proposals.known(), &mut self.log, &mut self.machine) {
+                        let known = (proposals.known(), self.heard.everywhere(self.log.applied(), now.ms));
+                        if !self.catch_ups.hear(now.ms, known, &mut self.log, &mut self.machine) {
                             break;
                         }
                     }
@@ -338,7 +383,20 @@ impl<M: Proposer> TopologyMember<M> {
                     forwards.extend(self.heard.nodes().map(|node| (node, Forward::Applied { index })));
                 }
                 self.machine.release(self.heard.everywhere(index, now.ms));
-                self.slow_at = self.heard.next(now.ms);
+                self.slow_at = self.heard.next();
+                if self.machine.knows_leases() {
+                    let replica = self.log.replica();
+                    let (members, end) = (replica.group().membership(), replica.group().status().last.index);
+                    let own = (!replica.may_have_forgotten()).then_some((proposals.own(), end));
+                    self.lease.ask(now.ms, own, &members, self.heard.nodes(), &mut forwards);
+                    if let Some(until) = self.lease.look(index, &members) {
+                        self.machine.knows(Knowledge::Until(until));
+                    } else if self.lease.is_vain() {
+                        self.machine.knows(Knowledge::Vain);
+                    }
+                } else {
+                    self.machine.knows(Knowledge::ALL);
+                }
                 share.forwards.extend(forwards.into_iter().map(|(node, forward)| (node, id, forward)));
             }
         }

@@ -172,6 +172,8 @@ fn frames() -> Vec<(Forward, Vec<u8>)> {
         (Forward::News(News::Vhost { vhost: VhostId(300), connections: 4 }), "94 172.2 4"),
         (Forward::News(News::Traced { vhost: VhostId(1), on: true, stamp: 300 }), "95 1 1 172.2"),
         (Forward::News(News::Rests { on: true }), "96 1"),
+        (Forward::AskLease { number: 300 }, "97 172.2"),
+        (Forward::Lease { number: 300, end: LogIndex(4) }, "98 172.2 4"),
     ];
     let commands = commands.map(|(command, bytes)| (Forward::Command(command), bytes));
     let effects = effects.map(|(effect, bytes)| (Forward::Effect(effect), bytes));
@@ -621,6 +623,8 @@ fn forward() -> impl Strategy<Value = Forward> {
         1 => number().prop_map(|number| Forward::Ping { number }),
         1 => number().prop_map(|index| Forward::Applied { index: LogIndex(index) }),
         1 => (number(), any::<bool>()).prop_map(|(term, leads)| Forward::Leads { term, leads }),
+        1 => number().prop_map(|number| Forward::AskLease { number }),
+        1 => (number(), number()).prop_map(|(number, end)| Forward::Lease { number, end: LogIndex(end) }),
         1 => number().prop_map(|number| Forward::Pong { number }),
         1 => (number(), bytes()).prop_map(|(number, question)| Forward::Ask { number, question }),
         1 => (number(), bytes(), any::<[bool; 2]>()).prop_map(|(number, part, [last, is_refused])| {

@@ -7,6 +7,7 @@ mod memory;
 mod news;
 mod offers;
 mod shared;
+mod topology_known;
 mod topology_view;
 mod traced;
 

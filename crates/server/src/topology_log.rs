@@ -9,6 +9,7 @@ use crate::node::Shared;
 use crate::shard::Mailbox;
 use broker::topology::{Applied, Command, CommandReply, Refusal, Topology};
 use broker::{ChannelKey, NodeNumber};
+use node::Knowledge;
 use partition::RequestId;
 use std::sync::{Arc, Weak, mpsc};
 use tokio::sync::oneshot;
@@ -104,6 +105,13 @@ impl Changes {
         }
         let linked = shared.links.get()?.linked();
         linked.into_iter().find(|node| !leaders.rests(*node))
+    }
+
+    /// So much of it is known to be all.
+    pub(crate) fn known(&self, knowledge: Knowledge) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.known.note(knowledge);
+        }
     }
 
     /// The replicated part of the topology, for a checkpoint; empty when the node is gone.

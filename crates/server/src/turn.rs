@@ -16,7 +16,9 @@ use broker::topology::{Applied, BrokerEvent, Command as Change, Placement, Topol
 use broker::{ChannelKey, NodeNumber, PartitionId, VhostId};
 use bytes::Bytes;
 use partition::{Command, RequestId};
-use session::{Admitted, Asker, Common, Count, DeleteQueue, Deletion, Host, PasswordCheck, Sampler, Span, Verdict};
+use session::{
+    Admitted, Asker, Common, Count, DeleteQueue, Deletion, Host, PasswordCheck, Sampler, Span, TopologyKnown, Verdict,
+};
 use std::ops::Deref;
 use std::rc::Rc;
 use switch::Emission;
@@ -153,6 +155,11 @@ impl Host for Turn<'_> {
     fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
         let mailbox = self.local.shared.mailboxes[self.local.index].clone();
         self.local.shared.propose(change, Answer::new(mailbox, channel, request));
+    }
+
+    #[inline]
+    fn topology_known(&self, now: Millis) -> TopologyKnown {
+        self.local.shared.known.at(now)
     }
 
     fn has_peers(&self) -> bool {

@@ -26,7 +26,7 @@ use partition::command::{Command, Effect, Outlets, RequestId};
 use session::report::ConnectionNumber;
 use session::{
     Admitted, Common, Count, Cx, DeleteQueue, Histories, Host, Ledger, Limits, LoginLimits, Logins, PasswordCheck,
-    Peer, Sampler, Session, Settings, Span, Sums, Tally, Verdict,
+    Peer, Sampler, Session, Settings, Span, Sums, Tally, TopologyKnown, Verdict,
 };
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;
@@ -168,6 +168,11 @@ impl Host for Node {
 
     fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
         self.proposed.borrow_mut().push((change, channel, request));
+    }
+
+    #[inline]
+    fn topology_known(&self, _: Millis) -> TopologyKnown {
+        TopologyKnown::All
     }
 
     fn has_peers(&self) -> bool {

@@ -62,6 +62,9 @@ impl Session {
                 self.continuation = Some(Box::new(left));
                 return;
             }
+            if !left.publishes.as_slice().is_empty() && !self.may_route(cx.host.now(), cx) {
+                continue;
+            }
             if let Some(publish) = left.publishes.next() {
                 let copies = traits::copies(&publish.properties);
                 self.send_publish(at, publish, &copies, cx);

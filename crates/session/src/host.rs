@@ -125,6 +125,17 @@ pub struct DeleteQueue {
     pub insists: bool,
 }
 
+/// Whether this node knows all of the topology that anybody was answered, so that messages go where they have to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopologyKnown {
+    /// It does.
+    All,
+    /// It stood still, or has not heard of others: it asks them what it missed.
+    NotYet,
+    /// No majority has answered for seconds.
+    Vain,
+}
+
 /// What runs a session: a shard's thread, or a simulated one.
 pub trait Host {
     /// The machine of the protocol that the client speaks.
@@ -221,6 +232,9 @@ pub trait Host {
 
     /// Proposes a replicated change; the answer comes as [`super::Session::handle_decided`].
     fn propose(&self, change: Change, channel: ChannelKey, request: RequestId);
+
+    /// Whether the topology here is all that anybody was answered, for what had come by `now`.
+    fn topology_known(&self, now: Millis) -> TopologyKnown;
 
     /// Whether other nodes decide about the topology too, so that this one may not know all of it.
     fn has_peers(&self) -> bool;

@@ -70,7 +70,7 @@ pub use counts::ChannelTraffic;
 pub use deletion::{Asker, Deleter, Deletion, Deletions};
 pub use facts::PublishedFacts;
 pub use histories::Histories;
-pub use host::{Admitted, Common, DeleteQueue, Host, PasswordCheck, Settings, Verdict};
+pub use host::{Admitted, Common, DeleteQueue, Host, PasswordCheck, Settings, TopologyKnown, Verdict};
 pub use ledger::{Counted, ExchangeCounted, Ledger, QueueTraffic, VhostCounted};
 pub use logins::{LoginLimits, LoginOver, Logins, Try, network};
 pub use occupancy::{Occupancy, Taken};

@@ -175,7 +175,9 @@ impl Session {
         cx.host.count_size(publish.body.len());
         publish.more.iter().flat_map(|more| more.iter()).for_each(|body| cx.host.count_size(body.len()));
         if route.groups.is_empty() {
-            let (is_sync, is_away) = (route.is_sync, route.away > 0);
+            // There may be a queue of which this node does not know.
+            let is_sync = route.is_sync;
+            let is_away = route.away > 0 || self.routes_blindly && !is_sync;
             if let Some(span) = span {
                 let error = if is_away { Some("refused") } else { publish.mandatory.then_some("no_route") };
                 spans::end(span, error, cx.host);

@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::continuation::Continuation;
 use crate::farewell::Farewell;
 use crate::history::Replay;
-use crate::host::Host;
+use crate::host::{Host, TopologyKnown};
 use crate::occupancy::Place;
 use crate::probe::Probe;
 use crate::refusal;
@@ -76,6 +76,10 @@ pub struct Session {
     pub(crate) caught_up_at: u64,
     /// When it is looked whether the token has come to its end.
     pub(crate) expires_at: Millis,
+    /// Messages wait until this node knows where they go.
+    pub(crate) waits_to_know: bool,
+    /// This node does not know all of the topology, and nobody says so: what it knows no way for is refused.
+    pub(crate) routes_blindly: bool,
     /// Bytes of deliveries from other shards that the socket has not taken yet.
     pub(crate) from_remote: SmallVec<[(ChannelKey, PartitionId, usize); 1]>,
     /// What the transactions of all channels hold.
@@ -159,6 +163,8 @@ impl Session {
             ask_at: NEVER,
             caught_up_at: 0,
             expires_at: NEVER,
+            waits_to_know: false,
+            routes_blindly: false,
             from_remote: SmallVec::new(),
             transaction_bytes: 0,
             waiting_told: 0,
@@ -279,6 +285,7 @@ impl Session {
     /// among them or not: together they do about as much as one alone does, before others are served.
     pub fn begin_turn_among(&mut self, busy: usize, cx: &mut Cx<'_, impl Host>) {
         self.work = Work::among(busy);
+        self.waits_to_know = false;
         self.probe.begin_turn();
         if cx.host.is_tracing() {
             self.turn_us = cx.host.elapsed_us();
@@ -295,6 +302,35 @@ impl Session {
     /// The turn of a connection that is alone.
     pub fn begin_turn(&mut self, cx: &mut Cx<'_, impl Host>) {
         self.begin_turn_among(1, cx);
+    }
+
+    /// Whether the turn ended at a message because this node does not know yet where it goes.
+    #[inline]
+    pub fn waits_to_know(&self) -> bool {
+        self.waits_to_know
+    }
+
+    /// Whether messages that had come by `now` may be routed. If not, the turn ends, and the next one looks again.
+    #[inline]
+    pub(crate) fn may_route(&mut self, now: Millis, cx: &Cx<'_, impl Host>) -> bool {
+        match cx.host.topology_known(now) {
+            TopologyKnown::All => {
+                self.routes_blindly = false;
+                true
+            }
+            known => self.may_route_blindly(known, cx),
+        }
+    }
+
+    /// Who has left hears of nothing any more, and what it sent counts.
+    #[cold]
+    fn may_route_blindly(&mut self, known: TopologyKnown, cx: &Cx<'_, impl Host>) -> bool {
+        self.routes_blindly = known == TopologyKnown::Vain;
+        self.waits_to_know = known == TopologyKnown::NotYet && !cx.client.is_finished();
+        if self.waits_to_know {
+            self.work.end();
+        }
+        !self.waits_to_know
     }
 
     /// Whether the turn has done so much that others are to be served before the next event.
@@ -314,7 +350,10 @@ impl Session {
     /// Takes one event of the machine.
     pub fn handle_event(&mut self, event: Event, cx: &mut Cx<'_, impl Host>, now: Millis) {
         match event {
-            Event::Publish(publish) if self.is_live(publish.channel) => self.publish(publish, cx),
+            Event::Publish(publish) if self.is_live(publish.channel) => match self.may_route(now, cx) {
+                true => self.publish(publish, cx),
+                false => cx.client.put_back(publish),
+            },
             Event::Settle(settle) if self.is_live(settle.channel) => self.settle(settle, cx),
             Event::Request { channel, request } if self.is_live(channel) => self.request(channel, request, cx, now),
             Event::Publish(_) | Event::Settle(_) | Event::Request { .. } => {}

@@ -142,6 +142,8 @@ pub enum Bug {
     RepeatIsLost,
     /// Nobody hears what a consumer holds that comes to the next leader.
     HoldIsLost,
+    /// A node counts what it once knew of the topology as all of it, for ever.
+    LeaseLasts,
     /// A partition forgets the channels of a node whose link broke, as if they had ended.
     ChannelIsForgotten,
     /// An alarm that is over holds publishers for ever.
@@ -171,7 +173,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 79] = [
+    pub const ALL: [Bug; 80] = [
         Bug::SyncIsALie,
         Bug::VoteIsNotSynced,
         Bug::TailIsForgotten,
@@ -239,6 +241,7 @@ impl Bug {
         Bug::OldLeaderIsHeard,
         Bug::RepeatIsLost,
         Bug::HoldIsLost,
+        Bug::LeaseLasts,
         Bug::ChannelIsForgotten,
         Bug::AlarmStays,
         Bug::RaiseIsEarly,

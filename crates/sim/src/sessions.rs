@@ -15,6 +15,7 @@ mod client;
 mod connections;
 mod front;
 mod holdings;
+mod leases;
 mod ledger;
 mod links;
 mod members;
@@ -40,12 +41,14 @@ use client::{Client, DEAD, FLEETING, SHORT_LIVED, declare, exclusive, fleeting};
 use consensus::NodeId;
 use front::{ConnectionId, Front, PARTITIONS, Sent};
 use holdings::Holdings;
+use leases::Owed;
 pub use ledger::Figures;
 use ledger::{Ledger, TO_ALL};
 use links::Links;
 use members::{Comings, founding_record};
+use partition::message::MessageView;
 use partition::peer::forward::Forward;
-use partition::{Command, Effect};
+use partition::{Command, Delivery, Effect};
 use session::Session;
 use sockets::{Sizes, Socket, Windows};
 use std::collections::{BTreeMap, BTreeSet};
@@ -202,6 +205,7 @@ pub struct Sessions {
     audit: Audit,
     ledger: Ledger,
     holdings: Holdings,
+    owed: Owed,
     trace: Trace,
     options: Options,
     config: Arc<ConnectionConfig>,
@@ -288,6 +292,7 @@ impl Sessions {
             audit: Audit::new(founding(&kept, options.classic)),
             ledger,
             holdings: Holdings::default(),
+            owed: Owed::default(),
             trace: Trace::new(options.trace),
             options,
             config: Arc::new(config),
@@ -556,7 +561,7 @@ fn brief(command: &Command) -> String {
     match command {
         Command::Publish(publish) => {
             let queues: Vec<_> = publish.targets.iter().map(|target| target.queue.0).collect();
-            let id = publish.message.body.first_chunk().map_or(u64::MAX, |bytes| u64::from_be_bytes(*bytes));
+            let id = id_in(&publish.message.body);
             let (first, count, channel) = (publish.publish_seq, publish.count(), publish.channel.0);
             format!("publish {first} and {} more of {channel}, message {id}, to {queues:?}", count - 1)
         }
@@ -564,13 +569,31 @@ fn brief(command: &Command) -> String {
     }
 }
 
+/// The number of a message, which its body begins with.
+fn id_in(body: &[u8]) -> u64 {
+    body.first_chunk().map_or(u64::MAX, |bytes| u64::from_be_bytes(*bytes))
+}
+
+/// The same of one that is given out.
+fn id_of(delivery: &Delivery) -> u64 {
+    MessageView::parse(&delivery.message).map_or(u64::MAX, |view| id_in(view.body()))
+}
+
 fn brief_effect(effect: &Effect) -> String {
     match effect {
         Effect::Deliver(d) => {
-            format!("deliver q{} {} to {:?} redelivered {}", d.queue.0, d.seq, d.consumer, d.redelivered)
+            format!(
+                "deliver q{} {}, message {}, to {:?} redelivered {}",
+                d.queue.0,
+                d.seq,
+                id_of(d),
+                d.consumer,
+                d.redelivered
+            )
         }
         Effect::Reply { channel, request, reply: partition::Reply::Got { delivery, .. } } => {
-            format!("got q{} {} for {channel:?} {request:?}", delivery.queue.0, delivery.seq)
+            let (queue, seq, id) = (delivery.queue.0, delivery.seq, id_of(delivery));
+            format!("got q{queue} {seq}, message {id}, for {channel:?} {request:?}")
         }
         other => format!("{other:?}"),
     }

@@ -172,6 +172,11 @@ fn what_a_consumer_holds_does_not_grow_too_old_where_its_leader_changes() {
 }
 
 #[test]
+fn what_a_node_knew_once_is_not_all_there_is_when_it_has_stood_still() {
+    found(Bug::LeaseLasts, 3, "[lease]");
+}
+
+#[test]
 fn what_is_for_a_consumer_is_not_got_past_it() {
     found(Bug::GetOvertakes, 1, "[overtaken]");
 }

@@ -110,6 +110,8 @@ pub fn shard_for(life: NodeLife, partition: PartitionId, forward: &Forward, dire
         | Forward::Propose { .. }
         | Forward::Delete { .. }
         | Forward::Applied { .. }
+        | Forward::AskLease { .. }
+        | Forward::Lease { .. }
         | Forward::Leads { .. }
         | Forward::NotProposed { .. } => match directory.find(partition) {
             Some((shard, _)) => Some(shard),

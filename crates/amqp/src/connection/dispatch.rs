@@ -77,6 +77,7 @@ impl Connection {
                 if question == Question::Get {
                     self.gets.begin();
                 }
+                self.recovers |= matches!(question, Question::Recover | Question::RecoverAsync);
                 channel.phase = ChannelPhase::Waiting(Waiting { question, method: blame, no_wait });
                 self.events.push_back(Event::Request { channel: id, request });
             }

@@ -40,6 +40,7 @@ use delivery_head::DeliveryHead;
 use event::{Authenticate, Closed, Event};
 use gets::Gets;
 use heartbeat::{CLOSE_OK_TIMEOUT_MS, Heartbeat, LEAVE_MS, LINGER_MS, TRIM_AFTER_MS, Timer, Timers};
+use request::Request;
 
 /// Bytes of frames that wait in the channels of a publisher that an alarm holds back, before it is
 /// not read any more: there may be thousands of such publishers, and it is for want of memory that
@@ -154,6 +155,8 @@ pub struct Connection {
     pub(crate) close_unarmed: bool,
     /// The handshake got its time a second time.
     handshake_excused: bool,
+    /// A `basic.recover` may be among the events.
+    recovers: bool,
 }
 
 /// What a channel takes: here, and where its deliveries and publishes are kept track of.
@@ -204,6 +207,7 @@ impl Connection {
             now,
             close_unarmed: false,
             handshake_excused: false,
+            recovers: false,
         }
     }
 
@@ -223,7 +227,20 @@ impl Connection {
                 self.go_on_ending();
             }
         }
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        if self.recovers { self.recover_what_came_since(event) } else { event }
+    }
+
+    /// What was sent while a `basic.recover` waited for its turn comes before its answer, so it goes back, too.
+    #[cold]
+    fn recover_what_came_since(&mut self, mut event: Option<Event>) -> Option<Event> {
+        if let Some(Event::Request { channel, request: Request::Recover { unsettled } }) = &mut event
+            && let Some(open) = self.channels.open(*channel)
+        {
+            unsettled.extend(open.unacked.take_all());
+        }
+        self.recovers &= !self.events.is_empty();
+        event
     }
 
     /// Whether there is a next event.

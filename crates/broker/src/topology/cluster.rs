@@ -45,7 +45,8 @@ pub(super) use encoding::{read_node, read_partition, read_pool, write_node, writ
 ///   that lack some.
 /// - 11: a durable classic queue of a cluster lives on one node.
 /// - 12: names in the patterns of topic permissions may be anything, as they stand for themselves.
-pub const MACHINE_VERSION: u32 = 12;
+/// - 13: nodes ask each other how far their logs of the topology go.
+pub const MACHINE_VERSION: u32 = 13;
 /// The version of a topology that does not say which it works by.
 pub const FIRST_MACHINE_VERSION: u32 = 1;
 /// The version from which on the map of partitions decides where queues may be.
@@ -58,6 +59,8 @@ const REPLIES_ARE_NO_QUEUES: u32 = 7;
 const CHOOSES_DURABILITY: u32 = 9;
 /// The version from which on a name suits the pattern of a topic permission whatever it is.
 const NAMES_ARE_NO_EXPRESSIONS: u32 = 12;
+/// The version from which on all nodes answer how far their logs of the topology go.
+const KNOWS_LEASES: u32 = 13;
 /// The end of a refusal.
 pub(super) const NOT_YET_BY_ALL: &str =
     "cannot be chosen so before all nodes of the cluster run this version of leveret";
@@ -247,6 +250,11 @@ impl Topology {
     /// did for builds that all nodes may not have left behind yet.
     pub(super) fn counts_replies(&self) -> bool {
         self.machine_version < REPLIES_ARE_NO_QUEUES
+    }
+
+    /// Whether all nodes answer how far their logs of the topology go.
+    pub fn knows_leases(&self) -> bool {
+        self.machine_version >= KNOWS_LEASES
     }
 
     /// Whether all nodes know the levels of durability that wait for the leader alone, and policies that

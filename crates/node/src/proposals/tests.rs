@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::catch_up::CatchUps;
+use crate::topology_member::Knowledge;
 use broker::PartitionId;
 use consensus::{Config, LogIndex, Message, NodeId};
 use partition::{Outputs, PeerFrame, Recovery};
@@ -33,6 +34,12 @@ impl Machine for Row {
 }
 
 impl Proposer for Row {
+    fn knows_leases(&self) -> bool {
+        true
+    }
+
+    fn knows(&mut self, _: Knowledge) {}
+
     fn next_wish(&mut self) -> Option<(crate::topology_member::Wish, u64)> {
         None
     }
@@ -121,6 +128,7 @@ impl Follower {
                 }
             }
             let known = self.proposals.known();
+            let known = (known, self.log.applied());
             let _ = self.catch_ups.hear(self.now, known, &mut self.log, &mut self.row);
             if !self.proposals.look(self.now, &self.log, &mut self.row) {
                 break;

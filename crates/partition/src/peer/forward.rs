@@ -17,6 +17,8 @@
 //! 89 answer        number, flags { last, refused }, length, part
 //! 90 leads         term, flags { leads }
 //! 92 to 96         news, see `news_form`
+//! 97 ask lease     number
+//! 98 lease         number, index
 //! ```
 //!
 //! Numbers are varints. A frame of this kind stands in a packet with the partition that it is for or
@@ -129,6 +131,19 @@ pub enum Forward {
     },
     /// How something stands on the sending node, for the receiving one as a whole.
     News(News),
+    /// How far does the receiving node's log of the topology go? Only from nodes whose topology works by a version that
+    /// all know.
+    AskLease {
+        /// Comes back in the answer.
+        number: u64,
+    },
+    /// The answer.
+    Lease {
+        /// As in the question.
+        number: u64,
+        /// The index of the last entry, whether it is decided or not.
+        end: LogIndex,
+    },
 }
 
 impl Forward {
@@ -155,6 +170,8 @@ impl Forward {
             Forward::Answer { .. } => 89,
             Forward::Leads { .. } => 90,
             Forward::News(news) => news_form::kind(news),
+            Forward::AskLease { .. } => 97,
+            Forward::Lease { .. } => 98,
         }
     }
 
@@ -189,6 +206,8 @@ impl Forward {
                 put_flags(out, &[*leads]);
             }
             Forward::News(news) => news_form::encode(news, out),
+            Forward::AskLease { number } => out.put_varint(*number),
+            Forward::Lease { number, end } => put(out, &[*number, end.0]),
             Forward::Ask { number, question } => {
                 put(out, &[*number, question.len() as u64]);
                 out.put_bytes(question);
@@ -251,6 +270,8 @@ impl Forward {
                 let (term, [leads]) = (cursor.varint()?, flags(cursor)?);
                 Ok(Forward::Leads { term, leads })
             }
+            97 => Ok(Forward::AskLease { number: cursor.varint()? }),
+            98 => Ok(Forward::Lease { number: cursor.varint()?, end: LogIndex(cursor.varint()?) }),
             _ => Err(cursor.invalid("a kind of frame")),
         }
     }

@@ -32,7 +32,8 @@ impl Inner {
     /// there may be more.
     pub(super) fn read(&mut self, client: &Rc<Client>, cx: &mut Context<'_>, local: &Rc<Local>) -> bool {
         if self.is_yielding {
-            if self.yields_to_load(local) {
+            if self.yields_to_others(local) {
+                self.was_paused = true;
                 return false;
             }
             self.take_turn(client, local, local.now());
@@ -51,9 +52,8 @@ impl Inner {
                 return false;
             }
         }
-        let now = local.now();
         if std::mem::take(&mut self.was_paused) {
-            self.amqp.resume_reading(now);
+            self.amqp.resume_reading(local.now());
         }
         // The rest of a frame that has begun comes in one read. What was read before is held by who has it in hand, so new
         // room is memory that no cache has: a read goes on in the room that is left while it is enough for most.
@@ -75,6 +75,8 @@ impl Inner {
                 return false;
             }
         };
+        // Not before it was read: what this node knows at that time is what the client may count on.
+        let now = local.now();
         self.adapt(count, room, local);
         self.has_read_much = count >= MUCH_BYTES;
         self.last_read = now;
@@ -104,10 +106,13 @@ impl Inner {
     }
 
     /// Whether what is left of a turn waits for the load: it may be a message for thousands of queues, or a history of
-    /// megabytes for each of hundreds of bindings, which would fill the memory in front of the log. A client that has left
-    /// brings nothing more.
-    pub(super) fn yields_to_load(&self, local: &Local) -> bool {
-        self.is_yielding && !self.amqp.is_finished() && self.waits_for_load(local)
+    /// megabytes for each of hundreds of bindings, which would fill the memory in front of the log. Or for this node to know
+    /// where messages go. A client that has left brings nothing more.
+    pub(super) fn yields_to_others(&self, local: &Local) -> bool {
+        self.is_yielding
+            && !self.amqp.is_finished()
+            && (self.waits_for_load(local)
+                || self.session.waits_to_know() && local.shared.known.is_awaited_at(local.now()))
     }
 
     /// Whether a shard that the client publishes to has as much unwritten as it may.

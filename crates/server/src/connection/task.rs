@@ -112,10 +112,10 @@ impl Future for ConnectionTask {
             inner.arm(&client, &local, now);
             return Poll::Pending;
         }
-        if inner.yields_to_load(&local) {
+        if inner.yields_to_others(&local) {
             local.pause(&client, true);
-            // The gauge may have fallen before this connection was in the list of those to be told.
-            if !inner.yields_to_load(&local) {
+            // That may have passed before this connection was in the list of those to be told.
+            if !inner.yields_to_others(&local) {
                 cx.waker().wake_by_ref();
             }
         } else if inner.is_yielding {

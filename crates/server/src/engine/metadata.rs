@@ -9,7 +9,7 @@ use crate::topology_log::{Answer, Changes, TopologyLog};
 use broker::NodeNumber;
 use broker::topology::{Applied, Command as Change, Home, Topology};
 use bytes::Bytes;
-use node::{LogIndex, Proposer, TOPOLOGY, Wish};
+use node::{Knowledge, LogIndex, Proposer, TOPOLOGY, Wish};
 use partition::log_partition::{AppliedEntry, Machine};
 use partition::machine::WrittenByNewer;
 use std::collections::{BTreeMap, VecDeque};
@@ -95,6 +95,14 @@ impl Proposer for Decided {
             let (_, answer, applied) = self.done.pop_front().expect("it is in front");
             answer.send(applied);
         }
+    }
+
+    fn knows_leases(&self) -> bool {
+        self.changes.with_topology(Topology::knows_leases).unwrap_or_default()
+    }
+
+    fn knows(&mut self, knowledge: Knowledge) {
+        self.changes.known(knowledge);
     }
 
     fn homes(&self) -> Vec<NodeNumber> {

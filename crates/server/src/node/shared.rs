@@ -6,6 +6,7 @@ use super::alarms::{Alarm, AlarmSwitches};
 use super::config::NodeConfig;
 use super::memory::{MemoryBudget, Taken};
 use super::offers::{Certificates, Offers};
+use super::topology_known::KnownToAll;
 use super::topology_view::{Changed, TopologyView};
 use super::traced::Traced;
 use crate::cluster::Links;
@@ -58,6 +59,8 @@ pub(crate) struct Gauge {
 pub(crate) struct Shared {
     pub(crate) config: NodeConfig,
     pub(crate) topology: TopologyView,
+    /// Whether it is all that anybody was answered.
+    pub(crate) known: KnownToAll,
     pub(crate) alarms: AlarmSwitches,
     pub(crate) memory: MemoryBudget,
     /// What clients were sent and have not read.
@@ -145,6 +148,7 @@ impl Shared {
         let logins = Logins::new(config.login_limits);
         Shared {
             topology: TopologyView::new(topology),
+            known: KnownToAll::new(config.has_peers),
             alarms: AlarmSwitches::default(),
             memory: MemoryBudget::new(config.transient_bytes_max),
             untaken: Untaken::new(config.transient_bytes_max),

@@ -318,16 +318,21 @@ impl StepTask {
         gauge.traffic.show(&local.tally);
     }
 
+    /// Has the connections of all shards read on that waited.
+    fn relieve_all(&self) {
+        for (index, mailbox) in self.local.shared.mailboxes.iter().enumerate() {
+            if index != self.local.index {
+                mailbox.send(Parcel::Relieved);
+            }
+        }
+        self.local.resume_paused();
+    }
+
     fn resume_readers(&mut self) {
-        let (local, shared) = (&self.local, &self.local.shared);
+        let local = &self.local;
         let loaded = local.is_loaded_for(local.index);
         if self.was_loaded && !loaded {
-            for (index, mailbox) in shared.mailboxes.iter().enumerate() {
-                if index != local.index {
-                    mailbox.send(Parcel::Relieved);
-                }
-            }
-            local.resume_paused();
+            self.relieve_all();
         } else if local.waits_for_turn.take() {
             local.resume_paused();
         }
@@ -404,6 +409,9 @@ impl Future for StepTask {
             disk.end_turn(shard.share(), || local.shared.topology());
         }
         this.local.switch.inbox().borrow_mut().end_turn();
+        if has_peers && this.local.shared.known.take_awaited(now) {
+            this.relieve_all();
+        }
         // Before anything is written, so that who reads the answer finds the gauges that go with
         // it.
         this.show_gauges();

@@ -5,6 +5,7 @@ use crate::script::{Script, consume, declare, get};
 use amqp::{Request, Table};
 use bytes::Bytes;
 use partition::Reply;
+use session::TopologyKnown;
 
 fn among_others() -> Script {
     let mut script = Script::begun();
@@ -200,4 +201,59 @@ fn a_request_that_was_answered_is_not_repeated_for_one_about_replies() {
     script.said();
     script.ask(1, passive("amq.rabbitmq.reply-to.none"));
     assert_eq!(script.said(), ["1: error 404 no queue 'amq.rabbitmq.reply-to.none' in vhost '/'"]);
+}
+
+#[test]
+fn a_message_waits_until_the_node_knows_where_it_goes() {
+    let mut script = among_others();
+    script.node.known.set(TopologyKnown::NotYet);
+    script.publish(1, "q", "a", 1);
+    script.turn();
+    assert_eq!(script.said(), [""; 0]);
+    script.node.known.set(TopologyKnown::All);
+    script.turn();
+    assert_eq!(script.said(), ["p1 <- publish a #1"]);
+    script.publish(1, "q", "b", 2);
+    assert_eq!(script.said(), ["p1 <- publish b #2"]);
+}
+
+#[test]
+fn a_commit_waits_likewise_and_so_does_what_it_settles() {
+    let mut script = among_others();
+    script.ask(1, Request::TxSelect);
+    script.publish(1, "q", "a", 1);
+    script.said();
+    script.node.known.set(TopologyKnown::NotYet);
+    script.ask(1, Request::TxCommit { settles: Vec::new() });
+    script.turn();
+    assert_eq!(script.said(), [""; 0]);
+    script.node.known.set(TopologyKnown::All);
+    script.turn();
+    assert_eq!(script.said(), ["p1 <- publish a #1", "1: ok"]);
+}
+
+#[test]
+fn where_nobody_says_what_a_node_missed_messages_go_on_and_those_without_a_queue_are_refused() {
+    let mut script = among_others();
+    script.node.known.set(TopologyKnown::NotYet);
+    script.publish(1, "gone", "a", 1);
+    assert_eq!(script.said(), [""; 0]);
+    script.node.known.set(TopologyKnown::Vain);
+    script.turn();
+    assert_eq!(script.said(), ["1: basic.nack 1"], "there may be such a queue");
+    script.publish(1, "q", "b", 2);
+    assert_eq!(script.said(), ["p1 <- publish b #2"]);
+    script.node.known.set(TopologyKnown::All);
+    script.publish(1, "gone", "c", 3);
+    assert_eq!(script.said(), ["1: basic.ack 3"], "there is none");
+}
+
+#[test]
+fn a_client_that_has_left_waits_for_nothing() {
+    let mut script = among_others();
+    script.node.known.set(TopologyKnown::NotYet);
+    script.publish(1, "q", "a", 1);
+    script.machine.is_finished = true;
+    script.turn();
+    assert_eq!(script.said(), ["p1 <- publish a #1"]);
 }

@@ -28,7 +28,7 @@ use partition::{Command, Effect, Message, Reply, RequestId};
 use session::report::ConnectionNumber;
 use session::{
     Admitted, Client, Common, Count, Cx, DeleteQueue, Histories, Host, Ledger, Limits, LoginLimits, Logins,
-    PasswordCheck, Peer, Sampler, Session, Settings, Span, Sums, Verdict,
+    PasswordCheck, Peer, Sampler, Session, Settings, Span, Sums, TopologyKnown, Verdict,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +68,8 @@ pub(crate) struct Node {
     /// Who waits until the node knows all, where others decide too.
     catch_ups: RefCell<Vec<Question>>,
     has_peers: bool,
+    /// Whether it knows all of the topology.
+    pub(crate) known: Cell<TopologyKnown>,
     /// Nodes that cannot be reached.
     pub(crate) unreached: RefCell<BTreeSet<NodeNumber>>,
     pub(crate) reach_changes: Cell<u64>,
@@ -260,6 +262,10 @@ impl Host for Node {
         self.proposals.borrow_mut().push((change, Question { channel, request }));
     }
 
+    fn topology_known(&self, _: Millis) -> TopologyKnown {
+        self.known.get()
+    }
+
     fn has_peers(&self) -> bool {
         self.has_peers
     }
@@ -340,6 +346,7 @@ pub(crate) struct Machine {
     written: u64,
     pub(crate) knows_cancel: bool,
     pub(crate) is_closing: bool,
+    pub(crate) is_finished: bool,
     /// What is left of several messages that came as one, and how often something was.
     left: Option<Publish>,
     pub(crate) times_left: u32,
@@ -500,7 +507,7 @@ impl Client for Machine {
     }
 
     fn is_finished(&self) -> bool {
-        false
+        self.is_finished
     }
 
     fn is_closing(&self) -> bool {
@@ -574,6 +581,7 @@ impl Script {
             proposals: RefCell::default(),
             catch_ups: RefCell::default(),
             has_peers: false,
+            known: Cell::new(TopologyKnown::All),
             unreached: RefCell::default(),
             reach_changes: Cell::new(0),
             away: RefCell::default(),
@@ -616,7 +624,17 @@ impl Script {
         let cx = &mut Cx { client: machine, host: node };
         session.begin_turn(cx);
         session.handle_event(event, cx, now);
-        while let Some(publish) = cx.client.left.take() {
+        self.go_on();
+    }
+
+    /// What is left of several messages that came as one comes next, and what waits until the node knows where it goes.
+    fn go_on(&mut self) {
+        let Script { session, machine, node, .. } = self;
+        let now = node.now();
+        let cx = &mut Cx { client: machine, host: node };
+        while !session.waits_to_know()
+            && let Some(publish) = cx.client.left.take()
+        {
             cx.client.times_left += 1;
             session.handle_event(Event::Publish(publish), cx, now);
         }
@@ -627,6 +645,7 @@ impl Script {
     pub(crate) fn turn(&mut self) {
         let Script { session, machine, node, .. } = self;
         session.begin_turn(&mut Cx { client: machine, host: node });
+        self.go_on();
     }
 
     /// How many exclusive queues the client has.

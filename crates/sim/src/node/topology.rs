@@ -16,7 +16,7 @@ use broker::topology::{
 use broker::{NodeNumber, PartitionId, PoolId, VhostId};
 use bytes::Bytes;
 use consensus::{LogIndex, Membership, NodeId, Role};
-use node::{Beginning, KnownQueue, Proposer, TopologyMember, Wish};
+use node::{Beginning, Knowledge, KnownQueue, Proposer, TopologyMember, Wish};
 use partition::log_partition::{AppliedEntry, Machine};
 use std::collections::{BTreeMap, VecDeque};
 use switch::Parcel;
@@ -36,6 +36,7 @@ pub(super) struct Decided {
     done: VecDeque<(LogIndex, u64, Result<Answer, Refusal>)>,
     follows: Vec<Followed>,
     lost: Vec<u64>,
+    knowledge: Knowledge,
     bug: Option<Bug>,
 }
 
@@ -57,7 +58,8 @@ impl Decided {
     pub(super) fn of(topology: Topology, bug: Option<Bug>) -> Decided {
         let (wishes, hasty, decided) = (VecDeque::new(), Vec::new(), Vec::new());
         let (answers, done, follows, lost) = (Vec::new(), VecDeque::new(), Vec::new(), Vec::new());
-        Decided { topology, done, wishes, hasty, decided, answers, follows, lost, bug }
+        let knowledge = Knowledge::Until(0);
+        Decided { topology, done, wishes, hasty, decided, answers, follows, lost, knowledge, bug }
     }
 
     /// What a wrong shell makes of a state that it takes over.
@@ -147,6 +149,20 @@ impl Proposer for Decided {
                 self.decided.push((token, at));
             }
         }
+    }
+
+    /// Whatever version of the machine the nodes of a run begin with, all of them are of this build.
+    fn knows_leases(&self) -> bool {
+        true
+    }
+
+    fn knows(&mut self, knowledge: Knowledge) {
+        self.knowledge = match (self.bug, knowledge) {
+            // A lease lasts for ever once it was had.
+            (Some(Bug::LeaseLasts), Knowledge::Until(1..)) => Knowledge::ALL,
+            (Some(Bug::LeaseLasts), _) => return,
+            (_, knowledge) => knowledge,
+        };
     }
 
     fn homes(&self) -> Vec<NodeNumber> {
@@ -239,6 +255,18 @@ impl Node {
     /// The members of the topology's group, as this node has them.
     pub fn topology_membership(&self) -> Option<Membership> {
         Some(self.running.as_ref()?.topology()?.log().replica().group().membership())
+    }
+
+    /// Whether whoever is answered here has waited for that node.
+    pub fn topology_reaches(&self, other: NodeId) -> bool {
+        let member = self.running.as_ref().and_then(Running::topology);
+        member.is_some_and(|member| member.reaches(NodeNumber(other.number())))
+    }
+
+    /// Whether the topology here is all that anybody was answered.
+    pub fn topology_knowledge(&self) -> Knowledge {
+        let member = self.running.as_ref().and_then(Running::topology);
+        member.map_or(Knowledge::Until(0), |member| member.machine().knowledge)
     }
 
     /// The topology as it is known here.

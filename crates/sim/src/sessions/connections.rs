@@ -12,6 +12,9 @@ use session::report::ConnectionNumber;
 use session::{Cx, Peer, Session};
 use std::cell::RefCell;
 
+/// A connection whose messages wait until its node knows where they go looks again after so long.
+const WAITS_LOOK: Micros = 5 * MS;
+
 impl Sessions {
     /// Lets a client do something, or the audit.
     pub(super) fn act(&mut self, client: usize) {
@@ -155,7 +158,9 @@ impl Sessions {
             if before > 0 && served.amqp.wants_input() {
                 served.amqp.handle_input(&mut served.input, ms);
             }
-            if !served.session.is_in_the_middle() && !served.amqp.has_events() && served.input.len() == before {
+            if served.session.waits_to_know()
+                || !served.session.is_in_the_middle() && !served.amqp.has_events() && served.input.len() == before
+            {
                 break;
             }
         }
@@ -173,6 +178,11 @@ impl Sessions {
             }
         }
         let at = served.session.poll_timeout().saturating_mul(MS).max(now);
+        let at = match served.session.waits_to_know() {
+            true => at.min(now + WAITS_LOOK),
+            false => at,
+        };
+        self.ledger.figures.waits_to_know += u64::from(served.session.waits_to_know());
         if at < served.timer_at {
             served.timer_at = at;
             self.schedule.at(at, Event::Timer { connection });

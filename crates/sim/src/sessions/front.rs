@@ -15,12 +15,12 @@ use broker::topology::{
 };
 use broker::{ChannelKey, ConsumerKey, NodeLife, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
-use node::Announcing;
+use node::{Announcing, Knowledge};
 use partition::peer::forward::Forward;
 use partition::{Command, Effect, Reply, RequestId};
 use session::{
     Admitted, Asker, Common, Count, DeleteQueue, Deletion, Histories, Host, Ledger, Limits, LoginLimits, Logins,
-    PasswordCheck, Sampler, Settings, Span, Sums, Verdict,
+    PasswordCheck, Sampler, Settings, Span, Sums, TopologyKnown, Verdict,
 };
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -526,6 +526,15 @@ impl Host for Desk<'_> {
 
     fn propose(&self, change: Change, channel: ChannelKey, request: RequestId) {
         Surroundings::propose(self, change, channel, request);
+    }
+
+    fn topology_known(&self, now: Millis) -> TopologyKnown {
+        match self.node.borrow().topology_knowledge() {
+            Knowledge::Until(until) if now < until => TopologyKnown::All,
+            Knowledge::Until(_) if self.front.has_peers => TopologyKnown::NotYet,
+            Knowledge::Until(_) => TopologyKnown::All,
+            Knowledge::Vain => TopologyKnown::Vain,
+        }
     }
 
     fn has_peers(&self) -> bool {

@@ -94,6 +94,10 @@ pub struct Figures {
     pub passed_over: u64,
     pub alarms: u64,
     pub links_broken: u64,
+    /// Looks at nodes that had no lease on what they know of the topology.
+    pub without_lease: u64,
+    /// Turns of connections that ended as nobody knew where their messages go.
+    pub waits_to_know: u64,
     pub forwarded: u64,
     pub spread: u64,
     pub joined: u64,
@@ -133,6 +137,8 @@ impl Figures {
         self.pooled += other.pooled;
         self.alarms += other.alarms;
         self.links_broken += other.links_broken;
+        self.without_lease += other.without_lease;
+        self.waits_to_know += other.waits_to_know;
         self.forwarded += other.forwarded;
         self.spread += other.spread;
         self.joined += other.joined;

@@ -61,6 +61,7 @@ impl Sessions {
             self.say(node, partition, effect);
         }
         self.look_at_holdings(node);
+        self.look_at_leases(node, &out.decided);
         let mut leaders = Vec::new();
         if let (Some(front), true) = (&self.fronts[node], self.nodes[node].is_up() && self.nodes.len() > 1) {
             let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard: 0, connection: 0 };
@@ -288,7 +289,9 @@ impl Sessions {
             }
             40..46 if faults.disks => self.nodes[node].disk_slowness = *self.random.pick(&[1, 1, 5, 30]),
             46..54 if faults.pauses => {
-                self.nodes[node].paused_until = self.schedule.now() + self.random.between(50, 600) * MS;
+                // Some for longer than anybody who is answered waits for the node.
+                let (min, max) = if self.random.chance(25) { (600, 1_400) } else { (50, 600) };
+                self.nodes[node].paused_until = self.schedule.now() + self.random.between(min, max) * MS;
                 self.ledger.is_stormy(node, self.nodes[node].paused_until);
             }
             54..70 if faults.network => self.move_leaders(),

@@ -123,7 +123,11 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                     let deletion = Deletion { queue, partition, if_unused, if_empty, asker, insists: false };
                     self.deletions.begin(deletion, &At { switch: self, env });
                 }
-                forward @ (Forward::Propose { .. } | Forward::NotProposed { .. } | Forward::Applied { .. }) => {
+                forward @ (Forward::Propose { .. }
+                | Forward::NotProposed { .. }
+                | Forward::Applied { .. }
+                | Forward::AskLease { .. }
+                | Forward::Lease { .. }) => {
                     let from = road.peer();
                     inbox.receive_forward(partition, from, forward);
                 }

@@ -1,0 +1,93 @@
+//! Whether this node knows all of the topology that anybody was answered, for the threads that route by it.
+//!
+//! Invariant: who waits until it does is told, whichever of the two came first: the waiting or the knowledge.
+
+use amqp::Millis;
+use node::Knowledge;
+use session::TopologyKnown;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct KnownToAll {
+    /// Milliseconds since the node started.
+    until: AtomicU64,
+    /// No majority has said so for long.
+    is_vain: AtomicBool,
+    /// Some connection waits for it.
+    is_awaited: AtomicBool,
+}
+
+impl KnownToAll {
+    /// Of a node that has yet to ask others; without others it knows all for ever.
+    pub(crate) fn new(has_peers: bool) -> KnownToAll {
+        let until = AtomicU64::new(if has_peers { 0 } else { Millis::MAX });
+        KnownToAll { until, is_vain: AtomicBool::new(false), is_awaited: AtomicBool::new(false) }
+    }
+
+    /// It knows so much from now on. To be told after what it knows has been applied.
+    pub(crate) fn note(&self, knowledge: Knowledge) {
+        match knowledge {
+            Knowledge::Until(until) => {
+                self.until.store(until, Ordering::SeqCst);
+                self.is_vain.store(false, Ordering::SeqCst);
+            }
+            Knowledge::Vain => self.is_vain.store(true, Ordering::SeqCst),
+        }
+    }
+
+    /// How it stands at a time that was read after what is to be routed had come.
+    #[inline]
+    pub(crate) fn at(&self, now: Millis) -> TopologyKnown {
+        if now < self.until.load(Ordering::Acquire) { TopologyKnown::All } else { self.not_all() }
+    }
+
+    #[cold]
+    fn not_all(&self) -> TopologyKnown {
+        if self.is_vain.load(Ordering::SeqCst) { TopologyKnown::Vain } else { TopologyKnown::NotYet }
+    }
+
+    /// Whether a connection has to wait; then somebody hears of it once it has not ([`KnownToAll::take_awaited`]).
+    pub(crate) fn is_awaited_at(&self, now: Millis) -> bool {
+        // First, so that whoever notes the knowledge after the look finds it.
+        self.is_awaited.store(true, Ordering::SeqCst);
+        now >= self.until.load(Ordering::SeqCst) && !self.is_vain.load(Ordering::SeqCst)
+    }
+
+    /// Whether connections are to be told that they go on. True once.
+    #[inline]
+    pub(crate) fn take_awaited(&self, now: Millis) -> bool {
+        self.is_awaited.load(Ordering::SeqCst)
+            && self.at(now) != TopologyKnown::NotYet
+            && self.is_awaited.swap(false, Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_with_others_knows_all_until_its_lease_ends_and_says_who_is_to_go_on() {
+        let known = KnownToAll::new(true);
+        assert_eq!(known.at(5), TopologyKnown::NotYet);
+        assert!(!known.take_awaited(5), "nobody waits");
+        assert!(known.is_awaited_at(5));
+        assert!(!known.take_awaited(5), "it does not know yet");
+        known.note(Knowledge::Until(400));
+        assert_eq!((known.at(399), known.at(400)), (TopologyKnown::All, TopologyKnown::NotYet));
+        assert!(known.take_awaited(6) && !known.take_awaited(6), "once");
+        assert!(!known.is_awaited_at(399), "it knew before anybody waited");
+        assert!(known.take_awaited(399), "and whoever came in between goes on");
+        known.note(Knowledge::Vain);
+        assert!(!known.is_awaited_at(500), "there is no use in waiting");
+        assert_eq!((known.at(399), known.at(500)), (TopologyKnown::All, TopologyKnown::Vain));
+        known.note(Knowledge::Until(900));
+        assert_eq!((known.at(899), known.at(900)), (TopologyKnown::All, TopologyKnown::NotYet));
+    }
+
+    #[test]
+    fn a_node_alone_knows_all() {
+        assert_eq!(KnownToAll::new(false).at(Millis::MAX - 1), TopologyKnown::All);
+    }
+}

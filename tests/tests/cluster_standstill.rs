@@ -1,0 +1,87 @@
+//! A node that stands still while the others go on: what is published over it afterwards goes where whoever was answered
+//! meanwhile said that it goes.
+#![allow(clippy::unwrap_used)]
+
+use clients::broker::is_foreign;
+use clients::nodes::{PATIENCE, classic, durable};
+use clients::{Client, Event, Nodes, Publish};
+use rustix::process::Signal;
+use std::time::Instant;
+
+/// Waits for the one answer that is due.
+fn answer(client: &mut Client, channel: u16) -> Event {
+    client.event_within(channel, PATIENCE).expect("it is answered")
+}
+
+/// Publishes by an exchange, and by the default one with `mandatory` for a queue.
+fn publish(client: &mut Client, channel: u16, exchange: &str, queue: &str) {
+    client.publish(channel, &Publish { exchange, key: "", body: b"1", ..Publish::default() });
+    client.publish(channel, &Publish { key: queue, mandatory: true, body: b"2", ..Publish::default() });
+}
+
+#[test]
+fn a_node_that_stood_still_asks_what_it_missed_before_it_routes() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::founders(3);
+    let (mut elsewhere, there) = nodes.connect(0);
+    let (mut client, channel) = nodes.connect(1);
+    client.confirm_select(channel).unwrap();
+    for round in 1..=6 {
+        let queue = format!("q{round}");
+        nodes.nodes[1].broker.signal(Signal::STOP);
+        // Nobody waits for it for longer than half a second each.
+        elsewhere.declare(there, &durable(&queue)).unwrap();
+        elsewhere.bind(there, &queue, "amq.fanout", "", &[]).unwrap();
+        publish(&mut client, channel, "amq.fanout", &queue);
+        nodes.nodes[1].broker.signal(Signal::CONT);
+        // As well as over a connection that comes now.
+        let (mut other, other_channel) = nodes.connect(1);
+        other.confirm_select(other_channel).unwrap();
+        publish(&mut other, other_channel, "amq.fanout", &queue);
+        client.confirmed(channel, 2 * round - 1, 2 * round);
+        other.confirmed(other_channel, 1, 2);
+        assert_eq!(elsewhere.counts(there, &queue).unwrap().0, 4, "round {round}");
+    }
+}
+
+#[test]
+fn a_node_that_reaches_no_majority_refuses_what_it_knows_no_queue_for_and_keeps_what_is_its_own() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::founders(3);
+    let (mut client, channel) = nodes.connect(0);
+    client.confirm_select(channel).unwrap();
+    client.declare(channel, &classic("own")).unwrap();
+    client.put(channel, "own", b"1");
+    client.put(channel, "not there", b"2");
+    client.confirmed(channel, 1, 2);
+    nodes.nodes[1..].iter().for_each(|node| node.broker.signal(Signal::STOP));
+    let begin = Instant::now();
+    let mut seq = 2;
+    // As long as it counts on what it has just heard.
+    loop {
+        client.put(channel, "not there", b"3");
+        seq += 1;
+        match answer(&mut client, channel) {
+            Event::Confirm { tag, nack: true, .. } => break assert_eq!(tag, seq),
+            Event::Confirm { nack: false, .. } => assert!(begin.elapsed() < PATIENCE),
+            other => panic!("an answer was due, got {other:?}"),
+        }
+    }
+    client.put(channel, "own", b"4");
+    client.confirmed(channel, seq + 1, seq + 1);
+    nodes.nodes[1..].iter().for_each(|node| node.broker.signal(Signal::CONT));
+    // Once it has heard that there is none.
+    loop {
+        client.put(channel, "not there", b"5");
+        match answer(&mut client, channel) {
+            Event::Confirm { nack: false, .. } => break,
+            Event::Confirm { nack: true, .. } => assert!(begin.elapsed() < 2 * PATIENCE),
+            other => panic!("an answer was due, got {other:?}"),
+        }
+    }
+    assert_eq!(client.counts(channel, "own").unwrap().0, 2);
+}
