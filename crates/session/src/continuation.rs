@@ -48,6 +48,18 @@ impl Session {
         self.go_on_with(Continuation { channel, publishes, settles, settled: (0, 0), is_answered: false }, cx);
     }
 
+    /// Passes on what consumers decided while messages wait until this node knows where they go: what is acked already would
+    /// come again from the next leader, which is told what the client holds.
+    #[cold]
+    pub(super) fn settle_ahead(&mut self, cx: &mut Cx<'_, impl Host>) {
+        for settle in cx.client.take_settles() {
+            let at = self.at(settle.channel);
+            if !self.channels[at].failed {
+                self.settle_all(at, &settle.deliveries, super::publish::outcome_of(settle.outcome), cx);
+            }
+        }
+    }
+
     /// Hands on what is left of the last turn's, or as much of it as a turn may.
     pub(super) fn go_on(&mut self, cx: &mut Cx<'_, impl Host>) {
         if let Some(left) = self.continuation.take() {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::answer::{Confirm, Delivery, GetDelivery, MessageParts, Reply, ReturnedMessage};
 use super::delivery_head::DeliveryHead;
-use super::event::{Event, Publish};
+use super::event::{Event, Publish, Settle};
 use super::{Connection, Phase};
 use crate::channel::{Channel, ChannelId, ChannelPhase, ConsumerTag, Question, Waiting};
 use crate::reply_code::{ChannelError, ConnectionError, Fault, MethodId, ReplyCode};
@@ -279,6 +279,19 @@ impl Connection {
     /// What is left of several messages that were one event is the next event.
     pub fn put_back(&mut self, publish: Publish) {
         self.events.push_front(Event::Publish(publish));
+    }
+
+    /// What the client decided about its messages, taken out from among the events, where something else has to wait: a
+    /// delivery is not outstanding any more once its ack has come, and somebody has to know who has it.
+    pub fn take_settles(&mut self) -> Vec<Settle> {
+        let mut settles = Vec::new();
+        for event in std::mem::take(&mut self.events) {
+            match event {
+                Event::Settle(settle) => settles.push(settle),
+                other => self.events.push_back(other),
+            }
+        }
+        settles
     }
 
     /// The broker's word about a publish. The client hears it with the next

@@ -290,8 +290,7 @@ impl Sessions {
             40..46 if faults.disks => self.nodes[node].disk_slowness = *self.random.pick(&[1, 1, 5, 30]),
             46..54 if faults.pauses => {
                 // Some for longer than anybody who is answered waits for the node.
-                let (min, max) = if self.random.chance(25) { (600, 1_400) } else { (50, 600) };
-                self.nodes[node].paused_until = self.schedule.now() + self.random.between(min, max) * MS;
+                self.nodes[node].paused_until = self.schedule.now() + self.random.between(50, 600) * MS;
                 self.ledger.is_stormy(node, self.nodes[node].paused_until);
             }
             54..70 if faults.network => self.move_leaders(),
