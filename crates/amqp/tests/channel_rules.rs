@@ -618,23 +618,16 @@ fn what_is_sent_while_a_recover_waits_for_its_turn_goes_back_as_well() {
 }
 
 #[test]
-fn what_is_settled_can_be_taken_ahead_of_what_else_was_said() {
+fn what_was_settled_by_an_event_that_waits_is_held_until_it_is_taken() {
     let (mut client, channel) = Client::with_channel();
-    deliver_many(&mut client, channel, 7, [1, 2]);
-    client.send(1, Method::BasicRecover { requeue: true });
-    client.send(1, ack(1, false));
-    assert_eq!(client.connection.take_settles().len(), 0, "it waits behind the request of its channel");
-    assert!(matches!(client.request(), Request::Recover { .. }));
-
-    let (mut client, channel) = Client::with_channel();
-    deliver_many(&mut client, channel, 7, [1, 2]);
-    client.send(1, ack(1, false));
-    client.send(1, Method::BasicQos { prefetch_size: 0, prefetch_count: 5, global: false });
-    let settles = client.connection.take_settles();
-    assert_eq!(settles.iter().map(|settle| settle.deliveries.len()).collect::<Vec<_>>(), [1]);
-    assert_eq!(client.connection.take_settles().len(), 0);
+    deliver_many(&mut client, channel, 7, [1, 2, 3]);
     client.send(1, ack(2, false));
-    assert_eq!(client.events().len(), 1, "what came since is said as ever");
+    client.send(1, ack(1, false));
+    let held = |client: &Client| client.connection.unacked_of(channel, 7).iter().map(|(_, count)| count).sum::<u64>();
+    assert_eq!(held(&client), 3, "nobody was told of any ack");
+    assert_eq!(client.events().len(), 1);
+    assert_eq!(held(&client), 1);
+    assert_eq!(client.connection.unacked_of(channel, 8), []);
 }
 
 #[test]

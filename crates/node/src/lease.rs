@@ -69,6 +69,11 @@ impl Lease {
         self.vain = self.vain.saturating_add(1);
     }
 
+    /// Nobody asks: not all nodes answer yet.
+    pub(crate) fn rest(&mut self) {
+        self.vain = 0;
+    }
+
     /// Whether a majority was asked in vain for long.
     pub(crate) fn is_vain(&self) -> bool {
         self.vain > VAIN_TICKS
@@ -116,10 +121,11 @@ impl Lease {
     }
 
     /// Until when this node has a lease, which has carried out its log up to `applied`; nothing where that has not
-    /// changed since the last look.
-    pub(crate) fn look(&mut self, applied: LogIndex, members: &Membership) -> Option<Millis> {
+    /// changed since the last look, or is over.
+    pub(crate) fn look(&mut self, now: Millis, applied: LogIndex, members: &Membership) -> Option<Millis> {
         let is_had = |asked: &Asked| {
-            asked.end <= applied
+            asked.at + LEASE_MS > now
+                && asked.end <= applied
                 && is_majority(&members.voters, &asked.answered)
                 && (!members.is_joint() || is_majority(&members.voters_outgoing, &asked.answered))
         };
@@ -163,7 +169,8 @@ mod tests {
         }
 
         fn look(&mut self, applied: u64) -> Option<Millis> {
-            self.lease.look(LogIndex(applied), &self.members)
+            let now = self.lease.asked.back().map_or(0, |asked| asked.at);
+            self.lease.look(now, LogIndex(applied), &self.members)
         }
     }
 
@@ -226,6 +233,18 @@ mod tests {
         assert_eq!(lab.look(5), None, "one of two that are about to go");
         lab.lease.answered(B, number, LogIndex(5));
         assert_eq!(lab.look(5), Some(2_000 + LEASE_MS));
+    }
+
+    #[test]
+    fn an_answer_that_comes_when_its_lease_is_over_brings_none() {
+        let mut lab = Lab::new(&[A, B, C]);
+        (0..=VAIN_TICKS).for_each(|_| lab.lease.tick());
+        let (number, _) = lab.ask(1_000, 5);
+        lab.lease.answered(B, number, LogIndex(5));
+        let over = 1_000 + LEASE_MS;
+        assert_eq!((lab.lease.look(over, LogIndex(5), &lab.members), lab.lease.is_vain()), (None, true));
+        assert_eq!(lab.lease.look(over - 1, LogIndex(5), &lab.members), Some(over));
+        assert!(!lab.lease.is_vain());
     }
 
     #[test]

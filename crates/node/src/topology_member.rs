@@ -152,6 +152,8 @@ pub struct TopologyMember<M> {
     catch_ups: CatchUps,
     heard: Heard,
     lease: Lease,
+    /// Not all nodes had leases at the last look.
+    knew_of_none: bool,
     /// What was told of how much was carried out here, and to whom all of it.
     told_applied: LogIndex,
     homes_at: Millis,
@@ -180,6 +182,7 @@ impl<M: Proposer> TopologyMember<M> {
             catch_ups: CatchUps::new(forwards.unwrap_or_default()),
             heard: Heard::default(),
             lease: Lease::new(forwards.unwrap_or_default()),
+            knew_of_none: false,
             told_applied: LogIndex(0),
             homes_at: 0,
             slow_at: None,
@@ -385,16 +388,21 @@ impl<M: Proposer> TopologyMember<M> {
                 self.machine.release(self.heard.everywhere(index, now.ms));
                 self.slow_at = self.heard.next();
                 if self.machine.knows_leases() {
+                    if std::mem::take(&mut self.knew_of_none) {
+                        self.machine.knows(Knowledge::Until(0));
+                    }
                     let replica = self.log.replica();
                     let (members, end) = (replica.group().membership(), replica.group().status().last.index);
                     let own = (!replica.may_have_forgotten()).then_some((proposals.own(), end));
                     self.lease.ask(now.ms, own, &members, self.heard.nodes(), &mut forwards);
-                    if let Some(until) = self.lease.look(index, &members) {
+                    if let Some(until) = self.lease.look(now.ms, index, &members) {
                         self.machine.knows(Knowledge::Until(until));
                     } else if self.lease.is_vain() {
                         self.machine.knows(Knowledge::Vain);
                     }
                 } else {
+                    self.lease.rest();
+                    self.knew_of_none = true;
                     self.machine.knows(Knowledge::ALL);
                 }
                 share.forwards.extend(forwards.into_iter().map(|(node, forward)| (node, id, forward)));

@@ -6,7 +6,7 @@
 
 use amqp::{
     AuthRefused, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivery, GetDelivery, Mechanism,
-    Publish, Reply, ReturnedMessage, Settle,
+    Publish, Reply, ReturnedMessage,
 };
 
 /// Declares the trait, and that the AMQP machine has it: each call is the call of the same name
@@ -58,8 +58,6 @@ client! {
         fn cancel_notify(channel: ChannelId, consumer_tag: &ConsumerTag);
         /// What is left of several messages that came as one comes next.
         fn put_back(publish: Publish);
-        /// What the client decided about its messages so far, ahead of whatever else it said.
-        fn take_settles() -> Vec<Settle>;
         /// The broker's word about a publish.
         fn confirm(channel: ChannelId, publish_seq: u64, confirm: Confirm);
         /// The same about so many in a row, from this one on.

@@ -24,6 +24,16 @@ pub(super) struct Continuation {
     is_answered: bool,
 }
 
+impl Continuation {
+    /// What a consumer was given and has settled that is not passed on yet: first sequence number and count of each run.
+    pub(super) fn unsettled_of(&self, channel: ChannelId, consumer: u32) -> impl Iterator<Item = (u64, u64)> {
+        let (done, runs) = self.settled;
+        let left = self.settles.iter().skip(done).flat_map(|(_, deliveries)| deliveries).skip(runs);
+        let is_its = move |run: &&amqp::Delivered| self.channel == channel && run.consumer == consumer;
+        left.filter(is_its).map(|run| (run.first_seq, run.count.into()))
+    }
+}
+
 impl Session {
     /// Hands on publishes and then what was settled, as much of it as a turn may, and answers.
     pub(super) fn begin(
@@ -46,18 +56,6 @@ impl Session {
         let (channel, publishes) = (settle.channel, Vec::new().into_iter());
         let settles = vec![(outcome, settle.deliveries)];
         self.go_on_with(Continuation { channel, publishes, settles, settled: (0, 0), is_answered: false }, cx);
-    }
-
-    /// Passes on what consumers decided while messages wait until this node knows where they go: what is acked already would
-    /// come again from the next leader, which is told what the client holds.
-    #[cold]
-    pub(super) fn settle_ahead(&mut self, cx: &mut Cx<'_, impl Host>) {
-        for settle in cx.client.take_settles() {
-            let at = self.at(settle.channel);
-            if !self.channels[at].failed {
-                self.settle_all(at, &settle.deliveries, super::publish::outcome_of(settle.outcome), cx);
-            }
-        }
     }
 
     /// Hands on what is left of the last turn's, or as much of it as a turn may.

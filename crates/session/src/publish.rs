@@ -177,7 +177,8 @@ impl Session {
         if route.groups.is_empty() {
             // There may be a queue of which this node does not know.
             let is_sync = route.is_sync;
-            let is_away = route.away > 0 || self.routes_blindly && !is_sync;
+            let is_refused = self.routes_blindly && !is_sync && publish.publish_seq != 0;
+            let is_away = route.away > 0 || is_refused;
             if let Some(span) = span {
                 let error = if is_away { Some("refused") } else { publish.mandatory.then_some("no_route") };
                 spans::end(span, error, cx.host);

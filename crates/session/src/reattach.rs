@@ -70,7 +70,8 @@ impl Session {
             let told = channel.partition_consumer(&channel.consumers[found]);
             cx.host.push(partition, Command::Consume { queue, consumer: told, again: true, request });
             let key = ConsumerKey { channel: channel.key, number };
-            for (first, count) in cx.client.unacked_of(channel.id, number) {
+            let settled = self.continuation.iter().flat_map(|left| left.unsettled_of(channel.id, number));
+            for (first, count) in settled.chain(cx.client.unacked_of(channel.id, number)) {
                 cx.host.push(partition, Command::Hold { queue, consumer: key, first, count });
             }
             if no_ack && channel.credit.as_ref().is_some_and(|credit| credit.is_used_up()) {

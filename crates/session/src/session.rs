@@ -352,10 +352,7 @@ impl Session {
         match event {
             Event::Publish(publish) if self.is_live(publish.channel) => match self.may_route(now, cx) {
                 true => self.publish(publish, cx),
-                false => {
-                    cx.client.put_back(publish);
-                    self.settle_ahead(cx);
-                }
+                false => cx.client.put_back(publish),
             },
             Event::Settle(settle) if self.is_live(settle.channel) => self.settle(settle, cx),
             Event::Request { channel, request } if self.is_live(channel) => self.request(channel, request, cx, now),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::answer::{Confirm, Delivery, GetDelivery, MessageParts, Reply, ReturnedMessage};
 use super::delivery_head::DeliveryHead;
-use super::event::{Event, Publish, Settle};
+use super::event::{Event, Publish};
 use super::{Connection, Phase};
 use crate::channel::{Channel, ChannelId, ChannelPhase, ConsumerTag, Question, Waiting};
 use crate::reply_code::{ChannelError, ConnectionError, Fault, MethodId, ReplyCode};
@@ -248,10 +248,18 @@ impl Connection {
         self.channels.look(channel)?.unacked.oldest_of(consumer)
     }
 
-    /// What a consumer was given and its client has not settled: first sequence number and count of
-    /// each run.
+    /// What a consumer was given and its client has not settled, as far as events say that were taken: first sequence number
+    /// and count of each run. What it settled by an event that waits is among it.
     pub fn unacked_of(&self, channel: ChannelId, consumer: u32) -> Vec<(u64, u64)> {
-        self.channels.look(channel).map_or_else(Vec::new, |channel| channel.unacked.of_consumer(consumer))
+        let of_channel = |event: &Event| matches!(event, Event::Settle(settle) if settle.channel == channel);
+        let waiting = self.events.iter().filter(|event| of_channel(event)).flat_map(|event| match event {
+            Event::Settle(settle) => &settle.deliveries[..],
+            _ => &[],
+        });
+        let waiting = waiting.filter(|run| run.consumer == consumer).map(|run| (run.first_seq, run.count.into()));
+        let outstanding =
+            self.channels.look(channel).map_or_else(Vec::new, |channel| channel.unacked.of_consumer(consumer));
+        waiting.chain(outstanding).collect()
     }
 
     /// The last delivery tag of a channel; 0 before the first.
@@ -279,19 +287,6 @@ impl Connection {
     /// What is left of several messages that were one event is the next event.
     pub fn put_back(&mut self, publish: Publish) {
         self.events.push_front(Event::Publish(publish));
-    }
-
-    /// What the client decided about its messages, taken out from among the events, where something else has to wait: a
-    /// delivery is not outstanding any more once its ack has come, and somebody has to know who has it.
-    pub fn take_settles(&mut self) -> Vec<Settle> {
-        let mut settles = Vec::new();
-        for event in std::mem::take(&mut self.events) {
-            match event {
-                Event::Settle(settle) => settles.push(settle),
-                other => self.events.push_back(other),
-            }
-        }
-        settles
     }
 
     /// The broker's word about a publish. The client hears it with the next

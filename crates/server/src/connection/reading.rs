@@ -32,6 +32,10 @@ impl Inner {
     /// there may be more.
     pub(super) fn read(&mut self, client: &Rc<Client>, cx: &mut Context<'_>, local: &Rc<Local>) -> bool {
         if self.is_yielding {
+            if self.is_broken && !self.amqp.is_finished() {
+                // Nobody hears of what waits any more; what was read still counts.
+                self.amqp.handle_disconnect();
+            }
             if self.yields_to_others(local) {
                 self.was_paused = true;
                 return false;

@@ -1,8 +1,8 @@
 //! A node among others may have lost them and not know it: what it knows of the topology answers
 //! nobody before it made sure that it knows all. What is decided by the log needs nothing of that.
 
-use crate::script::{Script, consume, declare, deliveries, get};
-use amqp::{Request, Settle, Settlement, Table};
+use crate::script::{Script, consume, declare, get};
+use amqp::{Request, Table};
 use bytes::Bytes;
 use partition::Reply;
 use session::TopologyKnown;
@@ -215,23 +215,6 @@ fn a_message_waits_until_the_node_knows_where_it_goes() {
     assert_eq!(script.said(), ["p1 <- publish a #1"]);
     script.publish(1, "q", "b", 2);
     assert_eq!(script.said(), ["p1 <- publish b #2"]);
-}
-
-#[test]
-fn an_ack_behind_a_message_that_waits_does_not_wait() {
-    let mut script = among_others();
-    script.ask(1, consume("q", false));
-    script.answer(Reply::Consuming);
-    script.deliver(1, 4, "held");
-    script.said();
-    script.node.known.set(TopologyKnown::NotYet);
-    let (channel, outcome) = (script.channel(1), Settlement::Ack);
-    script.machine.settles.push(Settle { channel, outcome, deliveries: deliveries(1, 4) });
-    script.publish(1, "q", "a", 1);
-    assert_eq!(script.said(), ["p1 <- ack 1 from 4 of 1"], "who leads next has to know who holds what");
-    script.node.known.set(TopologyKnown::All);
-    script.turn();
-    assert_eq!(script.said(), ["p1 <- publish a #1"]);
 }
 
 #[test]

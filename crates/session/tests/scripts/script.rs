@@ -350,8 +350,6 @@ pub(crate) struct Machine {
     /// What is left of several messages that came as one, and how often something was.
     left: Option<Publish>,
     pub(crate) times_left: u32,
-    /// What it settled behind what waits.
-    pub(crate) settles: Vec<Settle>,
 }
 
 impl Machine {
@@ -445,10 +443,6 @@ impl Client for Machine {
 
     fn put_back(&mut self, publish: Publish) {
         assert!(self.left.replace(publish).is_none(), "one event at a time");
-    }
-
-    fn take_settles(&mut self) -> Vec<Settle> {
-        std::mem::take(&mut self.settles)
     }
 
     fn confirm_run(&mut self, channel: ChannelId, first: u64, count: u64, confirm: Confirm) {
