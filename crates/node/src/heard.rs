@@ -2,8 +2,7 @@
 //!
 //! Invariant: an answer about the topology goes out once every node that can be reached has carried
 //! out what it is about, so that its asker finds it over any of them; or [`SLOW_MS`] after this node has. A node that
-//! takes longer routes nothing meanwhile, see [`crate::lease`]. One that has carried out nothing for [`STUCK_MS`], and misses
-//! something, is not waited for until it goes on. A node that cannot be reached for [`AWAY_MS`] is away.
+//! takes longer routes nothing meanwhile, see [`crate::lease`]. A node that cannot be reached for [`AWAY_MS`] is away.
 
 use crate::Millis;
 use broker::NodeNumber;
@@ -12,8 +11,6 @@ use std::collections::VecDeque;
 
 /// No answer waits longer than that for other nodes.
 pub(crate) const SLOW_MS: Millis = 500;
-/// The thread of a node that hangs may leave its links as they are. No link is so late that does not end.
-const STUCK_MS: Millis = 10 * SLOW_MS;
 /// A link that breaks and is up again so soon has changed nothing for anybody.
 pub(crate) const AWAY_MS: Millis = 1_000;
 
@@ -30,22 +27,12 @@ pub(crate) struct Heard {
     recent: VecDeque<(LogIndex, Millis)>,
     /// Up to where it had before that: nobody waits for it any more.
     long_ago: LogIndex,
-    /// When this node looked last: what it has not seen, as it stood still itself, says nothing of others.
-    looked: Millis,
 }
 
 #[derive(Debug)]
 struct Linked {
     node: NodeNumber,
     applied: LogIndex,
-    /// How much that was at the last look at which it was more, or at which it missed nothing, and when that was.
-    moved: (LogIndex, Option<Millis>),
-}
-
-impl Linked {
-    fn is_stuck(&self, now: Millis) -> bool {
-        self.moved.1.is_some_and(|at| at + STUCK_MS <= now)
-    }
 }
 
 impl Heard {
@@ -53,7 +40,7 @@ impl Heard {
     pub(crate) fn up(&mut self, node: NodeNumber) {
         self.lost.retain(|(lost, _)| *lost != node);
         self.linked.retain(|linked| linked.node != node);
-        self.linked.push(Linked { node, applied: LogIndex(0), moved: (LogIndex(0), None) });
+        self.linked.push(Linked { node, applied: LogIndex(0) });
     }
 
     /// A link is gone.
@@ -89,14 +76,7 @@ impl Heard {
             self.long_ago = index;
             self.recent.pop_front();
         }
-        let stood_still = std::mem::replace(&mut self.looked, now) + SLOW_MS < now;
-        for linked in &mut self.linked {
-            if stood_still || linked.applied >= own || linked.applied > linked.moved.0 || linked.moved.1.is_none() {
-                linked.moved = (linked.applied, Some(now));
-            }
-        }
-        let waited_for = self.linked.iter().filter(|linked| !linked.is_stuck(now));
-        waited_for.map(|linked| linked.applied).fold(own, LogIndex::min).max(self.long_ago.min(own))
+        self.linked.iter().map(|linked| linked.applied).fold(own, LogIndex::min).max(self.long_ago.min(own))
     }
 
     /// When something is not waited for any more that is not carried out everywhere.
@@ -142,28 +122,6 @@ mod tests {
         heard.down(A, 600);
         assert_eq!((heard.everywhere(LogIndex(8), 600), heard.next()), (LogIndex(8), None));
         assert_eq!(heard.everywhere(LogIndex(9), 601), LogIndex(8), "it has caught up, and is waited for again");
-    }
-
-    #[test]
-    fn a_node_that_hangs_over_links_that_do_not_is_not_waited_for_until_it_goes_on() {
-        let mut heard = Heard::default();
-        heard.up(B);
-        heard.said(B, LogIndex(7));
-        assert_eq!(heard.everywhere(LogIndex(7), 1_000), LogIndex(7));
-        for at in (1_001..1_000 + STUCK_MS).step_by(100) {
-            let own = LogIndex(at);
-            assert!(heard.everywhere(own, at) < own, "it is waited for at {at}");
-        }
-        let late = 1_000 + STUCK_MS;
-        assert_eq!(heard.everywhere(LogIndex(9_000), late), LogIndex(9_000));
-        heard.said(B, LogIndex(8));
-        let own = LogIndex(9_001);
-        assert!(heard.everywhere(own, late + 100) < own, "it goes on, and is only late");
-        let own = LogIndex(9_002);
-        assert!(heard.everywhere(own, late + 100 + STUCK_MS) < own, "who looked was away itself");
-        heard.said(B, LogIndex(9_002));
-        assert_eq!(heard.everywhere(LogIndex(9_002), 90_000), LogIndex(9_002));
-        assert!(heard.everywhere(LogIndex(9_003), 90_001) < LogIndex(9_003), "it was idle, and did not hang");
     }
 
     #[test]
