@@ -591,46 +591,6 @@ fn getting() {
 }
 
 #[test]
-fn recover_hands_over_everything_and_forgets_it() {
-    let (mut client, channel) = Client::with_channel();
-    deliver_many(&mut client, channel, 7, [1, 2]);
-    client.send(1, Method::BasicRecoverAsync { requeue: true });
-    let Request::Recover { unsettled } = client.request() else { panic!("recover") };
-    assert_eq!(unsettled.len(), 1);
-    client.connection.reply(channel, Reply::Done);
-    assert_eq!(client.read(), [], "the asynchronous one has no answer");
-    client.send(1, ack(1, false));
-    assert!(matches!(client.read_method(), (1, Method::ChannelClose { reply_code: 406, .. })));
-}
-
-#[test]
-fn what_is_sent_while_a_recover_waits_for_its_turn_goes_back_as_well() {
-    let (mut client, channel) = Client::with_channel();
-    deliver_many(&mut client, channel, 7, [1, 2]);
-    client.send(1, Method::BasicRecover { requeue: true });
-    deliver_many(&mut client, channel, 7, [3]);
-    let Request::Recover { unsettled } = client.request() else { panic!("recover") };
-    assert_eq!(unsettled.iter().map(|run| run.count).sum::<u32>(), 3);
-    client.connection.reply(channel, Reply::Done);
-    client.read();
-    client.send(1, ack(3, false));
-    assert!(matches!(client.read_method(), (1, Method::ChannelClose { reply_code: 406, .. })));
-}
-
-#[test]
-fn what_was_settled_by_an_event_that_waits_is_held_until_it_is_taken() {
-    let (mut client, channel) = Client::with_channel();
-    deliver_many(&mut client, channel, 7, [1, 2, 3]);
-    client.send(1, ack(2, false));
-    client.send(1, ack(1, false));
-    let held = |client: &Client| client.connection.unacked_of(channel, 7).iter().map(|(_, count)| count).sum::<u64>();
-    assert_eq!(held(&client), 3, "nobody was told of any ack");
-    assert_eq!(client.events().len(), 1);
-    assert_eq!(held(&client), 1);
-    assert_eq!(client.connection.unacked_of(channel, 8), []);
-}
-
-#[test]
 fn a_lost_consumer_is_told_to_clients_that_understand() {
     let (mut client, channel) = Client::with_channel();
     let tag = client.consume(channel, "tag");

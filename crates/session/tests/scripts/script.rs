@@ -10,17 +10,16 @@
 //! Invariant: nothing happens that the script does not say: partitions, the topology's log and the
 //! clock wait for it.
 
+mod logins;
 mod rows;
 mod topology;
 
 use amqp::{
-    AuthRefused, Authenticate, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivered, Deliveries,
-    Delivery, Event, GetDelivery, Mechanism, Millis, Properties, Publish, Reply as Answer, Request, ReturnedMessage,
-    Settle, Table, Value,
+    AuthRefused, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivered, Deliveries, Delivery,
+    Event, GetDelivery, Mechanism, Millis, Properties, Publish, Reply as Answer, Request, ReturnedMessage, Settle,
+    Table, Value,
 };
-use broker::topology::{
-    Applied, BrokerEvent, Command as Change, Name, PasswordHash, Placement, Scopes, Token, Topology,
-};
+use broker::topology::{Applied, BrokerEvent, Command as Change, Placement, Topology};
 use broker::{ChannelKey, ConsumerKey, NodeNumber, PartitionId, QueueId, VhostId};
 use bytes::Bytes;
 use partition::message::{Stamp, store};
@@ -651,41 +650,6 @@ impl Script {
     /// How many exclusive queues the client has.
     pub(crate) fn owned_queues(&self) -> usize {
         self.node.topology.borrow().exclusive_queues(1_000).count()
-    }
-
-    /// The client says who it is.
-    pub(crate) fn login(&mut self, password: &'static str) {
-        let (user, password) = (Bytes::from_static(b"guest"), Bytes::from_static(password.as_bytes()));
-        let (mechanism, client_properties) = (Mechanism::Plain, Table::new());
-        self.event(Event::Authenticate(Box::new(Authenticate { mechanism, user, password, client_properties })));
-    }
-
-    /// Guest has a password whose hash takes long.
-    pub(crate) fn slow_password(&self) {
-        let password = PasswordHash::argon2id(b"guest", [7; 16]);
-        let put = Change::PutUser { name: Name::from("guest"), password, tags: Vec::new() };
-        for change in [Change::RaiseVersion { version: 3 }, put] {
-            self.node.topology.borrow_mut().apply(&change).outcome.expect("it is allowed");
-        }
-    }
-
-    /// Somebody has looked at the password.
-    pub(crate) fn looked_at(&mut self, is_right: bool) {
-        let Script { session, machine, node, .. } = self;
-        let now = node.now();
-        session.handle_password(is_right, &mut Cx { client: machine, host: node }, now);
-    }
-
-    /// Somebody has looked at a token: it is of `user` with these scopes and lasts until then, or
-    /// counts for nothing.
-    pub(crate) fn told_token(&mut self, told: Result<(&str, &[&str], u64), &'static str>) {
-        let token = told.map(|(user, scopes, expires_ms)| {
-            let scopes = Scopes::parse(scopes.iter().copied(), &|_| None);
-            Arc::new(Token { user: Name::from(user), tags: Vec::new(), scopes, expires_ms })
-        });
-        let Script { session, machine, node, .. } = self;
-        let now = node.now();
-        session.handle_token(token, &mut Cx { client: machine, host: node }, now);
     }
 
     /// The client opens a channel, and hears that it may, which is not noted, or whatever it hears instead.
