@@ -7,7 +7,7 @@ mod memory;
 mod news;
 mod offers;
 mod shared;
-mod topology_known;
+mod topology_lease;
 mod topology_view;
 mod traced;
 

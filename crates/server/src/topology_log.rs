@@ -110,7 +110,7 @@ impl Changes {
     /// So much of it is known to be all.
     pub(crate) fn known(&self, knowledge: Knowledge) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.known.note(knowledge);
+            shared.lease.note(knowledge);
         }
     }
 

@@ -159,7 +159,7 @@ impl Host for Turn<'_> {
 
     #[inline]
     fn topology_known(&self, now: Millis) -> TopologyKnown {
-        self.local.shared.known.at(now)
+        self.local.shared.lease.at(now)
     }
 
     fn has_peers(&self) -> bool {

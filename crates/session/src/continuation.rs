@@ -67,13 +67,14 @@ impl Session {
 
     fn go_on_with(&mut self, mut left: Continuation, cx: &mut Cx<'_, impl Host>) {
         let at = self.at(left.channel);
+        // Once: all of it had come before. Where it has to wait, the turn ends in front of it.
+        if !left.publishes.as_slice().is_empty() {
+            self.may_route(cx.host.now(), cx);
+        }
         while !self.channels[at].failed {
             if self.work.is_enough() {
                 self.continuation = Some(Box::new(left));
                 return;
-            }
-            if !left.publishes.as_slice().is_empty() && !self.may_route(cx.host.now(), cx) {
-                continue;
             }
             if let Some(publish) = left.publishes.next() {
                 let copies = traits::copies(&publish.properties);

@@ -6,7 +6,7 @@ use super::alarms::{Alarm, AlarmSwitches};
 use super::config::NodeConfig;
 use super::memory::{MemoryBudget, Taken};
 use super::offers::{Certificates, Offers};
-use super::topology_known::KnownToAll;
+use super::topology_lease::TopologyLease;
 use super::topology_view::{Changed, TopologyView};
 use super::traced::Traced;
 use crate::cluster::Links;
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
     pub(crate) config: NodeConfig,
     pub(crate) topology: TopologyView,
     /// Whether it is all that anybody was answered.
-    pub(crate) known: KnownToAll,
+    pub(crate) lease: TopologyLease,
     pub(crate) alarms: AlarmSwitches,
     pub(crate) memory: MemoryBudget,
     /// What clients were sent and have not read.
@@ -148,7 +148,7 @@ impl Shared {
         let logins = Logins::new(config.login_limits);
         Shared {
             topology: TopologyView::new(topology),
-            known: KnownToAll::new(config.has_peers),
+            lease: TopologyLease::new(config.has_peers),
             alarms: AlarmSwitches::default(),
             memory: MemoryBudget::new(config.transient_bytes_max),
             untaken: Untaken::new(config.transient_bytes_max),

@@ -409,7 +409,7 @@ impl Future for StepTask {
             disk.end_turn(shard.share(), || local.shared.topology());
         }
         this.local.switch.inbox().borrow_mut().end_turn();
-        if has_peers && this.local.shared.known.take_awaited(now) {
+        if has_peers && this.local.shared.lease.take_awaited(now) {
             this.relieve_all();
         }
         // Before anything is written, so that who reads the answer finds the gauges that go with

@@ -1,10 +1,11 @@
 //! A node among others may have lost them and not know it: what it knows of the topology answers
 //! nobody before it made sure that it knows all. What is decided by the log needs nothing of that.
 
-use crate::script::{Script, consume, declare, get};
-use amqp::{Request, Table};
+use crate::script::{Script, consume, declare, deliveries, get};
+use amqp::{Request, Settlement, Table};
+use broker::{ConsumerKey, QueueId};
 use bytes::Bytes;
-use partition::Reply;
+use partition::{Effect, Reply};
 use session::TopologyKnown;
 
 fn among_others() -> Script {
@@ -230,6 +231,28 @@ fn a_commit_waits_likewise_and_so_does_what_it_settles() {
     script.node.known.set(TopologyKnown::All);
     script.turn();
     assert_eq!(script.said(), ["p1 <- publish a #1", "1: ok"]);
+}
+
+#[test]
+fn what_a_commit_that_waits_settles_is_held_where_its_queue_gets_another_leader() {
+    let mut script = among_others();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.deliver(1, 4, "held");
+    script.ask(1, Request::TxSelect);
+    script.publish(1, "q", "a", 1);
+    script.node.known.set(TopologyKnown::NotYet);
+    script.ask(1, Request::TxCommit { settles: vec![(Settlement::Ack, deliveries(1, 4))] });
+    script.said();
+    let channel = script.key(1);
+    let consumer = ConsumerKey { channel, number: 1 };
+    script.effect(channel, Effect::Cancelled { consumer, queue: QueueId(1) });
+    script.pass(100);
+    // The script's machine holds what it was given by its tag until a plain ack.
+    assert_eq!(script.said(), ["p1 <- consume 1", "p1 <- hold 1 from 4 of 1", "p1 <- hold 1 from 1 of 1"]);
+    script.node.known.set(TopologyKnown::All);
+    script.turn();
+    assert_eq!(script.said(), ["p1 <- publish a #1", "p1 <- ack 1 from 4 of 1", "1: ok"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Whether this node knows all of the topology that anybody was answered, for the threads that route by it.
+//! This node's lease on what it knows of the topology, for the threads that route by it (`node::lease` says how it is had).
 //!
 //! Invariant: who waits until it does is told, whichever of the two came first: the waiting or the knowledge.
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct KnownToAll {
+pub(crate) struct TopologyLease {
     /// Milliseconds since the node started.
     until: AtomicU64,
     /// No majority has said so for long.
@@ -18,11 +18,11 @@ pub(crate) struct KnownToAll {
     is_awaited: AtomicBool,
 }
 
-impl KnownToAll {
+impl TopologyLease {
     /// Of a node that has yet to ask others; without others it knows all for ever.
-    pub(crate) fn new(has_peers: bool) -> KnownToAll {
+    pub(crate) fn new(has_peers: bool) -> TopologyLease {
         let until = AtomicU64::new(if has_peers { 0 } else { Millis::MAX });
-        KnownToAll { until, is_vain: AtomicBool::new(false), is_awaited: AtomicBool::new(false) }
+        TopologyLease { until, is_vain: AtomicBool::new(false), is_awaited: AtomicBool::new(false) }
     }
 
     /// It knows so much from now on. To be told after what it knows has been applied.
@@ -47,7 +47,7 @@ impl KnownToAll {
         if self.is_vain.load(Ordering::SeqCst) { TopologyKnown::Vain } else { TopologyKnown::NotYet }
     }
 
-    /// Whether a connection has to wait; then somebody hears of it once it has not ([`KnownToAll::take_awaited`]).
+    /// Whether a connection has to wait; then somebody hears of it once it has not ([`TopologyLease::take_awaited`]).
     pub(crate) fn is_awaited_at(&self, now: Millis) -> bool {
         // First, so that whoever notes the knowledge after the look finds it.
         self.is_awaited.store(true, Ordering::SeqCst);
@@ -69,25 +69,25 @@ mod tests {
 
     #[test]
     fn a_node_with_others_knows_all_until_its_lease_ends_and_says_who_is_to_go_on() {
-        let known = KnownToAll::new(true);
-        assert_eq!(known.at(5), TopologyKnown::NotYet);
-        assert!(!known.take_awaited(5), "nobody waits");
-        assert!(known.is_awaited_at(5));
-        assert!(!known.take_awaited(5), "it does not know yet");
-        known.note(Knowledge::Until(400));
-        assert_eq!((known.at(399), known.at(400)), (TopologyKnown::All, TopologyKnown::NotYet));
-        assert!(known.take_awaited(6) && !known.take_awaited(6), "once");
-        assert!(!known.is_awaited_at(399), "it knew before anybody waited");
-        assert!(known.take_awaited(399), "and whoever came in between goes on");
-        known.note(Knowledge::Vain);
-        assert!(!known.is_awaited_at(500), "there is no use in waiting");
-        assert_eq!((known.at(399), known.at(500)), (TopologyKnown::All, TopologyKnown::Vain));
-        known.note(Knowledge::Until(900));
-        assert_eq!((known.at(899), known.at(900)), (TopologyKnown::All, TopologyKnown::NotYet));
+        let lease = TopologyLease::new(true);
+        assert_eq!(lease.at(5), TopologyKnown::NotYet);
+        assert!(!lease.take_awaited(5), "nobody waits");
+        assert!(lease.is_awaited_at(5));
+        assert!(!lease.take_awaited(5), "it does not know yet");
+        lease.note(Knowledge::Until(400));
+        assert_eq!((lease.at(399), lease.at(400)), (TopologyKnown::All, TopologyKnown::NotYet));
+        assert!(lease.take_awaited(6) && !lease.take_awaited(6), "once");
+        assert!(!lease.is_awaited_at(399), "it knew before anybody waited");
+        assert!(lease.take_awaited(399), "and whoever came in between goes on");
+        lease.note(Knowledge::Vain);
+        assert!(!lease.is_awaited_at(500), "there is no use in waiting");
+        assert_eq!((lease.at(399), lease.at(500)), (TopologyKnown::All, TopologyKnown::Vain));
+        lease.note(Knowledge::Until(900));
+        assert_eq!((lease.at(899), lease.at(900)), (TopologyKnown::All, TopologyKnown::NotYet));
     }
 
     #[test]
     fn a_node_alone_knows_all() {
-        assert_eq!(KnownToAll::new(false).at(Millis::MAX - 1), TopologyKnown::All);
+        assert_eq!(TopologyLease::new(false).at(Millis::MAX - 1), TopologyKnown::All);
     }
 }
