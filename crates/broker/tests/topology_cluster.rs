@@ -23,7 +23,11 @@ fn node(standing: NodeStanding, topology: u32) -> ClusterNode {
 }
 
 fn put_node(number: u32, standing: NodeStanding) -> Command {
-    Command::PutNode { number: NodeNumber(number), node: node(standing, MACHINE_VERSION) }
+    put_node_of(number, standing, MACHINE_VERSION)
+}
+
+fn put_node_of(number: u32, standing: NodeStanding, topology: u32) -> Command {
+    Command::PutNode { number: NodeNumber(number), node: node(standing, topology) }
 }
 
 fn put_pool(id: u32, target: u32) -> Command {
@@ -306,7 +310,7 @@ fn a_node_that_joins_votes_first_and_has_copies_then() {
         assert_eq!(topology.members_wanted(PartitionId(partition)), numbers(&[1, 2, 3, 4]));
     }
     let snapshot = topology.encode_snapshot();
-    assert_eq!(&snapshot[..6], b"LVTO\x07\x0c");
+    assert_eq!((&snapshot[..5], u32::from(snapshot[5])), (&b"LVTO\x07"[..], MACHINE_VERSION));
     assert_eq!(
         &snapshot[snapshot.len() - 18..],
         b"\x01\x04\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
@@ -397,7 +401,7 @@ fn who_is_forgotten_counts_nowhere_and_never_comes_back() {
 #[test]
 fn commands_of_the_map_have_these_bytes() {
     let golden: [(Command, &[u8]); 8] = [
-        (put_node(300, NodeStanding::Member), b"\x01\x28\xac\x02\x06a@host\x06host:1\x01\x0c\x01"),
+        (put_node_of(300, NodeStanding::Member, 12), b"\x01\x28\xac\x02\x06a@host\x06host:1\x01\x0c\x01"),
         (put_pool(1, 16), b"\x01\x29\x01\x06pool-1\x01\x10\x03"),
         (put_partition(7, 1, &[1, 3, 200], PartitionStage::Serving), b"\x01\x2a\x07\x01\x01\x03\x01\x03\xc8\x01"),
         (put_partition(7, 1, &[], PartitionStage::Retired), b"\x01\x2a\x07\x01\x02\x00"),
@@ -423,7 +427,7 @@ fn a_snapshot_has_the_map_at_its_end_and_one_of_version_3_has_none() {
     let before = topology.encode_snapshot();
     assert_eq!(&before[..6], b"LVTO\x04\x01");
     assert_eq!(&before[before.len() - 3..], [0, 0, 0], "no node, no pool, no partition");
-    for command in [put_node(1, NodeStanding::Member), put_pool(1, 1)] {
+    for command in [put_node_of(1, NodeStanding::Member, 12), put_pool(1, 1)] {
         topology.apply(&command).outcome.unwrap();
     }
     topology.apply(&put_partition(1, FIRST_POOL.0, &[1], PartitionStage::Serving)).outcome.unwrap();

@@ -327,7 +327,7 @@ fn numbers_flags_and_kinds_that_mean_nothing_are_refused() {
         "94 128.128.128.128.16 1", // A virtual host of more than 32 bits.
         "95 1 2 1",                // A second flag of a trace.
         "96 2",                    // A second flag of a rest.
-        "97",
+        "99",
         "255",
     ];
     for bytes in refused {
