@@ -170,6 +170,20 @@ fn what_a_node_has_in_memory_is_reached_from_every_node_and_gone_with_it() {
     assert_eq!(late.counts(channel, "fleeting").unwrap_err().code, 404);
     let (mut heir, channel) = nodes.connect(1);
     heir.declare(channel, &own("mine")).unwrap();
+    let told: Vec<String> = nodes.brokers[1..]
+        .iter()
+        .flat_map(|broker| {
+            let log = broker.log();
+            log.lines()
+                .filter(|line| line.contains("are gone with the memory of leveret@"))
+                .map(str::to_string)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(
+        matches!(&told[..], [line] if line.contains("2 exclusive") && line.ends_with("mine, fleeting")),
+        "{told:?}"
+    );
 
     // Without its node's end, what is one connection's goes with that.
     drop(heir);

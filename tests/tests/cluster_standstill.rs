@@ -85,3 +85,31 @@ fn a_node_that_reaches_no_majority_refuses_what_it_knows_no_queue_for_and_keeps_
     }
     assert_eq!(client.counts(channel, "own").unwrap().0, 2);
 }
+
+#[test]
+fn who_waits_for_a_majority_can_be_cut_off_and_what_a_client_left_behind_counts() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::founders(3);
+    let (mut client, channel) = nodes.connect(0);
+    client.confirm_select(channel).unwrap();
+    client.declare(channel, &classic("own")).unwrap();
+    let name = nodes.nodes[0].http.get("/api/connections").with(200)[0]["name"].as_str().unwrap().to_string();
+    let (mut leaver, leavers) = nodes.connect(0);
+    nodes.nodes[2].broker.signal(Signal::STOP);
+    nodes.kill(1);
+    nodes.until_log(0, "the link to another node is gone");
+    // It counts on nothing that it knows from now on.
+    leaver.put(leavers, "own", b"1");
+    drop(leaver);
+    client.put(channel, "own", b"2");
+    nodes.nodes[0].http.delete(&format!("/api/connections/{}", name.replace(' ', "%20").replace('>', "%3E"))).with(204);
+    match answer(&mut client, channel) {
+        Event::Closed(closed) => assert_eq!(closed.code, 320, "{closed:?}"),
+        other => panic!("it is cut off before anything is answered, got {other:?}"),
+    }
+    nodes.nodes[2].broker.signal(Signal::CONT);
+    let (mut client, channel) = nodes.connect(0);
+    assert!((1..=2).contains(&client.counts(channel, "own").unwrap().0), "what the first left behind is there");
+}

@@ -91,6 +91,12 @@ impl Call<'_> {
         self.served.iter().filter(|served| served.is_tls).map(|served| served.address)
     }
 
+    /// Whether the path has a `%` that no two hexadecimal digits follow.
+    pub(crate) fn has_broken_escape(&self) -> bool {
+        let mut escapes = self.head.uri.path().split('%').skip(1).map(str::as_bytes);
+        escapes.any(|rest| !matches!(rest, [a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit()))
+    }
+
     /// The parts of the path behind `/api`, decoded; `None` for another path. A slash at the end
     /// says nothing.
     pub(crate) fn parts(&self) -> Option<Vec<Vec<u8>>> {

@@ -19,7 +19,7 @@ mod queue;
 mod scheduled;
 
 use crate::closing::{Closing, HeldConfirm};
-use crate::command::{Command, Disposition, Effect, Level, Message, Outlets, Publish, Reply, RequestId};
+use crate::command::{Command, Disposition, Effect, Level, Outlets, Publish, Reply, RequestId};
 use crate::entry::Reason;
 use crate::given_up::GivenUp;
 use crate::life::Timers;
@@ -34,9 +34,8 @@ use broker::queue::levels::priority_of;
 use broker::queue::{Consumer, Dispatch, KeyMeter, LevelRule};
 use broker::{ChannelKey, ConsumerKey, QueueId};
 use queue::{MemoryAccess, MemoryQueue, MemorySink};
-use scheduled::Scheduled;
+use scheduled::Schedule;
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -72,11 +71,8 @@ pub struct TransientQueues {
     now_ms: u64,
     /// When queues want to be looked at.
     timers: Timers,
-    /// Messages that are not due yet, by time and by order.
-    scheduled: BTreeMap<(u64, u64), Scheduled>,
-    last_scheduled: u64,
-    /// Messages whose time came while there was no room for them, in their order.
-    late: BTreeMap<QueueId, VecDeque<Message>>,
+    /// Messages that are not due yet, or were while there was no room for them.
+    schedule: Schedule,
     /// Repeats that queues with deduplication dropped; only those that did.
     repeats: FixedMap<QueueId, u64>,
     /// What ended by rules, or by consumers, and became no dead letter.
@@ -108,9 +104,7 @@ impl TransientQueues {
             compact_at: COMPACT_BYTES_MIN,
             now_ms: 0,
             timers: Timers::new(),
-            scheduled: BTreeMap::new(),
-            last_scheduled: 0,
-            late: BTreeMap::new(),
+            schedule: Schedule::default(),
             repeats: FixedMap::default(),
             given_up: GivenUp::default(),
             has_time_limits: false,
@@ -204,7 +198,7 @@ impl TransientQueues {
         commands.clear();
         self.close_batch();
         self.turn_all(effects, outlets);
-        while !self.late.is_empty() && self.publish_late(effects) {
+        while self.schedule.has_late() && self.publish_late(effects) {
             self.close_batch();
             self.turn_all(effects, outlets);
         }
@@ -375,7 +369,7 @@ impl TransientQueues {
                 let Some(mut q) = self.queues.remove(queue) else { return };
                 self.repeats.remove(queue);
                 q.life.as_ref().and_then(|life| life.timer_ms).map(|at| self.timers.remove(&(at, *queue)));
-                self.forget_late(*queue);
+                self.forget_scheduled(*queue);
                 q.end(*queue, effects).into_iter().for_each(|held| self.confirm(held, effects));
             }
             Command::Stall { queue, consumer, stalled } => {

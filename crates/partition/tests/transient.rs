@@ -257,6 +257,31 @@ fn what_waits_for_room_goes_with_its_queue_and_its_bytes_with_it() {
 }
 
 #[test]
+fn what_waits_for_its_time_goes_with_its_queue_and_its_bytes_with_it() {
+    let mut queues = TransientQueues::new();
+    let other = QueueId(2);
+    [Q, other].iter().for_each(|queue| queues.declare(*queue));
+    let delayed = |seq, delay_ms, queue| {
+        let publish = publish(A, seq, &[queue], vec![seq as u8; 1_000]);
+        let Command::Publish(publish) = publish else { unreachable!("it is a publish") };
+        Command::Publish(Publish { delay_ms, ..publish })
+    };
+    run(&mut queues, vec![delayed(1, 500, other), delayed(2, 900, Q), delayed(3, 300, Q), delayed(4, 500, other)]);
+    let all = queues.bytes();
+    assert_eq!(queues.due_ms(), Some(301), "the first of all is waited for");
+    step_at(&mut queues, 2, vec![Command::Delete { queue: Q }]);
+    assert_eq!((queues.bytes(), queues.due_ms()), (all / 2, Some(501)), "nothing of it is left");
+    let consume = Command::Consume { again: false, queue: other, consumer: consumer(B, 1, 0), request: RequestId(1) };
+    step_at(&mut queues, 3, vec![consume]);
+    let bodies = step_at(&mut queues, 501, vec![]).into_iter().filter_map(|effect| match effect {
+        Effect::Deliver(delivery) => Some(body(&delivery)[0]),
+        _ => None,
+    });
+    assert_eq!(bodies.collect::<Vec<_>>(), [1, 4], "what waits for others comes in its order");
+    assert_eq!(queues.due_ms(), None);
+}
+
+#[test]
 fn what_is_due_and_too_much_is_dead_lettered_where_refused_messages_are() {
     let mut queues = room_for_one(true);
     run(&mut queues, vec![publish(A, 1, &[Q], vec![1]), publish_in(2, 10, vec![2])]);

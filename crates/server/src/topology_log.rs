@@ -7,12 +7,15 @@
 
 use crate::node::Shared;
 use crate::shard::Mailbox;
-use broker::topology::{Applied, Command, CommandReply, Refusal, Topology};
+use broker::topology::{Applied, Command, CommandReply, Home, Refusal, Topology};
 use broker::{ChannelKey, NodeNumber};
 use node::Knowledge;
 use partition::RequestId;
 use std::sync::{Arc, Weak, mpsc};
 use tokio::sync::oneshot;
+
+/// So many queues that end with their node are named in the log.
+const ENDED_NAMED_MAX: usize = 5;
 
 /// Where the answer to a proposal goes. A channel whose proposal is dropped undecided hears that
 /// too.
@@ -136,9 +139,30 @@ impl Changes {
     /// - Order: to be called in the order of the log, by one caller at a time.
     pub fn apply(&self, command: &Command, is_own: bool) -> Option<Applied> {
         let shared = self.shared.upgrade()?;
+        if let (Command::EndHome(home), true) = (command, is_own) {
+            tell_end(&shared.topology(), home);
+        }
         let applied = shared.change_topology(command, Topology::apply, is_own, &*shared);
         shared.carry_out(&applied.effects);
         Some(applied)
+    }
+}
+
+/// The log says what goes with a node: nobody deleted it.
+fn tell_end(topology: &Topology, home: &Home) {
+    let mut names = String::new();
+    let mut count = 0;
+    for queue in topology.at_home(home) {
+        count += 1;
+        if count <= ENDED_NAMED_MAX {
+            names += if count > 1 { ", " } else { "" };
+            names += &queue.name.to_string();
+        }
+    }
+    if count > 0 {
+        let more = if count > ENDED_NAMED_MAX { ", ..." } else { "" };
+        let node = topology.shown_node(home.node);
+        tracing::info!("{count} exclusive and transient queues are gone with the memory of {node}: {names}{more}");
     }
 }
 

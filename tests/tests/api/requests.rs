@@ -24,6 +24,12 @@ fn what_is_not_there_is_answered_in_json_and_only_to_who_may_ask() {
     assert_eq!(nobody.status, 401);
     assert!(nobody.head.contains("www-authenticate: basic"), "{nobody:?}");
     assert_eq!(reason(&http.put("/api/vhosts/x", "{not json"), 400), "not_json");
+    for broken in ["%zz", "a%2", "%"] {
+        let why = reason(&http.put(&format!("/api/queues/%2F/{broken}"), "{}"), 400);
+        assert!(why.starts_with("the path has a % without"), "{why}");
+    }
+    assert_eq!(http.put("/api/queues/%2F/per%25cent", r#"{"durable": null}"#).status, 201, "null says nothing");
+    assert_eq!(http.delete("/api/queues/%2F/per%25cent").status, 204);
     let me = http.get("/api/whoami").with(200);
     assert_eq!((me["name"].clone(), me["tags"].clone()), (json!("guest"), json!(["administrator"])));
 }

@@ -31,6 +31,13 @@ impl Topology {
         self.queues.by_home().keys().map(|home| home.node).collect()
     }
 
+    /// The queues that end with this era of a node, but those that carry replies; none once it has ended.
+    pub fn at_home(&self, home: &Home) -> impl Iterator<Item = &super::Queue> {
+        let is_there = self.era(home.node) == home.era;
+        let ids = self.queues.by_home().get(home).filter(|_| is_there).into_iter().flatten();
+        ids.filter_map(|id| self.queue(*id)).filter(|queue| !queue.is_of_replies())
+    }
+
     /// Ends an era of a node, if it has not ended.
     pub(super) fn end_home(&mut self, home: Home, effects: &mut Vec<Effect>) {
         if self.era(home.node) != home.era {

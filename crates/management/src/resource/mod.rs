@@ -156,6 +156,11 @@ pub(crate) async fn answer(call: &Call<'_>, body: Body) -> Result<Answer, Refuse
     if !["GET", "HEAD"].contains(&call.head.method.as_str()) && call.is_of_another_site() {
         return Err(Refused::OtherSite);
     }
+    if call.has_broken_escape() {
+        return Err(Refused::BadRequest(
+            "the path has a % without two hexadecimal digits; a % itself is %25".to_owned(),
+        ));
+    }
     // Whoever wants to log in asks how.
     if parts == [b"auth"] && ["GET", "HEAD"].contains(&call.head.method.as_str()) {
         return auth::ways(call.handle);

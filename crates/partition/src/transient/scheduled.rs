@@ -1,8 +1,8 @@
 //! Messages in memory that wait for their time.
 //!
 //! Invariant: a message that is due and finds its queue full waits for room, as its publisher was
-//! told that it is safe; one that is dead-lettered where it is refused does not wait. Times are on
-//! the clock that [`TransientQueues::step`] is given.
+//! told that it is safe; one that is dead-lettered where it is refused does not wait. What waits for a queue goes with
+//! it. Times are on the clock that [`TransientQueues::step`] is given.
 
 use super::{MemoryQueue, TransientQueues};
 use crate::command::{Durability, Effect, Level, Message, Publish, Target};
@@ -11,7 +11,73 @@ use crate::queue::{Admission, dead_letters_refused};
 use broker::queue::KeyMeter;
 use broker::{ChannelKey, QueueId};
 use bytes::Bytes;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
+
+/// When a message is due, and its number among all that were put aside.
+type Turn = (u64, u64);
+
+/// All messages that wait for their time.
+#[derive(Default)]
+pub(super) struct Schedule {
+    /// Those that are not due yet, by queue; no queue without one.
+    early: HashMap<QueueId, BTreeMap<Turn, Message>, FixedState>,
+    /// When the first one of each of these queues is due.
+    next: BTreeSet<(u64, QueueId)>,
+    last: u64,
+    /// Those whose time came while there was no room for them, in their order.
+    late: BTreeMap<QueueId, VecDeque<Message>>,
+}
+
+impl Schedule {
+    /// When the next one is due.
+    fn due_ms(&self) -> Option<u64> {
+        self.next.first().map(|(at, _)| *at)
+    }
+
+    fn insert(&mut self, queue: QueueId, due_ms: u64, message: Message) {
+        self.last += 1;
+        let early = self.early.entry(queue).or_default();
+        match early.first_key_value() {
+            Some((&(at, _), _)) if at <= due_ms => {}
+            first => {
+                first.map(|(&(at, _), _)| self.next.remove(&(at, queue)));
+                self.next.insert((due_ms, queue));
+            }
+        }
+        early.insert((due_ms, self.last), message);
+    }
+
+    /// The first one that is due.
+    fn pop(&mut self, now_ms: u64) -> Option<(QueueId, Message)> {
+        let &(at, queue) = self.next.first().filter(|(at, _)| *at <= now_ms)?;
+        let early = self.early.get_mut(&queue).expect("a queue with a time has messages");
+        let (_, message) = early.pop_first().expect("a queue with a time has messages");
+        self.next.remove(&(at, queue));
+        match early.first_key_value() {
+            Some((&(at, _), _)) => _ = self.next.insert((at, queue)),
+            None => _ = self.early.remove(&queue),
+        }
+        Some((queue, message))
+    }
+
+    /// Whether some wait for room.
+    pub(super) fn has_late(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    /// A queue is gone, and with it what waits for it: so many bytes.
+    fn forget(&mut self, queue: QueueId) -> u64 {
+        let early = self.early.remove(&queue);
+        if let Some((&(at, _), _)) = early.as_ref().and_then(BTreeMap::first_key_value) {
+            self.next.remove(&(at, queue));
+        }
+        let late = self.late.remove(&queue);
+        early.iter().flat_map(BTreeMap::values).chain(late.iter().flatten()).map(scheduled_bytes).sum()
+    }
+}
 
 impl MemoryQueue {
     /// Whether a message that is due waits for room. A repeat does not.
@@ -25,21 +91,17 @@ impl MemoryQueue {
     }
 }
 
-/// A message that waits for its time, and its queue.
-pub(super) type Scheduled = (QueueId, Message);
-
 impl TransientQueues {
     /// When it wants a step though nothing came, on the clock of [`TransientQueues::step`].
     pub fn due_ms(&self) -> Option<u64> {
         let timer = self.timers.first().map(|(at, _)| *at);
-        timer.into_iter().chain(self.scheduled.keys().next().map(|(at, _)| *at)).min()
+        timer.into_iter().chain(self.schedule.due_ms()).min()
     }
 
     /// Puts a message for a queue aside until it is due.
     pub(super) fn schedule(&mut self, id: QueueId, publish: &Publish) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         queue.sink.delayed += 1;
-        self.last_scheduled += 1;
         // The socket's buffer is not kept for as long as the message waits.
         let own = |slice: &Bytes| Bytes::copy_from_slice(slice);
         let message = Message {
@@ -50,20 +112,18 @@ impl TransientQueues {
         };
         self.meter.fetch_add(scheduled_bytes(&message), Ordering::Relaxed);
         let due_ms = self.now_ms.saturating_add(publish.delay_ms);
-        self.scheduled.insert((due_ms, self.last_scheduled), (id, message));
+        self.schedule.insert(id, due_ms, message);
     }
 
     /// Publishes what is due, and marks the queues whose time has come.
     pub(super) fn wake_due(&mut self, effects: &mut Vec<Effect>) {
-        while let Some((&(at, _), _)) = self.scheduled.first_key_value()
-            && at <= self.now_ms
-        {
-            let (_, (id, message)) = self.scheduled.pop_first().expect("there is a first");
+        while let Some((id, message)) = self.schedule.pop(self.now_ms) {
             match self.queues.get_mut(&id) {
                 Some(queue)
-                    if self.late.contains_key(&id) || queue.has_no_room_for(&message, self.now_ms, &self.key_meter) =>
+                    if self.schedule.late.contains_key(&id)
+                        || queue.has_no_room_for(&message, self.now_ms, &self.key_meter) =>
                 {
-                    self.late.entry(id).or_default().push_back(message);
+                    self.schedule.late.entry(id).or_default().push_back(message);
                 }
                 _ => self.publish_due(id, message, effects),
             }
@@ -101,12 +161,12 @@ impl TransientQueues {
     /// Publishes what is late and finds room now. False if there is none for any.
     pub(super) fn publish_late(&mut self, effects: &mut Vec<Effect>) -> bool {
         let mut did = false;
-        for (id, mut late) in std::mem::take(&mut self.late) {
+        for (id, mut late) in std::mem::take(&mut self.schedule.late) {
             while let Some(message) = late.pop_front() {
                 let Some(queue) = self.queues.get(&id) else { break };
                 if queue.has_no_room_for(&message, self.now_ms, &self.key_meter) {
                     late.push_front(message);
-                    self.late.insert(id, late);
+                    self.schedule.late.insert(id, late);
                     break;
                 }
                 self.publish_due(id, message, effects);
@@ -116,9 +176,9 @@ impl TransientQueues {
         did
     }
 
-    /// A queue is gone, and with it what waits for room there.
-    pub(super) fn forget_late(&mut self, id: QueueId) {
-        let bytes: u64 = self.late.remove(&id).iter().flatten().map(scheduled_bytes).sum();
+    /// A queue is gone, and with it what waits for its time or for room there.
+    pub(super) fn forget_scheduled(&mut self, id: QueueId) {
+        let bytes = self.schedule.forget(id);
         self.meter.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

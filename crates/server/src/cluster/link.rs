@@ -236,7 +236,7 @@ impl LinkOut {
             }
             silent = if self.has_heard.take() { 0 } else { silent + 1 };
             if silent > SILENT_TICKS_MAX {
-                return "nothing came for two seconds".to_owned();
+                return "nothing came for more than two seconds".to_owned();
             }
             if !self.has_spoken.take() {
                 let mut pieces = self.pieces.borrow_mut();
