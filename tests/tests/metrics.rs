@@ -468,6 +468,15 @@ fn metrics_count_what_clients_did() {
             && value(&text, "rabbitmq_channels") == Some(1.0);
         is_there.then_some(Value::Null)
     });
+    let arguments = vec![("x-max-length", 0.into()), ("x-overflow", "reject-publish".into())];
+    client
+        .declare(channel, &QueueDeclare { name: "full", durable: true, arguments, ..QueueDeclare::default() })
+        .unwrap();
+    client.put(channel, "full", b"x");
+    assert!(matches!(client.event(channel), clients::Event::Confirm { tag: 5, nack: true, .. }));
+    until("what was refused", || {
+        (value(&http.get("/metrics").text, "leveret_messages_refused_total") == Some(1.0)).then_some(Value::Null)
+    });
     client.ack(channel, delivery.tag, false);
     client.round_trip(channel).unwrap();
     let answer = http.get("/metrics");

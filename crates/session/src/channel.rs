@@ -15,6 +15,7 @@ use super::events::Told;
 use super::ledger::Ledger;
 use super::reply_to::ReplyConsumer;
 use super::routes::Routes;
+use super::tally::Count;
 use super::timeouts::Aging;
 use super::transaction::Transaction;
 use super::waiting::{Asked, Unconfirmed};
@@ -201,6 +202,22 @@ struct Awaited {
     refused: bool,
 }
 
+/// How many publishes have their answer.
+#[derive(Clone, Copy, Default)]
+#[must_use = "they are counted"]
+pub(super) struct Answered {
+    confirmed: u64,
+    refused: u64,
+}
+
+impl Answered {
+    #[inline]
+    pub(super) fn count(self, host: &impl Host) {
+        host.count(Count::Confirmed, self.confirmed);
+        host.count(Count::Refused, self.refused);
+    }
+}
+
 /// A channel.
 #[derive(Debug)]
 pub(super) struct Channel {
@@ -336,17 +353,17 @@ impl Channel {
     }
 
     /// A partition's word about `count` publishes from `first`. One refusal refuses the publish,
-    /// once all have spoken. Returns how many are confirmed with that.
+    /// once all have spoken.
     #[inline]
-    pub(super) fn confirm(&mut self, first: u64, count: u64, refused: bool, client: &mut impl Client) -> u64 {
+    pub(super) fn confirm(&mut self, first: u64, count: u64, refused: bool, client: &mut impl Client) -> Answered {
         let of = |refused| if refused { Confirm::Nack } else { Confirm::Ack };
         if self.awaited.is_empty() {
             client.confirm_run(self.id, first, count, of(refused));
-            let confirmed = if refused { 0 } else { count };
+            let (confirmed, refused) = if refused { (0, count) } else { (count, 0) };
             self.counts.traffic.confirmed += confirmed;
-            return confirmed;
+            return Answered { confirmed, refused };
         }
-        let mut confirmed = 0;
+        let mut answered = Answered::default();
         for seq in first..first + count {
             let mut refused = refused;
             if let Some(awaited) = self.awaited.get_mut(&seq) {
@@ -359,10 +376,11 @@ impl Channel {
                 self.awaited.remove(&seq);
             }
             client.confirm(self.id, seq, of(refused));
-            confirmed += u64::from(!refused);
+            answered.confirmed += u64::from(!refused);
+            answered.refused += u64::from(refused);
         }
-        self.counts.traffic.confirmed += confirmed;
-        confirmed
+        self.counts.traffic.confirmed += answered.confirmed;
+        answered
     }
 
     /// The queue of a consumer is gone.

@@ -159,8 +159,7 @@ impl Session {
             RequestKind::Pending(number) if number == channel.request && !channel.failed => self.answer(at, reply, cx),
             RequestKind::Pending(_) => {}
             RequestKind::Sync(publish_seq) => {
-                let confirmed = channel.confirm(publish_seq, 1, reply != Reply::Done, cx.client);
-                cx.host.count(Count::Confirmed, confirmed);
+                channel.confirm(publish_seq, 1, reply != Reply::Done, cx.client).count(cx.host);
             }
             RequestKind::Replaced(number) => {
                 if let Some(at) = channel.consumer_at(number as u32) {

@@ -208,7 +208,7 @@ impl Session {
         if partitions > 1 && publish.publish_seq != 0 {
             channel.await_confirms(publish.publish_seq, partitions);
             for _ in 0..away {
-                channel.confirm(publish.publish_seq, 1, true, cx.client);
+                channel.confirm(publish.publish_seq, 1, true, cx.client).count(cx.host);
             }
         }
         if let Some(span) = span {
@@ -264,7 +264,7 @@ impl Session {
     #[cold]
     fn refuse_publish(&mut self, at: usize, publish: &amqp::Publish, cx: &mut Cx<'_, impl Host>) {
         if publish.publish_seq != 0 {
-            self.channels[at].confirm(publish.publish_seq, 1, true, cx.client);
+            self.channels[at].confirm(publish.publish_seq, 1, true, cx.client).count(cx.host);
         }
     }
 
@@ -279,9 +279,7 @@ impl Session {
             let partition = channel.partitions[at];
             match cx.host.shard_of(partition) {
                 Some(_) => cx.host.push(partition, Command::Sync { channel: channel.key, request }),
-                None => {
-                    channel.confirm(publish_seq, 1, true, cx.client);
-                }
+                None => channel.confirm(publish_seq, 1, true, cx.client).count(cx.host),
             }
         }
     }

@@ -401,8 +401,7 @@ impl Session {
         match effect {
             Effect::Deliver(delivery) => self.deliver(at, &delivery, cx),
             Effect::Confirm { first, count, .. } => {
-                let confirmed = self.channels[at].confirm(first, count, false, cx.client);
-                cx.host.count(Count::Confirmed, confirmed);
+                self.channels[at].confirm(first, count, false, cx.client).count(cx.host);
                 let awaits = |seq| self.channels[at].awaits(seq);
                 if let Some(begin_us) = self.probe.answered(key, first, count, awaits) {
                     cx.host.note_confirmed(begin_us);
@@ -414,7 +413,7 @@ impl Session {
             // What is returned here nobody keeps: it is not told to another leader.
             Effect::Refuse { first, count, .. } | Effect::Returned { first, count, .. } => {
                 self.probe.answered(key, first, count, |_| false);
-                self.channels[at].confirm(first, count, true, cx.client);
+                self.channels[at].confirm(first, count, true, cx.client).count(cx.host);
                 if self.spans.is_some() {
                     self.publish_spans_answered(at, first, count, true, cx.host);
                 }

@@ -14,6 +14,8 @@ pub struct Traffic {
     pub published: u64,
     /// Messages that were confirmed.
     pub confirmed: u64,
+    /// Messages that were refused on channels that confirm: with `basic.nack`.
+    pub refused: u64,
     /// Messages that reached no queue and came back.
     pub returned: u64,
     /// Messages that reached no queue and were dropped.
@@ -64,6 +66,7 @@ macro_rules! counters {
 counters! {
     Published => published,
     Confirmed => confirmed,
+    Refused => refused,
     Returned => returned,
     Dropped => dropped,
     Delivered => delivered,

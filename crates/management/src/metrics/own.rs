@@ -190,6 +190,8 @@ impl Scrape {
         }
         let help = "Messages set aside since the start, because their bytes are damaged on the disk";
         out.one(counter("messages_set_aside", help), figures.messages_set_aside)?;
+        let help = "Messages refused to publishers with basic.nack: their queue is full, or has nobody who leads it";
+        out.one(counter("messages_refused", help), figures.traffic.refused)?;
         let help = "Dead letters of strategy at-most-once that were given up, as nobody came to lead their queues";
         out.one(counter("dead_letters_given_up", help), self.dead_lettered.given_up)?;
         let kept: u64 = self.queues.iter().map(|row| row.figures.letters).sum();

@@ -40,12 +40,12 @@ impl Schedule {
     fn insert(&mut self, queue: QueueId, due_ms: u64, message: Message) {
         self.last += 1;
         let early = self.early.entry(queue).or_default();
-        match early.first_key_value() {
-            Some((&(at, _), _)) if at <= due_ms => {}
-            first => {
-                first.map(|(&(at, _), _)| self.next.remove(&(at, queue)));
-                self.next.insert((due_ms, queue));
+        let first = early.keys().next().map(|(at, _)| *at);
+        if first.is_none_or(|at| due_ms < at) {
+            if let Some(at) = first {
+                self.next.remove(&(at, queue));
             }
+            self.next.insert((due_ms, queue));
         }
         early.insert((due_ms, self.last), message);
     }
@@ -56,8 +56,8 @@ impl Schedule {
         let early = self.early.get_mut(&queue).expect("a queue with a time has messages");
         let (_, message) = early.pop_first().expect("a queue with a time has messages");
         self.next.remove(&(at, queue));
-        match early.first_key_value() {
-            Some((&(at, _), _)) => _ = self.next.insert((at, queue)),
+        match early.keys().next() {
+            Some((at, _)) => _ = self.next.insert((*at, queue)),
             None => _ = self.early.remove(&queue),
         }
         Some((queue, message))
@@ -71,8 +71,8 @@ impl Schedule {
     /// A queue is gone, and with it what waits for it: so many bytes.
     fn forget(&mut self, queue: QueueId) -> u64 {
         let early = self.early.remove(&queue);
-        if let Some((&(at, _), _)) = early.as_ref().and_then(BTreeMap::first_key_value) {
-            self.next.remove(&(at, queue));
+        if let Some((at, _)) = early.iter().flat_map(BTreeMap::keys).next() {
+            self.next.remove(&(*at, queue));
         }
         let late = self.late.remove(&queue);
         early.iter().flat_map(BTreeMap::values).chain(late.iter().flatten()).map(scheduled_bytes).sum()
