@@ -71,6 +71,7 @@ fn a_node_that_reaches_no_majority_refuses_what_it_knows_no_queue_for_and_keeps_
             other => panic!("an answer was due, got {other:?}"),
         }
     }
+    nodes.until_log(0, "no majority of the nodes answers: ");
     client.put(channel, "own", b"4");
     client.confirmed(channel, seq + 1, seq + 1);
     nodes.nodes[1..].iter().for_each(|node| node.broker.signal(Signal::CONT));
@@ -84,6 +85,7 @@ fn a_node_that_reaches_no_majority_refuses_what_it_knows_no_queue_for_and_keeps_
         }
     }
     assert_eq!(client.counts(channel, "own").unwrap().0, 2);
+    nodes.until_log(0, "a majority of the nodes answers again");
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub(crate) struct TopologyLease {
     until: AtomicU64,
     /// No majority has said so for long.
     is_vain: AtomicBool,
+    /// And the log says so.
+    is_vain_told: AtomicBool,
     /// Some connection waits for it.
     is_awaited: AtomicBool,
 }
@@ -22,17 +24,30 @@ impl TopologyLease {
     /// Of a node that has yet to ask others; without others it knows all for ever.
     pub(crate) fn new(has_peers: bool) -> TopologyLease {
         let until = AtomicU64::new(if has_peers { 0 } else { Millis::MAX });
-        TopologyLease { until, is_vain: AtomicBool::new(false), is_awaited: AtomicBool::new(false) }
+        let [is_vain, is_vain_told, is_awaited] = [false; 3].map(AtomicBool::new);
+        TopologyLease { until, is_vain, is_vain_told, is_awaited }
     }
 
-    /// It knows so much from now on. To be told after what it knows has been applied.
+    /// It knows so much from now on. To be told after what it knows has been applied. The log says when no majority has answered for long,
+    /// and when one does again.
     pub(crate) fn note(&self, knowledge: Knowledge) {
         match knowledge {
             Knowledge::Until(until) => {
                 self.until.store(until, Ordering::SeqCst);
                 self.is_vain.store(false, Ordering::SeqCst);
+                if until > 0 && self.is_vain_told.swap(false, Ordering::Relaxed) {
+                    tracing::info!("a majority of the nodes answers again");
+                }
             }
-            Knowledge::Vain => self.is_vain.store(true, Ordering::SeqCst),
+            Knowledge::Vain => {
+                self.is_vain.store(true, Ordering::SeqCst);
+                if !self.is_vain_told.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "no majority of the nodes answers: declares, binds and deletes wait for one, for ten seconds, and messages \
+                         that no queue is known for are refused"
+                    );
+                }
+            }
         }
     }
 
