@@ -106,6 +106,7 @@ fn who_waits_for_a_majority_can_be_cut_off_and_what_a_client_left_behind_counts(
     leaver.put(leavers, "own", b"1");
     drop(leaver);
     client.put(channel, "own", b"2");
+    client.silent(channel);
     nodes.nodes[0].http.delete(&format!("/api/connections/{}", name.replace(' ', "%20").replace('>', "%3E"))).with(204);
     match answer(&mut client, channel) {
         Event::Closed(closed) => assert_eq!(closed.code, 320, "{closed:?}"),
