@@ -162,7 +162,8 @@ fn tell_end(topology: &Topology, home: &Home) {
     if count > 0 {
         let more = if count > ENDED_NAMED_MAX { ", ..." } else { "" };
         let node = topology.shown_node(home.node);
-        tracing::info!("{count} exclusive and transient queues are gone with the memory of {node}: {names}{more}");
+        let queues = if count == 1 { "queue is" } else { "queues are" };
+        tracing::info!("{count} exclusive or transient {queues} gone with the memory of {node}: {names}{more}");
     }
 }
 

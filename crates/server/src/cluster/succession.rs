@@ -56,7 +56,7 @@ impl Led {
         let only = match only {
             0 => String::new(),
             _ => format!(
-                "; {only} have their only copy on a node that is away: nothing goes into their queues or out of them until it is back"
+                "; of {only} the only copy is on a node that is away: nothing goes into their queues or out of them until it is back"
             ),
         };
         match (more, only.is_empty()) {
