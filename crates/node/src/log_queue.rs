@@ -28,10 +28,30 @@ const HELD_BYTES_MAX: usize = 256 << 10;
 pub const OWN_BATCH_BYTES_MAX: usize = 256 << 10;
 /// A turn that brought more commands than this was a busy one, and the next is about to come.
 pub const OWN_COMMANDS_MAX: usize = 256;
-/// A shard syncs itself while syncs take no longer than this: so long nobody else on it is served.
+/// A shard syncs itself while syncs take no longer than this: so long nobody else on it is served, not those either whose
+/// messages are in memory alone.
 pub const OWN_SYNC_MAX: Duration = Duration::from_micros(500);
+/// The same for a shard that has had nothing to do with messages in memory alone lately: what it is asked meanwhile waits for
+/// the next sync in any case, and to look at it piece by piece costs more than to look at it once.
+pub const OWN_SYNC_ALONE_MAX: Duration = Duration::from_millis(2);
 /// Bytes in the page cache that a shard is willing to bring to the disk on the way.
 const OWN_UNSYNCED_BYTES_MAX: u64 = 256 << 10;
+
+/// What a shard's turn was busy with, as far as it matters to who writes the log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Load {
+    /// Commands that the turn brought.
+    pub commands: usize,
+    /// The shard has served somebody lately whose messages are in memory alone.
+    pub serves_memory: bool,
+}
+
+impl Load {
+    /// How long syncs may take for which the shard stands still.
+    fn sync_max(self) -> Duration {
+        if self.serves_memory { OWN_SYNC_MAX } else { OWN_SYNC_ALONE_MAX }
+    }
+}
 
 /// What is asked of the log. Times are since the node's start.
 #[derive(Debug)]
@@ -78,39 +98,39 @@ impl LogQueue {
         }
     }
 
-    /// Takes the writes of a turn that brought so many commands, in order; `writes` is empty
+    /// Takes the writes of a turn that was busy with `load`, in order; `writes` is empty
     /// afterwards and keeps some room. True if they are left to the shard, which asks for them with
     /// [`LogQueue::take_for_shard`] once it has nothing better to do, and soon.
     #[must_use]
-    pub fn put(&mut self, writes: &mut Vec<WalWrite>, commands: usize, now: Duration) -> bool {
+    pub fn put(&mut self, writes: &mut Vec<WalWrite>, load: Load, now: Duration) -> bool {
         let before = self.batch.bytes;
         self.batch.add(writes, now, self.sync_delay);
         self.gauges.waiting_bytes.fetch_add((self.batch.bytes - before) as u64, Ordering::Relaxed);
         let is_awaited = self.batch.is_awaited();
-        let is_quiet = commands <= OWN_COMMANDS_MAX && self.rest != Rest::Awake;
-        let is_left = is_awaited && is_quiet && self.is_for_shards();
+        let is_quiet = load.commands <= OWN_COMMANDS_MAX && self.rest != Rest::Awake;
+        let is_left = is_awaited && is_quiet && self.is_for_shard(load);
         self.is_thread_wanted |= is_awaited && !is_left;
         is_left
     }
 
-    /// A shard may stand still for what waits.
-    fn is_for_shards(&self) -> bool {
+    /// A shard that is busy with `load` may stand still for what waits.
+    fn is_for_shard(&self, load: Load) -> bool {
         let batch = &self.batch;
         !self.is_thread_wanted
             && batch.bytes <= OWN_BATCH_BYTES_MAX
             // Who waits for the write alone is not kept until the sync of others.
             && batch.is_write_awaited != batch.is_sync_awaited
-            && self.gauges.sync_times.recent() <= OWN_SYNC_MAX
+            && self.gauges.sync_times.recent() <= load.sync_max()
             && self.gauges.is_full.load(Ordering::Relaxed) == 0
     }
 
-    /// What a shard shall write now, and sync if somebody waits for that. `unsynced_bytes` are in
-    /// the page cache already. `None`: somebody else took it, or it is the thread's business.
-    pub fn take_for_shard(&mut self, unsynced_bytes: u64) -> Option<Batch> {
+    /// What a shard whose turn was busy with `load` shall write now, and sync if somebody waits for that. `unsynced_bytes` are
+    /// in the page cache already. `None`: somebody else took it, or it is the thread's business.
+    pub fn take_for_shard(&mut self, load: Load, unsynced_bytes: u64) -> Option<Batch> {
         if !self.batch.is_awaited() {
             return None;
         }
-        if !self.is_for_shards() || unsynced_bytes > OWN_UNSYNCED_BYTES_MAX {
+        if !self.is_for_shard(load) || unsynced_bytes > OWN_UNSYNCED_BYTES_MAX {
             self.is_thread_wanted = true;
             return None;
         }

@@ -263,7 +263,7 @@ impl QueueMember {
         let mut look = self.upkeep_at.is_some_and(|at| at <= now.ms);
         let mut taken = std::mem::take(&mut self.taken);
         self.completions.take(&mut taken);
-        share.commands += waiting.messages();
+        share.load.commands += waiting.messages();
         {
             let Share { tail, out, .. } = share;
             let mut cx = Context { now_ms: now.wall_ms, tail, outlets: edge, out };

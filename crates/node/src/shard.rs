@@ -126,10 +126,15 @@ pub struct Shard<M> {
     held_bytes: u64,
     /// When that is looked at again, though nobody may wake the shard.
     held_until: Millis,
+    /// Until then it counts as busy with messages in memory alone.
+    serves_memory_until: Millis,
 }
 
 /// How often a shard with such messages looks whether they may go on: it is woken by what is written before.
 const HELD_LOOK_MS: Millis = 5;
+
+/// So long after something waited for its transient queues a shard counts as busy with them.
+const SERVES_MEMORY_MS: Millis = 1_000;
 
 /// The place of a shard's transient queues among its partitions.
 const TRANSIENT_PLACE: usize = 0;
@@ -153,6 +158,7 @@ impl<M: Proposer> Shard<M> {
             held: Vec::new(),
             held_bytes: 0,
             held_until: NEVER,
+            serves_memory_until: 0,
         };
         (0..shard.members.len()).for_each(|place| shard.note(place));
         shard
@@ -198,6 +204,9 @@ impl<M: Proposer> Shard<M> {
                     }
                 }
             });
+            if place == TRANSIENT_PLACE && !waiting.is_empty() {
+                self.serves_memory_until = now.ms + SERVES_MEMORY_MS;
+            }
             edge.begin(*id, member.queues());
             member.step(now, waiting, share, edge);
             assert!(waiting.commands.is_empty(), "a step carries out all of its commands");
@@ -218,6 +227,7 @@ impl<M: Proposer> Shard<M> {
         }
         due.iter().for_each(|place| self.note(*place));
         self.note_held(now.ms, intake);
+        self.share.load.serves_memory = now.ms < self.serves_memory_until;
         let is_any = !due.is_empty();
         if is_any {
             self.share.end_turn();
@@ -625,6 +635,22 @@ mod tests {
         told[1].timeout.set(None);
         shard.step(at(80), &waits, &mut Nobody);
         assert_eq!((steps(), shard.poll_timeout()), (vec![3, 2, 0], None));
+    }
+
+    #[test]
+    fn a_shard_that_had_to_do_with_messages_in_memory_counts_as_busy_with_them_for_a_second() {
+        let durable = vec![(PartitionId(1), Member::<NoTopology>::Other(Box::new(Told::default())))];
+        let mut shard = Shard::new(PartitionId(1 << 31), durable, Share::without_log());
+        let waits = RefCell::new(Waits::new(shard.len()));
+        let mut is_busy = |ms, place: Option<usize>| {
+            place.into_iter().for_each(|place| waits.borrow_mut().push(place, Command::Reopen { queue: QueueId(1) }));
+            shard.step(Now { ms, wall_ms: 0 }, &waits, &mut Nobody);
+            std::mem::take(&mut shard.share().load).serves_memory
+        };
+        assert!(!is_busy(10, Some(1)), "that queue is on the disk");
+        assert!(is_busy(20, Some(TRANSIENT_PLACE)));
+        assert!(is_busy(1_019, Some(1)) && is_busy(1_019, None));
+        assert!(!is_busy(1_020, Some(1)));
     }
 
     #[test]

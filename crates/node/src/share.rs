@@ -5,6 +5,7 @@
 //! serve every partition that had something to say.
 
 use crate::gauges::LogGauges;
+use crate::log_queue::Load;
 use broker::{NodeNumber, PartitionId};
 use partition::peer::forward::Forward;
 use partition::{Outputs, Tail, WalState};
@@ -34,8 +35,8 @@ pub struct Share {
     pub out: Outputs,
     /// What the members of this turn want other nodes to do for their groups.
     pub forwards: Vec<(NodeNumber, PartitionId, Forward)>,
-    /// Commands that this turn brought.
-    pub commands: usize,
+    /// What this turn is busy with.
+    pub load: Load,
     /// The oldest file of the log that a partition needs, where that changed in this turn.
     pub needs: Vec<(PartitionId, u32)>,
     /// The members of which this turn found, for the first time, that they have all that they may have
@@ -55,8 +56,8 @@ impl Share {
     /// Nothing is wanted yet.
     pub fn new(tail: Tail, limits: ShareLimits, gauges: Arc<LogGauges>) -> Share {
         let (out, needs, whole, forwards) = (Outputs::default(), Vec::new(), Vec::new(), Vec::new());
-        let (commands, index_bytes, are_keys_full, growing) = (0, 0, false, None);
-        Share { tail, out, forwards, commands, needs, whole, are_keys_full, limits, gauges, index_bytes, growing }
+        let (load, index_bytes, are_keys_full, growing) = (Load::default(), 0, false, None);
+        Share { tail, out, forwards, load, needs, whole, are_keys_full, limits, gauges, index_bytes, growing }
     }
 
     /// For a shard without anything durable.

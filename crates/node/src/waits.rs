@@ -58,7 +58,7 @@ impl Waiting {
         self.commands.iter().map(of).sum()
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.declared.is_empty() && self.frames.is_empty() && self.forwards.is_empty() && self.commands.is_empty()
     }
 }

@@ -19,7 +19,8 @@ use crate::schedule::{MS, Micros};
 use broker::{ChannelKey, ConsumerKey, NodeLife, PartitionId, QueueId};
 use consensus::{Change, Membership, NodeId, Refused, Role, Term};
 use node::{
-    Batch, Completions, EndingMember, LogQueue, LogWriter, Millis, QueueMember, Reader, Shard, Task, Upkeep, Waits,
+    Batch, Completions, EndingMember, Load, LogQueue, LogWriter, Millis, QueueMember, Reader, Shard, Task, Upkeep,
+    Waits,
 };
 use partition::machine::FIRST_MACHINE_VERSION;
 use partition::peer::forward::Forward;
@@ -133,6 +134,8 @@ struct Thread {
     senders: Vec<VecDeque<Option<SessionId>>>,
     commands: VecDeque<(SessionId, Input)>,
     turn_due: bool,
+    /// What its last turn was busy with.
+    load: Load,
     /// When a partition wants a turn.
     due_at: Option<Millis>,
 }

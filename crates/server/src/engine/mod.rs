@@ -319,7 +319,7 @@ impl Opened {
             let share = Share::new(tail, limits, gauges.clone());
             let set_aside = told_aside.clone();
             let halted = told_halted.clone();
-            let disk = Some(ShardDisk { wal: handle.clone(), reads, upkeep, is_left: false, set_aside, halted });
+            let disk = Some(ShardDisk { wal: handle.clone(), reads, upkeep, left: None, set_aside, halted });
             let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
             let mut members = Vec::new();
             if shard == 0 {

@@ -5,7 +5,7 @@
 
 use super::wal_thread::WalHandle;
 use broker::topology::Topology;
-use node::{Share, TOPOLOGY, Task};
+use node::{Load, Share, TOPOLOGY, Task};
 use partition::outputs::Read;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,8 +31,8 @@ pub(crate) struct ShardDisk {
     pub(crate) wal: WalHandle,
     pub(crate) reads: Sender<Read>,
     pub(crate) upkeep: Sender<Task>,
-    /// The shard writes the log itself before it sleeps.
-    pub(crate) is_left: bool,
+    /// The shard writes the log itself before it sleeps, after a turn that was busy with this.
+    pub(crate) left: Option<Load>,
     /// Messages set aside because their bytes are damaged, on the whole node since its start.
     pub(crate) set_aside: Arc<AtomicU64>,
     /// Why this node takes no part in the topology's group any more.
@@ -43,7 +43,10 @@ impl ShardDisk {
     /// The shard's turn is over: what its partitions want written waits for the log from now on.
     /// Who is told of a queue hears its name from `topology`.
     pub(crate) fn end_turn<T: Deref<Target = Topology>>(&mut self, share: &mut Share, topology: impl Fn() -> T) {
-        self.is_left |= self.wal.put(&mut share.out.wal, std::mem::take(&mut share.commands));
+        let load = std::mem::take(&mut share.load);
+        if self.wal.put(&mut share.out.wal, load) {
+            self.left = Some(load);
+        }
         for (partition, file) in share.needs.drain(..) {
             self.wal.needs(partition, file);
         }
@@ -96,8 +99,8 @@ impl ShardDisk {
 
     /// The shard has told everybody what this turn brought, and would sleep now.
     pub(crate) fn commit(&mut self) {
-        if std::mem::take(&mut self.is_left) {
-            self.wal.commit();
+        if let Some(load) = self.left.take() {
+            self.wal.commit(load);
         }
     }
 }

@@ -16,7 +16,7 @@
 
 use super::{Route, fatal};
 use crate::shard::{Mailbox, Parcel};
-use node::{Batch, Completion, Listener, LogGauges, LogQueue, LogWriter};
+use node::{Batch, Completion, Listener, Load, LogGauges, LogQueue, LogWriter};
 use partition::outputs::WalWrite;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -192,24 +192,24 @@ impl WalHandle {
         (WalHandle { inner: inner.clone() }, move || run(&inner))
     }
 
-    /// Hands over the writes of a turn that brought so many commands, in order; `writes` is empty
+    /// Hands over the writes of a turn that was busy with `load`, in order; `writes` is empty
     /// afterwards and keeps some room. True if they are left to the caller, who calls
     /// [`WalHandle::commit`] once it has nothing better to do, and soon.
     #[must_use]
-    pub(crate) fn put(&self, writes: &mut Vec<WalWrite>, commands: usize) -> bool {
+    pub(crate) fn put(&self, writes: &mut Vec<WalWrite>, load: Load) -> bool {
         if writes.is_empty() {
             return false;
         }
         let mut queue = self.inner.lock();
-        let is_left = queue.put(writes, commands, self.inner.epoch.elapsed());
+        let is_left = queue.put(writes, load, self.inner.epoch.elapsed());
         self.inner.rouse(queue);
         is_left
     }
 
     /// Writes what waits and syncs it if somebody waits for that, on this thread; or has the log's
-    /// thread do it. Completions are put and shards woken, the caller's own as well, when it
+    /// thread do it. `load`: what the turn was busy with. Completions are put and shards woken, the caller's own as well, when it
     /// returns.
-    pub(crate) fn commit(&self) {
+    pub(crate) fn commit(&self, load: Load) {
         let inner = &*self.inner;
         let mut writer = match inner.writer.try_lock() {
             Ok(writer) => writer,
@@ -217,7 +217,7 @@ impl WalHandle {
             Err(TryLockError::Poisoned(_)) => half_written(),
         };
         let mut queue = inner.lock();
-        let Some(mut batch) = queue.take_for_shard(writer.log.unsynced_bytes()) else {
+        let Some(mut batch) = queue.take_for_shard(load, writer.log.unsynced_bytes()) else {
             drop(writer);
             return inner.rouse(queue);
         };
@@ -343,7 +343,7 @@ fn sleep(inner: &Inner) {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use node::{Completions, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_MAX};
+    use node::{Completions, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_ALONE_MAX, OWN_SYNC_MAX};
     use partition::outputs::{SyncWish, Ticket};
     use std::sync::atomic::Ordering;
     use std::task::Waker;
@@ -351,6 +351,7 @@ mod tests {
     use storage::{FileNo, RealDisk, Record, RecordKind};
 
     const PARTITION: PartitionId = PartitionId(1);
+    const ONE_COMMAND: Load = Load { commands: 1, serves_memory: false };
     /// However busy this machine is, no test takes so long that the thread would be wanted for a
     /// sync that is due.
     const AN_HOUR_MS: u32 = 3_600_000;
@@ -392,11 +393,11 @@ mod tests {
         }
 
         fn put(&mut self, bytes: usize, sync: SyncWish, report_written: bool) -> bool {
-            self.put_of(1, bytes, sync, report_written)
+            self.put_of(ONE_COMMAND, bytes, sync, report_written)
         }
 
-        /// Puts what a turn of so many commands left.
-        fn put_of(&mut self, commands: usize, bytes: usize, sync: SyncWish, report_written: bool) -> bool {
+        /// Puts what a turn left.
+        fn put_of(&mut self, load: Load, bytes: usize, sync: SyncWish, report_written: bool) -> bool {
             self.ticket += 1;
             let record = Record {
                 group: GroupId(PARTITION.0),
@@ -409,14 +410,14 @@ mod tests {
             let ticket = Ticket(self.ticket);
             self.handle.put(
                 &mut vec![WalWrite { partition: PARTITION, ticket, records: vec![record], sync, report_written }],
-                commands,
+                load,
             )
         }
 
         /// However slow the disk of this machine is: a slow one would be left to the thread from
         /// now on.
         fn commit(&self) {
-            self.handle.commit();
+            self.handle.commit(ONE_COMMAND);
             self.handle.gauges().sync_times.forget();
         }
 
@@ -509,15 +510,35 @@ mod tests {
         assert!(!lab.put(OWN_BATCH_BYTES_MAX + 1, SyncWish::Now, false));
         assert!(lab.is_thread_wanted());
         let (mut lab, _run) = Lab::new();
-        assert!(!lab.put_of(OWN_COMMANDS_MAX + 1, 100, SyncWish::Now, false), "a busy shard goes on");
+        assert!(
+            !lab.put_of(Load { commands: OWN_COMMANDS_MAX + 1, ..ONE_COMMAND }, 100, SyncWish::Now, false),
+            "a busy shard goes on"
+        );
         assert!(lab.is_thread_wanted());
         let (mut lab, _run) = Lab::new();
-        lab.handle.gauges().sync_times.note(OWN_SYNC_MAX * 9);
+        lab.handle.gauges().sync_times.note(OWN_SYNC_ALONE_MAX * 9);
         assert!(!lab.put(100, SyncWish::Now, false));
         let (mut lab, _run) = Lab::new();
         lab.handle.inner.lock().stop();
         assert!(lab.handle.inner.lock().rouse(), "it is woken");
         assert!(!lab.put(100, SyncWish::Now, false), "the thread is at it and will look again");
+    }
+
+    #[test]
+    fn a_shard_that_serves_messages_in_memory_stands_still_for_quicker_syncs_than_others() {
+        let load = |serves_memory| Load { commands: 1, serves_memory };
+        let (mut lab, _run) = Lab::new();
+        lab.handle.gauges().sync_times.note(OWN_SYNC_MAX * 9);
+        assert!(lab.put_of(load(false), 100, SyncWish::Now, false));
+        // One that does comes to the same batch, and has the thread write it.
+        assert!(!lab.put_of(load(true), 100, SyncWish::Now, false));
+        lab.handle.commit(load(false));
+        assert_eq!((lab.told().1, lab.is_thread_wanted()), (vec![], true));
+        let (mut lab, _run) = Lab::new();
+        lab.put_of(load(true), 100, SyncWish::Now, false);
+        lab.handle.gauges().sync_times.note(OWN_SYNC_MAX * 9);
+        lab.handle.commit(load(true));
+        assert_eq!((lab.told().1, lab.is_thread_wanted()), (vec![], true), "it became slow meanwhile");
     }
 
     #[test]

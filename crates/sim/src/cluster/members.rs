@@ -379,8 +379,10 @@ impl Cluster {
         if !(0..members.known.len()).all(is_settled) {
             return;
         }
-        // Who is about to be taken out is none to do without.
-        if self.options.returns && !(0..members.known.len()).all(|group| members.is_as_wanted(group)) {
+        // Who is about to be taken out is none to do without: two voters are left then, and each is needed.
+        if (self.options.returns || self.options.mapped)
+            && !(0..members.known.len()).all(|group| members.is_as_wanted(group))
+        {
             return;
         }
         let node = self.any_node();

@@ -85,7 +85,7 @@ impl Node {
         let r = self.up();
         if r.author.is_some() {
             r.queue.want_thread(None);
-        } else if let Some(batch) = r.queue.take_for_shard(r.writer.unsynced_bytes()) {
+        } else if let Some(batch) = r.queue.take_for_shard(r.threads[shard].load, r.writer.unsynced_bytes()) {
             (r.batch, r.author) = (batch, Some(Author::Shard(shard)));
             out.later.push((takes, Happening::Write));
             return;

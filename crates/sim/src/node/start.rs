@@ -15,7 +15,7 @@ use broker::{ConsumerKey, NodeLife, NodeNumber, PartitionId};
 use bytes::Bytes;
 use consensus::{Config, LogIndex, Term};
 use node::{
-    Batch, Begin, Brought, Completions, EndingMember, Groups, LogGauges, LogQueue, LogWriter, Member, OpenError,
+    Batch, Begin, Brought, Completions, EndingMember, Groups, Load, LogGauges, LogQueue, LogWriter, Member, OpenError,
     OpenExtents, Quarantined, QuarantinedMember, QueueMember, Reader, RoomLeft, Shard, Share, ShareLimits,
     TopologyMember, Upkeep, VacantMember, Waits, drop_orphans,
 };
@@ -348,6 +348,7 @@ impl Node {
                 shard,
                 commands: VecDeque::new(),
                 turn_due: true,
+                load: Load::default(),
                 due_at: None,
             }
         };
@@ -362,7 +363,7 @@ impl Node {
             author: None,
             batch: Batch::default(),
             told: files::Told::default(),
-            sync_takes: if self.random.chance(50) { (200, 3_000) } else { (50, 600) },
+            sync_takes: if self.random.chance(50) { (200, 6_000) } else { (50, 600) },
             reader: Reader::new(disk.clone(), reader.clone(), open.clone()),
             upkeep: Upkeep::new((disk, folder_id), reader, spares, checkpoints, open, next_extent).leaving(room_left),
             tasks: VecDeque::new(),

@@ -224,8 +224,10 @@ impl Node {
                 out.appended.push(entry);
             }
         }
-        let commands = std::mem::take(&mut share.commands);
-        let is_left = !share.out.wal.is_empty() && r.queue.put(&mut share.out.wal, commands, files::time(self.now));
+        let load = std::mem::take(&mut share.load);
+        r.threads[shard].load = load;
+        let share = r.threads[shard].shard.share();
+        let is_left = !share.out.wal.is_empty() && r.queue.put(&mut share.out.wal, load, files::time(self.now));
         share.needs.drain(..).for_each(|(partition, file)| r.queue.needs(partition, file));
         // It asks them itself: see `Happening::Forgot`.
         share.whole.clear();
