@@ -72,6 +72,13 @@ impl MembersView {
         2 * others().filter(keeps_up).count() > others().count()
     }
 
+    /// Whether the voters beside one that is not heard of have a majority among them that is. Who seems dead may be slow, and answer in
+    /// time for its own removal: with another one dead in truth, nothing would be confirmed any more.
+    fn outlives(&self, dead: NodeId) -> bool {
+        let others = || self.membership.voters.iter().filter(|voter| **voter != dead);
+        2 * others().filter(|voter| self.is_active(**voter)).count() > others().count()
+    }
+
     /// Whether nobody else has a vote, in this membership and the one before it.
     pub(crate) fn is_alone(&self) -> bool {
         let Membership { voters, voters_outgoing, .. } = &self.membership;
@@ -101,7 +108,9 @@ impl MembersView {
         }
         let leaver = voters.iter().copied().find(|voter| !wanted.contains(voter));
         // One of two is needed for every change: where one is made it is back, and works.
-        let is_dead = |voter: &&NodeId| is_unwanted(voter) && !self.is_active(**voter) && voters.len() > 2;
+        let is_dead = |voter: &&NodeId| {
+            is_unwanted(voter) && !self.is_active(**voter) && voters.len() > 2 && self.outlives(**voter)
+        };
         if let Some(dead) = voters.iter().find(is_dead) {
             return vec![Change::Remove(*dead)];
         }
@@ -216,6 +225,12 @@ mod tests {
         let dead = view(&[1, 2, 3], &[], &[2], &[]);
         assert_eq!(next(&dead, &[1, 2]), [Change::Remove(NodeId(3))]);
         assert_eq!(next(&dead, &[1, 2, 4]), [Change::Remove(NodeId(3))]);
+        let lonely = view(&[1, 2, 3], &[], &[], &[]);
+        assert_eq!(
+            next(&lonely, &[1, 2]),
+            [],
+            "two that may both be dead or both be slow: one of each would be the end"
+        );
         let alive = view(&[1, 2, 3], &[], &[2, 3], &[]);
         assert_eq!(next(&alive, &[1, 2, 4]), [Change::Learner(NodeId(4))]);
         let learning = view(&[1, 2, 3], &[4], &[2, 3, 4], &[4]);
