@@ -379,10 +379,8 @@ impl Cluster {
         if !(0..members.known.len()).all(is_settled) {
             return;
         }
-        // Who is about to be taken out is none to do without: two voters are left then, and each is needed.
-        if (self.options.returns || self.options.mapped)
-            && !(0..members.known.len()).all(|group| members.is_as_wanted(group))
-        {
+        // Who is about to be taken out is none to do without.
+        if self.options.returns && !(0..members.known.len()).all(|group| members.is_as_wanted(group)) {
             return;
         }
         let node = self.any_node();
@@ -393,6 +391,17 @@ impl Cluster {
         // Of two voters each is needed for every change, that which takes the other one's place too.
         let does_without = |(_, membership): &(_, Membership)| membership.voters.len() > 2 || !has_node(membership, id);
         if !self.members.as_ref().is_some_and(|members| members.known.iter().all(does_without)) {
+            return;
+        }
+        // A third that the map does not want any more may go before the next one is in, once it seems dead; it may agree to that, and
+        // each of the two others is needed then.
+        let keeps_enough = |members: &Members| {
+            members.known.iter().zip(&members.wanted).all(|((_, membership), wanted)| {
+                let stay = membership.voters.iter().filter(|voter| wanted.contains(voter));
+                !has_node(membership, id) || stay.count() > 2
+            })
+        };
+        if self.options.mapped && !self.members.as_ref().is_some_and(keeps_enough) {
             return;
         }
         self.note(node, "loses its disk");
