@@ -31,8 +31,8 @@ pub const OWN_COMMANDS_MAX: usize = 256;
 /// A shard syncs itself while syncs take no longer than this: so long nobody else on it is served, not those either whose
 /// messages are in memory alone.
 pub const OWN_SYNC_MAX: Duration = Duration::from_micros(500);
-/// The same for a shard that has had nothing to do with messages in memory alone lately: what it is asked meanwhile waits for
-/// the next sync in any case, and to look at it piece by piece costs more than to look at it once.
+/// The same for a shard that has had nothing to do with messages in memory alone lately: what it is asked meanwhile is mostly
+/// the next batch, which waits for the next sync in any case, and to look at it piece by piece costs more than once.
 pub const OWN_SYNC_ALONE_MAX: Duration = Duration::from_millis(2);
 /// Bytes in the page cache that a shard is willing to bring to the disk on the way.
 const OWN_UNSYNCED_BYTES_MAX: u64 = 256 << 10;
