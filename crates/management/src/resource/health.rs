@@ -122,7 +122,11 @@ pub(super) async fn quorum_critical(cx: Cx<'_>) -> Result<Answer, Refused> {
     // and one that is to go has its own until then.
     let (members, _) = whole::members(Cx { is_asked: false, ..cx }, &map).await;
     let own = cx.handle().facts().node_name.as_str();
-    let loses = |partition| whole::is_needed(own, &whole::of_group(&members, partition));
+    let loses = |partition| {
+        let place = if partition == TOPOLOGY { map.everywhere() } else { map.place(partition, None) };
+        let is_mapped = place.members.iter().any(|member| member.name == own);
+        whole::is_needed(own, &whole::of_group(&members, partition), is_mapped)
+    };
     let mut lost = BTreeMap::new();
     let queues =
         quorum_queues(cx, None, |queue| *lost.entry(queue.partition).or_insert_with(|| loses(queue.partition)));

@@ -86,13 +86,15 @@ pub(super) fn leading<'a>(members: &[(&'a str, &'a Value)]) -> Option<(&'a str, 
 }
 
 /// Whether a group has no majority without a node that votes in it: of all whose votes are counted too few others keep up
-/// with their leader, or, where nobody leads, too few that vote have answered.
-pub(super) fn is_needed(node: &str, members: &[(&str, &Value)]) -> bool {
+/// with their leader, or, where nobody leads, too few that vote have answered. A node that tells nothing of a group that
+/// nobody leads votes in it if the map has it there (`is_mapped`): it may be about to found it.
+pub(super) fn is_needed(node: &str, members: &[(&str, &Value)], is_mapped: bool) -> bool {
     let votes = |row: &Value| row["voter"] == true;
-    if !members.iter().any(|(one, row)| *one == node && votes(row)) {
+    let leader = leading(members).map(|(_, row)| row);
+    let own = members.iter().find(|(one, _)| *one == node);
+    if !own.map_or(is_mapped && leader.is_none(), |(_, row)| votes(row)) {
         return false;
     }
-    let leader = leading(members).map(|(_, row)| row);
     let voters = match leader {
         Some(row) => row["voters"].as_u64(),
         None => members.iter().filter_map(|(_, row)| row["voters"].as_u64()).max(),
@@ -344,24 +346,33 @@ mod tests {
         let of = |voters| (row(LEADING, true, 5_000, voters), row("follower", true, 4_990, voters));
         let (leader, follower) = of(3);
         let three = [("n1", &leader), ("n2", &follower), ("n3", &follower)];
-        assert!(!is_needed("n3", &three));
-        assert!(is_needed("n3", &[three[0], three[2]]), "the second does not answer");
-        assert!(is_needed("n3", &[three[0], ("n2", &row("follower", true, 100, 3)), three[2]]), "it is far behind");
+        assert!(!is_needed("n3", &three, true));
+        assert!(is_needed("n3", &[three[0], three[2]], true), "the second does not answer");
+        assert!(
+            is_needed("n3", &[three[0], ("n2", &row("follower", true, 100, 3)), three[2]], true),
+            "it is far behind"
+        );
         // The second has left and its vote is counted, the fourth is to come and has none.
         let newcomer = row("follower", false, 5_000, 3);
         let between = [("n1", &leader), ("n3", &follower), ("n4", &newcomer)];
-        assert!(is_needed("n1", &between) && is_needed("n3", &between));
-        assert!(!is_needed("n4", &between) && !is_needed("n9", &between), "nothing is lost with a node without a vote");
+        assert!(is_needed("n1", &between, true) && is_needed("n3", &between, true));
+        assert!(
+            !is_needed("n4", &between, true) && !is_needed("n9", &between, true),
+            "nothing is lost with a node without a vote"
+        );
         // Before it has left, with its vote.
         let before = [("n1", &leader), ("n2", &follower), ("n3", &follower), ("n4", &newcomer)];
-        assert!(!is_needed("n3", &before));
+        assert!(!is_needed("n3", &before, true));
         let (leader, follower) = of(4);
         let four = [("n1", &leader), ("n2", &follower), ("n3", &follower), ("n4", &follower)];
-        assert!(!is_needed("n3", &four) && is_needed("n3", &four[..3]));
+        assert!(!is_needed("n3", &four, true) && is_needed("n3", &four[..3], true));
         // Nobody leads: whoever votes and answers.
         let candidate = row("pre_vote", true, 5_000, 3);
-        assert!(is_needed("n1", &[("n1", &candidate), ("n4", &newcomer)]));
-        assert!(is_needed("n1", &[("n1", &candidate), ("n2", &candidate)]));
-        assert!(!is_needed("n1", &[("n1", &candidate), ("n2", &candidate), ("n3", &candidate)]));
+        assert!(is_needed("n1", &[("n1", &candidate), ("n4", &newcomer)], true));
+        assert!(is_needed("n1", &[("n1", &candidate), ("n2", &candidate)], true));
+        assert!(!is_needed("n1", &[("n1", &candidate), ("n2", &candidate), ("n3", &candidate)], true));
+        // Of a group that is about to be founded, and one that others lead already.
+        assert!(is_needed("n1", &[], true) && !is_needed("n1", &[], false));
+        assert!(!is_needed("n1", &[("n2", &of(3).0)], true), "those who lead it say who is missing");
     }
 }
