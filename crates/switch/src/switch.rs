@@ -68,6 +68,9 @@ pub struct Switch<C, O> {
     deletions: Deletions<O>,
     last_request: Cell<u64>,
     reach_changes: Cell<u64>,
+    /// Queues with numbers below this the partitions of this shard have been told of, or will be before whatever is handed to
+    /// them now.
+    next_queue: Cell<QueueId>,
     /// Dead letters on their way.
     pub(crate) outgoing: RefCell<Outgoing>,
     /// Dead letters that their queues wait for.
@@ -99,6 +102,7 @@ impl<C, O> Switch<C, O> {
             deletions: Deletions::default(),
             last_request: Cell::new(0),
             reach_changes: Cell::new(0),
+            next_queue: Cell::new(QueueId(0)),
             outgoing,
             awaited: RefCell::default(),
             left_to_hear: RefCell::default(),
@@ -243,6 +247,13 @@ impl<C, O> Switch<C, O> {
 }
 
 impl<C: Clone, O: Outsider> Switch<C, O> {
+    /// What comes from other nodes for queues that the topology knows now is for partitions that know them. Partitions
+    /// are told by mail, before the topology shows a queue: to be called each time before the mail is taken out, and after a
+    /// change of the topology; all of that mail is to be taken in before the partitions have their turn.
+    pub fn look_at_queues(&self, env: &impl Surroundings<Connection = C, Outsider = O>) {
+        self.next_queue.set(env.topology().next_queue());
+    }
+
     /// Applies a change that concerns this node only, and has partitions do what follows.
     pub fn change_locally(&self, change: &Change, env: &impl Surroundings<Connection = C, Outsider = O>) -> Applied {
         At { switch: self, env }.change(change)

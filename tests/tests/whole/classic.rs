@@ -6,6 +6,7 @@ use clients::api::reason;
 use clients::broker::is_foreign;
 use clients::{Client, Closed, Event, Publish, QueueDeclare, Tools};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const QUEUE: &str = "home";
@@ -215,4 +216,102 @@ fn what_living_consumers_hold_stays_theirs_when_the_node_of_their_queue_was_away
     let (mut publisher, out) = nodes.connect(0);
     publisher.put(out, "single", b"next");
     assert_eq!(holder.delivery(holding).consumer_tag, "single", "it is the active one still");
+}
+
+#[test]
+fn what_was_acked_while_the_node_of_its_queue_was_away_does_not_come_again_whichever_of_its_threads_has_it() {
+    if is_foreign() {
+        return;
+    }
+    const ALL: usize = 200;
+    let threads: &[&str] = &["--shard-threads", "3"];
+    let mut nodes = Nodes::up(&[threads; 3]);
+    let (mut owner, own) = nodes.connect(0);
+    let (mut publisher, out) = nodes.connect(1);
+    publisher.confirm_select(out).unwrap();
+    let queues = [QUEUE, "second", "third"];
+    for queue in queues {
+        owner.declare(own, &classic(queue)).unwrap();
+        (0..ALL).for_each(|number| publisher.put(out, queue, number.to_string().as_bytes()));
+    }
+    publisher.confirmed(out, 1, 3 * ALL as u64);
+    let mut readers: Vec<(Client, u16, BTreeSet<Vec<u8>>)> = queues
+        .iter()
+        .map(|queue| {
+            let (mut reader, on) = nodes.connect(1);
+            reader.qos(on, 10, false).unwrap();
+            reader.consume(on, queue, "c").unwrap();
+            (reader, on, BTreeSet::new())
+        })
+        .collect();
+    for round in 0..5 {
+        let mut take = |count: usize, acks: bool| -> Vec<u64> {
+            let take_one = |(reader, on, acked): &mut (Client, u16, BTreeSet<Vec<u8>>)| {
+                let mut last = 0;
+                for _ in 0..count {
+                    let delivery = reader.delivery(*on);
+                    let body = String::from_utf8_lossy(&delivery.body).into_owned();
+                    assert!(acked.insert(delivery.body), "{body} was acked, and comes again in round {round}");
+                    last = delivery.tag;
+                    if acks {
+                        reader.ack(*on, last, false);
+                    }
+                }
+                last
+            };
+            readers.iter_mut().map(take_one).collect()
+        };
+        take(20, true);
+        let last = take(10, false);
+        nodes.brokers[0].kill();
+        for ((reader, on, _), last) in readers.iter_mut().zip(last) {
+            reader.ack(*on, last, true);
+            // The answer says that the node has the acks.
+            reader.qos(*on, 10, false).unwrap();
+        }
+        nodes.brokers[0].start();
+    }
+    for (reader, on, acked) in &mut readers {
+        while acked.len() < ALL {
+            let delivery = reader.delivery(*on);
+            reader.ack(*on, delivery.tag, false);
+            assert!(acked.insert(delivery.body));
+        }
+        assert!(reader.event_within(*on, Duration::from_millis(200)).is_none());
+    }
+}
+
+#[test]
+fn quorum_queues_that_are_given_copies_take_no_classic_queue_along() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::up(&[&[]; 3]);
+    let (mut client, channel) = nodes.connect(0);
+    let single = vec![("x-queue-type", "quorum".into()), ("x-quorum-initial-group-size", 1.into())];
+    // All that there is of these types comes first, so that each has what is free.
+    for number in 0..6 {
+        client.declare(channel, &classic(&format!("classic {number}"))).unwrap();
+    }
+    for number in 0..6 {
+        let name = format!("single {number}");
+        let declare = QueueDeclare { name: &name, durable: true, arguments: single.clone(), ..QueueDeclare::default() };
+        client.declare(channel, &declare).unwrap();
+    }
+    let add = |number: usize, node: usize| {
+        let path = format!("/api/queues/quorum/%2f/single%20{number}/replicas/add");
+        nodes.http[0].send("POST", &path, &[], &json!({ "node": nodes.names[node] }).to_string())
+    };
+    for number in 0..6 {
+        let answer = add(number, 1);
+        // One of its partition may have been there before.
+        assert!(answer.status == 200 || reason(&answer, 400) == "already_a_member", "{answer:?}");
+    }
+    let members =
+        |name: &str| nodes.http[0].get(&format!("/api/leveret/queues/%2f/{name}")).with(200)["copies"].clone();
+    assert_eq!(members("single%200"), 2);
+    client.declare(channel, &classic("classic 6")).unwrap();
+    for number in 0..7 {
+        assert_eq!(members(&format!("classic%20{number}")), 1, "classic {number}");
+    }
 }

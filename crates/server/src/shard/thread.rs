@@ -69,6 +69,8 @@ struct StepTask {
     sleep_until: Option<Millis>,
     /// The sockets were looked at once more for this step.
     has_looked: bool,
+    /// As of which version of the topology its queues were looked at.
+    topology_version: Option<u64>,
 }
 
 impl StepTask {
@@ -83,13 +85,17 @@ impl StepTask {
     }
 
     fn handle_parcels(&mut self, waker: &Waker, now: Millis) {
+        let mut is_told = false;
         loop {
+            self.look_at_queues(is_told);
             self.taken_bytes += self.local.shared.mailboxes[self.local.index].take(&mut self.parcels, waker);
             if self.parcels.is_empty() {
                 break;
             }
             let mut parcels = std::mem::take(&mut self.parcels);
+            is_told = false;
             for parcel in parcels.drain(..) {
+                is_told |= matches!(parcel, Parcel::Crossing(switch::Parcel::Declare(..)));
                 if !matches!(parcel, Parcel::Drain(_)) {
                     self.drain.note_activity();
                 }
@@ -102,6 +108,17 @@ impl StepTask {
             }
             self.handle_arrived();
             self.parcels = parcels;
+        }
+    }
+
+    /// Looks which queues the topology knows, before the mail is taken out in which this shard is told of them. `is_told`:
+    /// it was told of one meanwhile, which the topology may be about to show.
+    fn look_at_queues(&mut self, is_told: bool) {
+        let local = &self.local;
+        let version = local.shared.topology.version();
+        if is_told || self.topology_version != Some(version) {
+            self.topology_version = Some(version);
+            local.switch.look_at_queues(&Here(local));
         }
     }
 
@@ -524,6 +541,7 @@ pub(crate) fn run(parts: Parts) {
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             sleep_until: None,
             has_looked: false,
+            topology_version: None,
         };
         // As a task and not here: waking the future of block_on costs a system call, waking a task
         // a push.

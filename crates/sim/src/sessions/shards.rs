@@ -102,6 +102,7 @@ impl Sessions {
         let desk = Desk { front, node: RefCell::new(&mut self.nodes[node]), now, shard, connection: 0 };
         is_due.set(false);
         switch.inbox().borrow_mut().start_step(Waker::noop());
+        switch.look_at_queues(&desk);
         for parcel in mail {
             switch.take(parcel, &desk);
         }

@@ -62,7 +62,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         env: &impl Surroundings<Connection = C, Outsider = O>,
     ) {
         let mut answers = Vec::new();
-        let next_queue = env.topology().next_queue();
+        let next_queue = self.next_queue.get();
         let is_new = |queue: QueueId| !queue.is_local() && queue >= next_queue;
         for (partition, forward) in frames {
             let mut inbox = self.inbox.borrow_mut();

@@ -201,6 +201,9 @@ fn an_ack_waits_for_its_queue_where_a_node_has_not_heard_of_it_and_the_mark_behi
     }));
     assert!(declared.outcome.is_ok());
     at.resume_roads(&stand);
+    assert!(told(&at).is_empty(), "the mail that tells its partition of the queue is not taken out");
+    at.look_at_queues(&stand);
+    at.resume_roads(&stand);
     assert_eq!(told(&at), [ack, mark]);
 }
 
