@@ -11,7 +11,7 @@ use crate::roads::{Frames, LinkUp, Roads};
 use crate::settles::{Run, Settles, Sitting, Way};
 use crate::unanswered::unanswered;
 use broker::{ChannelKey, NodeLife, PartitionId, QueueId};
-use node::{NodeId, Waits};
+use node::{NodeId, TOPOLOGY, Waits};
 use partition::peer::forward::Forward;
 use partition::{Command, Effect, Message, PeerFrame, Publish, RequestId};
 use std::task::Waker;
@@ -67,10 +67,11 @@ impl<O> Inbox<O> {
     }
 
     /// Queues a command for whoever leads the partition: another node, as far as is known here and
-    /// there is a link, or this node's member.
+    /// there is a link, or this node's member. That alone is asked in the partition of the topology: who leads
+    /// it has other disks.
     #[inline]
     pub fn push(&mut self, partition: PartitionId, command: Command) {
-        let command = match self.leaders.has_peers() {
+        let command = match self.leaders.has_peers() && partition != TOPOLOGY {
             false => command,
             true => match self.push_away(partition, command) {
                 Some(command) => command,

@@ -5,7 +5,7 @@ use clients::broker::is_foreign;
 use clients::{Client, Event, Http, Properties, Publish, Value as Argument};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const QUEUE: &str = "kept";
 const LEVELS: [&str; 4] = ["leader-written", "leader-synced", "written", "synced"];
@@ -140,4 +140,25 @@ fn a_policy_chooses_the_level_and_whoever_looks_is_told() {
     nodes.brokers[victim].launch();
     nodes.brokers[victim].until_it_answers();
     nodes.until("there is one again", || (unspared(&nodes) == 0.0).then_some(()));
+}
+
+#[test]
+fn a_sync_that_is_asked_for_waits_for_nothing_but_disks_on_whichever_node() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::up(&[&[]; 3]);
+    for node in 0..3 {
+        let (mut client, channel) = nodes.connect(node);
+        client.declare(channel, &replicated("q")).unwrap();
+        client.confirm_select(channel).unwrap();
+        let asked = Instant::now();
+        let sync = Publish { exchange: "leveret.sync", ..Publish::default() };
+        client.publish(channel, &sync);
+        client.confirmed(channel, 1, 1);
+        client.put(channel, "q", b"1");
+        client.publish(channel, &sync);
+        client.confirmed(channel, 2, 3);
+        assert!(asked.elapsed().as_secs() < 7, "nobody leads what was asked: {:?}", asked.elapsed());
+    }
 }

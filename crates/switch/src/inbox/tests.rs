@@ -122,6 +122,23 @@ fn the_next_leader_hears_what_was_settled_before_anything_else() {
 }
 
 #[test]
+fn the_partition_of_the_topology_is_asked_here_whoever_leads_it() {
+    let directory = Directory::new(1, &[(TOPOLOGY, 0), (P, 0)]).among_others(NodeNumber(2));
+    let leaders = Leaders::among_others(NodeNumber(2), P);
+    let mut inbox = Inbox::<()>::new(0, ChannelKey(1), directory, leaders, 3);
+    for command in
+        [Command::Sync { channel: ChannelKey(7), request: RequestId(1) }, Command::Detach { channel: ChannelKey(7) }]
+    {
+        inbox.push(TOPOLOGY, command);
+        let (mut due, mut waiting) = (Vec::new(), Waiting::default());
+        inbox.waits().take_due(&mut due);
+        assert_eq!(due.len(), 1, "it is not held until somebody leads");
+        inbox.waits().swap(due[0], &mut waiting);
+        assert_eq!((waiting.commands.len(), sent(&mut inbox)), (1, said(&[])));
+    }
+}
+
+#[test]
 fn who_leads_again_in_a_later_term_is_told_by_itself() {
     let (mut inbox, leaders) = among_others();
     leaders.note(P, Some(NodeNumber(3)), 5);
