@@ -9,9 +9,10 @@ mod cluster;
 
 use amqp::{Table, Value};
 use broker::topology::{
-    Actor, ApplyTo, Command, CommandReply, DEDICATED_PARTITIONS_MAX, DeclareQueue, DeleteQueue, Effect, LeaderLocator,
-    MACHINE_VERSION, Name, Newcomer, NodeChange, POOL_PARTITIONS, PartitionStage, Pattern, Placement, Policy,
-    PoolPartition, PutPolicy, Queue, QueueDeclare, QueueDeclared, Refusal, Topology,
+    Actor, ApplyTo, Command, CommandReply, CopyChange, DEDICATED_PARTITIONS_MAX, DeclareQueue, DeleteQueue, Effect,
+    LeaderLocator, MACHINE_VERSION, Name, Newcomer, NodeChange, POOL_PARTITIONS, PartitionStage, Pattern,
+    PlacedPartition, Placement, Policy, PoolPartition, PutPolicy, Queue, QueueDeclare, QueueDeclared, Refusal,
+    Topology,
 };
 use broker::{NodeNumber, PartitionId, VhostId};
 use cluster::{CAN, cluster};
@@ -192,8 +193,8 @@ fn a_durable_classic_queue_of_a_cluster_lives_on_one_node_and_answers_nothing_wh
         places.filter(|placed| placed.leads_first == Some(fourth)).map(|placed| placed.partition).collect::<Vec<_>>()
     };
     let planned = of_fourth(&topology);
-    assert_eq!(planned.len(), 2);
-    topology.apply(&classic("d", planned[1].0)).outcome.unwrap();
+    assert_eq!(planned.len(), 1, "and one more for quorum queues");
+    topology.apply(&classic("d", planned[0].0)).outcome.unwrap();
     assert_eq!(topology.home_node(topology.find_queue(VhostId(0), b"d").unwrap()), Some(fourth));
     assert_eq!(of_fourth(&topology), planned, "they are there now, and no more come");
 
@@ -309,7 +310,8 @@ fn who_declares_chooses_among_what_there_is_and_what_comes_to_be_with_the_queue(
     assert_eq!(everywhere(placement(&topology, &arguments(Some(5)))), [1, 2]);
     let classic = placement(&topology, &Table::new()).among;
     assert!(classic.iter().all(|placed| placed.founders.len() == 1), "{classic:?}");
-    assert_eq!(classic.len() as u32, POOL_PARTITIONS);
+    let for_quorum = placement(&topology, &arguments(Some(1))).among;
+    assert_eq!((classic.len() + for_quorum.len()) as u32, POOL_PARTITIONS);
 
     assert_eq!(known.leader_locator, None);
     let mut asked = arguments(None);
@@ -321,6 +323,48 @@ fn who_declares_chooses_among_what_there_is_and_what_comes_to_be_with_the_queue(
     let put = PutPolicy { vhost: VhostId(0), operator: false, name: Name::from("here"), policy };
     topology.apply(&Command::PutPolicy(put)).outcome.unwrap();
     assert_eq!(placement(&topology, &asked).leader_locator, Some(LeaderLocator::ClientLocal), "a policy goes before");
+}
+
+#[test]
+fn classic_queues_and_quorum_queues_with_one_copy_are_kept_apart_as_only_these_are_given_more() {
+    for nodes in 2..=5 {
+        let mut topology = cluster(nodes, MACHINE_VERSION);
+        let among = |topology: &Topology, arguments: &Table| placement(topology, arguments).among;
+        let homes = |among: &[PlacedPartition]| -> BTreeMap<_, _> {
+            among.iter().map(|placed| (placed.partition, placed.leads_first.unwrap())).collect()
+        };
+        for _ in 0..2 {
+            // The same before the pool is there and behind.
+            let classic = homes(&among(&topology, &Table::new()));
+            let quorum = homes(&among(&topology, &arguments(Some(1))));
+            assert!(classic.keys().all(|partition| !quorum.contains_key(partition)), "{classic:?} {quorum:?}");
+            for node in (1..=nodes).map(NodeNumber) {
+                assert!(classic.values().any(|home| *home == node) && quorum.values().any(|home| *home == node));
+            }
+            topology.apply(&declare_with("c", Table::new(), classic.keys().next().unwrap().0)).outcome.unwrap();
+            topology.apply(&declare("q", Some(1), quorum.keys().next().unwrap().0)).outcome.unwrap();
+        }
+        let (of_classic, of_quorum) = (partition_of(&topology, "c"), partition_of(&topology, "q"));
+        let told = |partition| topology.classic_kept_on_one(partition).map(|(name, more)| (name.to_string(), more));
+        assert_eq!((told(of_classic), told(of_quorum)), (Some(("c".to_owned(), 0)), None));
+        // A file says nothing of places.
+        let Command::DeclareQueue(unplaced) = declare_with("d", Table::new(), 1) else { panic!("it declares") };
+        let place = topology.place_on_one(&unplaced).unwrap();
+        assert!(homes(&among(&topology, &Table::new())).contains_key(&place) && place != of_classic);
+
+        let home = topology.sole_member(of_quorum).unwrap();
+        let node = NodeNumber(if home.0 == 1 { 2 } else { 1 });
+        let give = Command::ChangeCopies(CopyChange::Give { partition: of_quorum, node });
+        topology.apply(&give).outcome.unwrap();
+        for arguments in [Table::new(), arguments(Some(1))] {
+            let among = among(&topology, &arguments);
+            assert!(
+                among.iter().all(|placed| placed.partition != of_quorum && placed.founders.len() == 1),
+                "{among:?}"
+            );
+            assert!(among.iter().any(|placed| placed.leads_first == Some(home)), "there is a place on its node still");
+        }
+    }
 }
 
 fn delete(topology: &mut Topology, name: &str) {

@@ -21,10 +21,11 @@ use super::apply::Effect;
 use super::cluster::{
     FIRST_POOL, MAP_DECIDES, PARTITIONS_EVER_MAX, POOLS_MAX, PartitionPool, PartitionStage, PoolPartition,
 };
+use super::command::DeclareQueue;
 use super::encoding::{Malformed, Reader, Writer};
 use super::name::Name;
 use super::policy_plan::Held;
-use super::queue::QueueShape;
+use super::queue::{Queue, QueueShape};
 use super::refusal::Refusal;
 use super::settings::{LeaderLocator, QueueType};
 use super::{NODES_MAX, NodeStanding};
@@ -209,7 +210,7 @@ impl Topology {
             _ if shape.settings.is_dedicated && self.has_dedicated() => self.dedicated_places(shape, &rules),
             None if shape.queue_type == QueueType::Quorum && self.has_moved_copies() => self.everywhere_whole(),
             None => self.partitions_everywhere(Some(shape.queue_type)),
-            Some(size) => self.partitions_of_size(size),
+            Some(size) => self.kept_apart(size, shape.queue_type, self.partitions_of_size(size)),
         };
         let (is_mapped, queues) = (self.is_mapped(), self.queues.by_partition().clone());
         Placement { in_memory, leader_locator, is_mapped, among, queues }
@@ -272,6 +273,63 @@ impl Topology {
             founders,
         });
         there.chain(planned).collect()
+    }
+
+    /// Those of `among` in which a queue of this type is to live. What was given copies is no home for whoever asks for
+    /// fewer; and of the partitions that a node has alone every other one is for classic queues and the rest for quorum
+    /// queues, as those may be given copies, which would come to all queues of their partition. Where a node has none
+    /// such, all of its own will do.
+    fn kept_apart(&self, size: u32, queue_type: QueueType, mut among: Vec<PlacedPartition>) -> Vec<PlacedPartition> {
+        let is_whole = |placed: &PlacedPartition| !self.cluster.copies.contains_key(&placed.partition);
+        if among.iter().any(is_whole) {
+            among.retain(is_whole);
+        }
+        if size != 1 || !self.keeps_classic_on_one() {
+            return among;
+        }
+        let founded = self.pool_of_size(size).into_iter().flat_map(|pool| self.founders_in(pool));
+        let planned = among.iter().map(|placed| (placed.partition, &placed.founders[..]));
+        let founders: BTreeMap<PartitionId, &[NodeNumber]> = planned.chain(founded).collect();
+        let mut takes_classic = BTreeMap::new();
+        let meant: BTreeSet<PartitionId> = founders
+            .into_iter()
+            .filter(|(_, founders)| {
+                let turn = takes_classic.entry(founders.first().copied()).or_insert(false);
+                *turn = !*turn;
+                *turn == (queue_type == QueueType::Classic)
+            })
+            .map(|(partition, _)| partition)
+            .collect();
+        let is_meant = |placed: &PlacedPartition| meant.contains(&placed.partition);
+        let served: BTreeSet<Option<NodeNumber>> =
+            among.iter().filter(|placed| is_meant(placed)).map(|placed| placed.leads_first).collect();
+        among.retain(|placed| is_meant(placed) || !served.contains(&placed.leads_first));
+        among
+    }
+
+    /// Where a new durable queue is to live of a declare that nobody has placed, if it is to have one copy only: where the
+    /// fewest do.
+    pub fn place_on_one(&self, declare: &DeclareQueue) -> Option<PartitionId> {
+        let shape = self.queue_shape(declare).ok()?;
+        let held = self.policies_matching(declare.vhost, &declare.name, shape.queue_type);
+        let size = self.size_wanted(&shape, &self.rules_under(declare.vhost, &held, &shape))?;
+        if size != 1 || shape.settings.is_dedicated {
+            return None;
+        }
+        let among = self.kept_apart(size, shape.queue_type, self.partitions_of_size(size));
+        among.into_iter().map(|placed| placed.partition).min_by_key(|id| (self.queues_in(*id), *id))
+    }
+
+    /// A classic queue that has its only copy in a partition, and how many others do beside it: nobody gives that
+    /// partition copies.
+    pub fn classic_kept_on_one(&self, partition: PartitionId) -> Option<(&Name, usize)> {
+        if !self.is_of_size(partition) || !self.keeps_classic_on_one() {
+            return None;
+        }
+        let is_classic = |queue: &&Queue| queue.partition == partition && queue.shape.queue_type == QueueType::Classic;
+        let mut classic = self.declared_queues().filter(is_classic);
+        let first = classic.next()?;
+        Some((&first.name, classic.count()))
     }
 
     /// One that is there. Who has the only copy of it leads it, heard of or not.

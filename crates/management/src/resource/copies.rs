@@ -115,6 +115,9 @@ pub(super) async fn change_member(
             // The status is RabbitMQ's, which has it of all that it does not do with members.
             return Err(Refused::Unavailable(CLASSIC.to_owned()));
         }
+        if adds && let Some(why) = classic_there(&topology, partition) {
+            return wrong(&why);
+        }
         (Look::at(&topology, partition), others_in(&topology, partition))
     };
     let is_alone = nodes.len() == 1;
@@ -171,6 +174,16 @@ fn shared_with(other: &str, count: usize) -> String {
         "its copies are those of its partition, in which queue '{other}'{more} {live} too and would lose theirs: shrink \
          takes the copies of all quorum queues from a node, and a queue declared with x-dedicated-partition has its own"
     )
+}
+
+/// Why a partition is given no more copies, if it is not.
+fn classic_there(topology: &Topology, partition: PartitionId) -> Option<String> {
+    let (name, more) = topology.classic_kept_on_one(partition)?;
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    Some(format!(
+        "its copies are those of its partition, in which classic queue '{name}'{more} lives on one node too: a queue \
+         declared with x-dedicated-partition has its own"
+    ))
 }
 
 /// The quorum queues of a partition, each with what became of it.
@@ -233,7 +246,11 @@ pub(super) async fn grow(cx: Cx<'_>, node: &[u8], body: Body) -> Result<Answer, 
     let mut all = Vec::new();
     for partition in chosen {
         let change = Command::ChangeCopies(CopyChange::Give { partition, node: node.number });
-        let became = told(cx.handle().change(change).await.map(|_| ()))?;
+        let kept = classic_there(&cx.handle().topology(), partition);
+        let became = match kept {
+            None => told(cx.handle().change(change).await.map(|_| ()))?,
+            Some(why) => Err(why),
+        };
         let topology = cx.handle().topology();
         all.extend(rows(&topology, partition, |queue| match &became {
             Err(why) => format!("error: {why}"),

@@ -86,7 +86,13 @@ impl Planner<'_> {
         let exists = self.copy.find_queue(vhost, &name).is_some();
         let partition = if exists { PartitionId::default() } else { (self.place)(!durable) };
         let command = self.copy.queue_declaration(vhost, name, [durable, auto_delete], &arguments, partition);
-        let command = command.map_err(|refusal| node.wrong(sentence(&refusal)))?;
+        let mut command = command.map_err(|refusal| node.wrong(sentence(&refusal)))?;
+        if let Command::DeclareQueue(declare) = &mut command
+            && durable
+            && !exists
+        {
+            declare.partition = self.copy.place_on_one(declare).unwrap_or(partition);
+        }
         let is_local = !durable && self.copy.own_home().is_none();
         self.declare(node, exists, command, is_local)
     }
