@@ -15,6 +15,7 @@ mod logins;
 
 pub use crate::shard::{InQueues, ShardStatistics};
 pub use changes::ChangeError;
+pub(crate) use changes::{FIRST_LEADER_LOOK_EVERY, FIRST_LEADER_TIMEOUT};
 pub use cluster::Member;
 pub use figures::NodeFigures;
 pub use logins::LoginError;

@@ -441,3 +441,29 @@ fn nobody_says_that_a_queue_is_empty_while_its_next_leader_does_not_know_yet() {
         nodes.until("all nodes run", || (nodes.running(led) == nodes.names).then_some(()));
     }
 }
+
+#[test]
+fn what_was_declared_is_led_once_that_is_answered() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::up(&[&[]; 3]);
+    let http = &nodes.http[0];
+    let declare = |arguments: Value| json!({ "durable": true, "arguments": arguments }).to_string();
+    for number in 0..4 {
+        // Each comes with a partition of its own.
+        let arguments = json!({ "x-queue-type": "quorum", "x-dedicated-partition": true });
+        http.put(&format!("/api/queues/%2f/own{number}"), &declare(arguments)).with(201);
+        http.get("/api/health/checks/virtual-hosts").with(200);
+        http.get("/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts").with(200);
+        assert_eq!(http.get(&format!("/api/queues/%2f/own{number}")).with(200)["state"], "running");
+    }
+    let queues: Vec<Value> = (0..5)
+        .map(|number| json!({ "name": format!("classic{number}"), "vhost": "/", "durable": true, "auto_delete": false, "arguments": {} }))
+        .collect();
+    let imported = http.send("POST", "/api/definitions", &[], &json!({ "queues": queues }).to_string());
+    assert_eq!(imported.status, 204, "{imported:?}");
+    for number in 0..5 {
+        assert_eq!(http.get(&format!("/api/queues/%2f/classic{number}")).with(200)["state"], "running");
+    }
+}

@@ -6,7 +6,7 @@
 use super::hashes::{ClearPasswords, hash_clear};
 use super::plan::{Fresh, Planned, plan};
 use super::{DEFINITIONS_BYTES_MAX, Imported, WrongDefinitions};
-use crate::handle::ChangeError;
+use crate::handle::{ChangeError, FIRST_LEADER_LOOK_EVERY, FIRST_LEADER_TIMEOUT};
 use crate::node::{Node, Shared};
 use crate::topology_log::Answer;
 use broker::PartitionId;
@@ -251,6 +251,7 @@ impl Shared {
             }),
         };
         let mut under_way = UnderWay { shared, waiting: VecDeque::new(), done: 0 };
+        let last = shared.last_partition();
         let mut planned = plan(&shared.topology(), text, fresh, &mut place, clear)?;
         let is_fresh = planned.is_fresh;
         if !has_place.get() {
@@ -294,6 +295,10 @@ impl Shared {
             under_way.done += usize::from(shared.topology.version() != before);
         }
         under_way.wait()?;
+        let until = Instant::now() + FIRST_LEADER_TIMEOUT;
+        while !shared.are_led_behind(last) && Instant::now() < until {
+            std::thread::sleep(FIRST_LEADER_LOOK_EVERY);
+        }
         Ok(Imported { changes: under_way.done, different, left_out })
     }
 }

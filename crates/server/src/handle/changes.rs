@@ -18,6 +18,9 @@ use tokio::sync::oneshot;
 
 /// How long a leader is looked for, and how often.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// What was declared is answered once a partition that came with it is led, or after this long.
+pub(crate) const FIRST_LEADER_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const FIRST_LEADER_LOOK_EVERY: Duration = Duration::from_millis(5);
 const LEADER_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Why a change was not made.
@@ -172,7 +175,13 @@ impl Handle {
             QueueDeclared::Local(command) => self.change_locally(&command).map(|()| true),
             QueueDeclared::Propose(_) if !has_place => Err(ChangeError::InUse("this node has no durable queues")),
             QueueDeclared::Propose(command) => {
-                Ok(matches!(self.change(command).await?, CommandReply::Queue { created: true, .. }))
+                let last = self.shared().last_partition();
+                let is_new = matches!(self.change(command).await?, CommandReply::Queue { created: true, .. });
+                let until = tokio::time::Instant::now() + FIRST_LEADER_TIMEOUT;
+                while is_new && !self.shared().are_led_behind(last) && tokio::time::Instant::now() < until {
+                    tokio::time::sleep(FIRST_LEADER_LOOK_EVERY).await;
+                }
+                Ok(is_new)
             }
         }
     }

@@ -330,6 +330,19 @@ impl Shared {
         Some(Placement { among, ..placement.clone() })
     }
 
+    /// The newest partition.
+    pub(crate) fn last_partition(&self) -> PartitionId {
+        self.topology().partitions().map(|(id, _)| id).last().unwrap_or_default()
+    }
+
+    /// Whether all partitions that came behind one are led, as far as this node has heard: each elects its first leader
+    /// once it is there.
+    pub(crate) fn are_led_behind(&self, last: PartitionId) -> bool {
+        let topology = self.topology();
+        let mut new = topology.partitions().filter(|(id, _)| *id > last && topology.is_missed(*id));
+        !self.leaders.has_peers() || new.all(|(id, _)| self.leaders.leader(id).is_some())
+    }
+
     /// The partition that answers a sync for the whole node.
     pub(crate) fn sync_partition(&self) -> PartitionId {
         self.directory.durable().next().unwrap_or_else(|| self.directory.in_memory(0))
