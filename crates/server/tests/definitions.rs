@@ -344,6 +344,29 @@ fn a_wrong_file_is_named_by_line_and_field_and_changes_nothing() {
 }
 
 #[test]
+fn a_whole_number_that_would_become_another_one_is_refused() {
+    let node = node();
+    let exchange = |argument: &str| {
+        format!(
+            r#"{{"exchanges": [{{"name": "e", "vhost": "/", "type": "direct", "durable": true, "auto_delete": false,
+                "internal": false, "arguments": {{"x": {argument}}}}}]}}"#
+        )
+    };
+    let global = r#"{"global_parameters": [{"name": "g", "value": {"n": [18446744073709551616]}}]}"#;
+    for (file, expected) in [
+        (exchange("9223372036854775808"), "arguments.x: 9223372036854775808 does not fit into 64 bits with a sign"),
+        (exchange("[-9223372036854775809]"), "arguments.x: -9223372036854775809: a whole number has at most 64 bits"),
+        (exchange(&"1".repeat(300)), "1111...: a whole number has at most 64 bits"),
+        (global.to_owned(), "value: 18446744073709551616: a whole number has at most 64 bits"),
+    ] {
+        let error = node.import_definitions(&file).unwrap_err();
+        assert!(matches!(error, ImportError::Wrong(_)) && error.to_string().ends_with(expected), "{error}");
+    }
+    assert_eq!(node.import_definitions(&exchange("[9223372036854775807, 1e300, 5.0]")).unwrap().changes, 1);
+    node.drain();
+}
+
+#[test]
 fn a_durable_queue_needs_a_node_that_has_a_place_for_it() {
     let node = node();
     let file = r#"{"queues": [{"name": "q", "vhost": "/", "durable": true, "auto_delete": false, "arguments": {}}]}"#;

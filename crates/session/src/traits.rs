@@ -111,13 +111,12 @@ fn copies_in(fields: &[u8]) -> Result<Copies, ChannelError> {
     for header in Headers::new(fields).iter().filter(|header| matches!(header.name, b"CC" | b"BCC")) {
         let name = String::from_utf8_lossy(header.name);
         copies.has_blind |= header.name == b"BCC";
-        let Ok(Value::Array(items)) = header.decode() else {
+        if header.letter() != b'A' {
             let word = header.decode().map_or("unknown", |value| type_name(&value));
             let text = format!("invalid message: {{unacceptable_type_in_header,\"{name}\",{word}}}");
             return Err(refused(ReplyCode::PreconditionFailed, text));
-        };
-        for item in items {
-            let Value::LongString(key) = item else { continue };
+        }
+        for key in header.strings() {
             if key.len() > NAME_BYTES_MAX {
                 let text = format!("header '{name}' has a routing key of more than {NAME_BYTES_MAX} bytes");
                 return Err(refused(ReplyCode::PreconditionFailed, text));
@@ -308,6 +307,8 @@ mod tests {
         let copies = of(&[("CC", mixed)]).unwrap();
         assert_eq!((copies.keys.as_slice(), copies.has_blind), (&[Bytes::from_static(b"d")][..], false));
         assert_eq!(of(&[("cc", text("a"))]).unwrap(), Copies::default());
+        let many = ["k"; 10_000];
+        assert_eq!(of(&[("CC", list(&many))]).unwrap().keys.len(), many.len(), "as many as a frame has room for");
         let refused = of(&[("CC", text("a"))]).unwrap_err();
         assert_eq!(refused.code, ReplyCode::PreconditionFailed);
         assert_eq!(refused.text, "invalid message: {unacceptable_type_in_header,\"CC\",longstr}");

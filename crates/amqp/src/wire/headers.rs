@@ -94,6 +94,21 @@ impl<'a> Header<'a> {
         }
     }
 
+    /// The long strings of an array, however many; none of any other value.
+    pub fn strings(&self) -> impl Iterator<Item = Bytes> + use<> {
+        let array = if self.letter() == b'A' { Bytes::copy_from_slice(&self.value[5..]) } else { Bytes::new() };
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            loop {
+                let item = array.slice(at..at + value_bytes(&array[at..])?);
+                at += item.len();
+                if item[0] == b'S' {
+                    return Some(item.slice(5..));
+                }
+            }
+        })
+    }
+
     /// Builds the value.
     pub fn decode(&self) -> Result<Value, DecodeError> {
         let bytes = Bytes::copy_from_slice(self.value);

@@ -22,7 +22,7 @@ pub enum DecodeError {
     #[error("unknown field type {0}")]
     UnknownFieldType(u8),
     /// A table nested more deeply than [`super::table::TABLE_DEPTH_MAX`].
-    #[error("table nested too deeply")]
+    #[error("tables and arrays nest at most {max} deep", max = super::table::TABLE_DEPTH_MAX)]
     TooDeep,
     /// A table with more fields than [`super::table::TABLE_FIELDS_MAX`], nested ones included.
     #[error("too many fields in a table")]

@@ -19,8 +19,8 @@ use bytes::Bytes;
 use super::primitives::{DecodeError, Reader, Writer};
 
 /// How deeply tables and arrays may nest. RabbitMQ has no bound; `x-death`, the deepest that it
-/// makes, needs three.
-pub const TABLE_DEPTH_MAX: usize = 32;
+/// makes, needs three. The broker keeps arguments that nest as deep.
+pub const TABLE_DEPTH_MAX: usize = 64;
 
 /// How many values a decoded table may hold, those of nested tables and arrays included, so that a
 /// frame full of two-byte fields cannot claim more than about 600 KB of memory. Arguments in real

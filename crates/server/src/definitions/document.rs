@@ -81,6 +81,9 @@ impl Lines {
     }
 }
 
+/// So much is shown of a number that is too long.
+const DIGITS_SHOWN: usize = 40;
+
 /// A value of a document, not yet looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Node<'a> {
@@ -128,6 +131,18 @@ impl<'a> Node<'a> {
     /// The value, as JSON has it.
     pub(super) fn value(&self) -> serde_json::Value {
         json_once::value(self.raw.get().as_bytes()).expect("the document was checked as a whole")
+    }
+
+    /// The same. Errors: a whole number in it would become another one.
+    pub(super) fn exact(&self) -> Result<serde_json::Value, WrongDefinitions> {
+        match json_once::oversized(self.raw.get().as_bytes()) {
+            Some(number) => {
+                let digits: String = number.chars().take(DIGITS_SHOWN).collect();
+                let more = if digits.len() < number.len() { "..." } else { "" };
+                Err(self.wrong(format!("{digits}{more}: a whole number has at most 64 bits")))
+            }
+            None => Ok(self.value()),
+        }
     }
 
     /// Whether it is a list or an object.

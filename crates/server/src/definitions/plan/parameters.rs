@@ -58,7 +58,7 @@ impl Planner<'_> {
     pub(super) fn global_parameter(&mut self, parameter: &Node<'_>) -> Done {
         let mut fields = parameter.fields()?;
         let name = name(&fields.need("name")?)?;
-        let value = fields.take("value").map_or(Ok("null".to_owned()), |node| match node.value() {
+        let value = fields.take("value").map_or(Ok("null".to_owned()), |node| match node.exact()? {
             deep if json_once::depth(&deep) > GLOBAL_DEPTH_MAX => {
                 Err(node.wrong(format!("lists and objects nest more than {GLOBAL_DEPTH_MAX} levels deep")))
             }
@@ -112,7 +112,7 @@ impl Planner<'_> {
                 continue;
             }
             let mut single = amqp::Table::new();
-            let value_amqp = amqp_value(&value.value());
+            let value_amqp = amqp_value(&value)?;
             single.push(Bytes::copy_from_slice(key.as_bytes()), value_amqp.clone());
             check_keys(&single, operator).map_err(|error| value.wrong(error.reason + &meant(&key, operator)))?;
             definition.push(Bytes::from(key), value_amqp);

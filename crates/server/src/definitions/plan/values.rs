@@ -52,14 +52,32 @@ pub(super) fn arguments(node: Option<Node<'_>>) -> Result<amqp::Table, WrongDefi
         if key.len() > NAME_BYTES_MAX {
             return Err(value.wrong(format!("a name has at most {NAME_BYTES_MAX} bytes")));
         }
-        table.push(Bytes::from(key), amqp_value(&value.value()));
+        table.push(Bytes::from(key), amqp_value(&value)?);
     }
     Ok(table)
 }
 
 /// JSON as RabbitMQ turns it into a field table: every whole number is a long, every other one a
-/// double.
-pub(super) fn amqp_value(value: &serde_json::Value) -> amqp::Value {
+/// double. Errors: a whole number does not fit into a long.
+pub(super) fn amqp_value(node: &Node<'_>) -> Result<amqp::Value, WrongDefinitions> {
+    let value = node.exact()?;
+    match too_long(&value) {
+        Some(number) => Err(node.wrong(format!("{number} does not fit into 64 bits with a sign"))),
+        None => Ok(field_of(&value)),
+    }
+}
+
+/// The first whole number that no long holds.
+fn too_long(value: &serde_json::Value) -> Option<u64> {
+    match value {
+        serde_json::Value::Number(number) if number.as_i64().is_none() => number.as_u64(),
+        serde_json::Value::Array(items) => items.iter().find_map(too_long),
+        serde_json::Value::Object(fields) => fields.values().find_map(too_long),
+        _ => None,
+    }
+}
+
+fn field_of(value: &serde_json::Value) -> amqp::Value {
     match value {
         serde_json::Value::Null => amqp::Value::Void,
         serde_json::Value::Bool(flag) => amqp::Value::Bool(*flag),
@@ -68,7 +86,7 @@ pub(super) fn amqp_value(value: &serde_json::Value) -> amqp::Value {
             None => amqp::Value::F64(number.as_f64().unwrap_or(f64::NAN)),
         },
         serde_json::Value::String(text) => amqp::Value::LongString(Bytes::copy_from_slice(text.as_bytes())),
-        serde_json::Value::Array(items) => amqp::Value::Array(items.iter().map(amqp_value).collect()),
+        serde_json::Value::Array(items) => amqp::Value::Array(items.iter().map(field_of).collect()),
         serde_json::Value::Object(fields) => {
             let mut table = amqp::Table::new();
             for (name, value) in fields {
@@ -76,7 +94,7 @@ pub(super) fn amqp_value(value: &serde_json::Value) -> amqp::Value {
                 while !name.is_char_boundary(end) {
                     end -= 1;
                 }
-                table.push(Bytes::copy_from_slice(&name.as_bytes()[..end]), amqp_value(value));
+                table.push(Bytes::copy_from_slice(&name.as_bytes()[..end]), field_of(value));
             }
             amqp::Value::Table(table)
         }
