@@ -362,7 +362,9 @@ fn a_whole_number_that_would_become_another_one_is_refused() {
         let error = node.import_definitions(&file).unwrap_err();
         assert!(matches!(error, ImportError::Wrong(_)) && error.to_string().ends_with(expected), "{error}");
     }
-    assert_eq!(node.import_definitions(&exchange("[9223372036854775807, 1e300, 5.0]")).unwrap().changes, 1);
+    let fine = exchange("[9223372036854775807, 1e300, 5.0]");
+    node.import_definitions(&fine).unwrap();
+    assert_eq!(node.import_definitions(&fine).unwrap().changes, 0, "it is there");
     node.drain();
 }
 
