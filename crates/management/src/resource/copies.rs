@@ -108,22 +108,25 @@ pub(super) async fn change_member(
     let Some(node) = nodes.iter().find(|member| Some(member.name.as_str()) == fields["node"].as_str()) else {
         return wrong("Node is not a cluster member");
     };
-    let (look, others) = {
+    let (look, others, classic) = {
         let topology = cx.handle().topology();
         let (is_quorum, partition) = found(&topology)?;
         if !is_quorum {
             // The status is RabbitMQ's, which has it of all that it does not do with members.
             return Err(Refused::Unavailable(CLASSIC.to_owned()));
         }
-        if adds && let Some(why) = classic_there(&topology, partition) {
-            return wrong(&why);
-        }
-        (Look::at(&topology, partition), others_in(&topology, partition))
+        let classic = classic_there(&topology, partition).filter(|_| adds);
+        (Look::at(&topology, partition), others_in(&topology, partition), classic)
     };
     let is_alone = nodes.len() == 1;
     match adds {
         true if is_alone || look.has(node.number) => return wrong("already_a_member"),
-        true => need_running(cx, node)?,
+        true => {
+            need_running(cx, node)?;
+            if let Some(why) = classic {
+                return wrong(&why);
+            }
+        }
         false if is_alone => return wrong("last_node"),
         false if !look.has(node.number) => return wrong(&no_member(cx, look.partition, &node.name).await),
         false => {
