@@ -60,6 +60,8 @@ use crate::window::Windows;
 /// The library's buffer of unwritten entries keeps room for this many, about 2 KiB, and gives the
 /// rest back when it is empty.
 const UNSTABLE_ROOM_MAX: usize = 16;
+/// A leader that appended nothing for so many ticks may say less often that it is there.
+const QUIET_TICKS: u32 = 20;
 
 mod output;
 mod supply;
@@ -74,6 +76,11 @@ pub struct Group {
     led: bool,
     /// Entries were appended and not yet sent.
     broadcast_due: bool,
+    /// The next tick of a quiet leader brings no heartbeat.
+    holds_heartbeat: bool,
+    /// The last entry at the last tick, and how many ticks it has been the last.
+    last_at_tick: u64,
+    quiet_ticks: u32,
     /// Numbers of what must be synced and is not reported yet, ascending.
     unsynced: VecDeque<u64>,
     /// The newest of `unsynced` that changed the term or the vote.
@@ -144,6 +151,9 @@ impl Group {
             config,
             timer,
             broadcast_due: false,
+            holds_heartbeat: false,
+            last_at_tick: 0,
+            quiet_ticks: 0,
             unsynced: VecDeque::new(),
             vote_unsynced: None,
             number: 0,
@@ -172,7 +182,13 @@ impl Group {
         if self.halted.is_some() {
             return;
         }
-        self.raw.tick();
+        self.count_quiet_tick();
+        if std::mem::take(&mut self.holds_heartbeat) && self.is_quiet() {
+            // Whether a majority is there is looked at with the next one.
+            self.raw.raft.election_elapsed += 1;
+        } else {
+            self.raw.tick();
+        }
         self.windows.tick(self.config.election_ticks);
         self.doubt.tick(self.config.election_ticks);
         let raft = &mut self.raw.raft;
@@ -185,6 +201,25 @@ impl Group {
             self.stand();
         }
         self.observe();
+    }
+
+    /// The next tick brings no heartbeat of a leader that has appended nothing for [`QUIET_TICKS`], and whose members all have
+    /// everything. Of any other leader it does: who lost something is found by it.
+    pub fn hold_heartbeat(&mut self) {
+        self.holds_heartbeat = true;
+    }
+
+    fn count_quiet_tick(&mut self) {
+        let last = self.raw.raft.raft_log.last_index();
+        let is_same = std::mem::replace(&mut self.last_at_tick, last) == last;
+        self.quiet_ticks = if is_same { self.quiet_ticks.saturating_add(1) } else { 0 };
+    }
+
+    fn is_quiet(&self) -> bool {
+        let raft = &self.raw.raft;
+        raft.state == StateRole::Leader
+            && self.quiet_ticks >= QUIET_TICKS
+            && raft.prs().iter().all(|(_, member)| member.matched == self.last_at_tick)
     }
 
     /// Stands for election now. `false` when it must not: it leads already, has no vote, or has yet

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `cluster members=3 [leader=1] [seed=1] [cache=bytes] [message=bytes] [heartbeat=ticks]` | a new group of voters n1..; with a leader, its election is not shown |
 //! | `join n4` | a member that knows nothing |
-//! | `campaign n1`, `tick n1 [times]` | |
+//! | `campaign n1`, `tick n1 [times]`, `hold n1 [times]` | the last: ticks that bring no heartbeat |
 //! | `propose n1 text`, `change n1 voter=n4 learner=n2 remove=n1`, `transfer n1 n2`, `read n1 7` | |
 //! | `sync [n1..]` | everyone, or these |
 //! | `deliver [n1->n2[:Kind] ..]` | all that is on its way, or between these; not the answers |
@@ -131,9 +131,14 @@ fn run_on(cluster: &mut Cluster, name: &str, arguments: &[&str], trace: &mut Str
                 cluster.say(node(), "does not stand");
             }
         }
-        "tick" => {
+        "tick" | "hold" => {
             for _ in 0..number(1, 1) {
-                cluster.with(node(), |group| group.tick());
+                cluster.with(node(), |group| {
+                    if name == "hold" {
+                        group.hold_heartbeat();
+                    }
+                    group.tick();
+                });
             }
         }
         "propose" => {

@@ -5,6 +5,10 @@
 //! was decided less than that ago. It asks the others with every tick how far their logs go: what was decided
 //! before the question stands in the log of one of any majority.
 //!
+//! Where nobody has routed anything for [`UNUSED_TICKS`], it asks with one tick in [`RESTING_TICKS`] only, to know whether a
+//! majority is there: three nodes on which nothing happens would wake each other for these questions more than for anything
+//! else. Who then comes with a message has it ask at once, and waits for the answer.
+//!
 //! Where no majority has answered [`VAIN_TICKS`] ticks in a row, the node says so: its clients may go on then, by what is known here, and are told
 //! nothing else.
 //!
@@ -24,6 +28,10 @@ pub(crate) const LEASE_MS: Millis = SLOW_MS - 100;
 /// Three seconds: so long it takes until links end over which nothing comes. Ticks that were missed do not count: a node that
 /// stood still has not asked.
 const VAIN_TICKS: u32 = 20;
+/// Ten seconds.
+const UNUSED_TICKS: u32 = 66;
+/// 0.9 seconds: two questions without an answer, and it asks with each tick again.
+const RESTING_TICKS: u32 = 6;
 
 /// See the module.
 #[derive(Debug)]
@@ -37,6 +45,8 @@ pub(crate) struct Lease {
     is_due: bool,
     /// Ticks since the last lease.
     vain: u32,
+    /// Ticks since somebody routed by it, or wanted to.
+    unused: u32,
 }
 
 #[derive(Debug)]
@@ -55,7 +65,7 @@ fn is_majority(voters: &[NodeId], some: &[NodeId]) -> bool {
 
 impl Lease {
     pub(crate) fn new(life: NodeLife) -> Lease {
-        Lease { asked: VecDeque::new(), last: u64::from(life.start) << 32, is_due: true, vain: 0 }
+        Lease { asked: VecDeque::new(), last: u64::from(life.start) << 32, is_due: true, vain: 0, unused: 0 }
     }
 
     /// Others are to be asked with the next step: a link came, or a quick tick.
@@ -65,8 +75,19 @@ impl Lease {
 
     /// A whole tick went by.
     pub(crate) fn tick(&mut self) {
-        self.is_due = true;
         self.vain = self.vain.saturating_add(1);
+        self.unused = self.unused.saturating_add(1);
+        self.is_due |= !self.rests() || self.vain > 2 * RESTING_TICKS || self.unused.is_multiple_of(RESTING_TICKS);
+    }
+
+    /// Somebody routes by it, or waits until it is had.
+    pub(crate) fn is_used(&mut self) {
+        self.is_due |= self.rests();
+        self.unused = 0;
+    }
+
+    fn rests(&self) -> bool {
+        self.unused > UNUSED_TICKS
     }
 
     /// Nobody asks: not all nodes answer yet.
@@ -260,6 +281,36 @@ mod tests {
         lab.lease.answered(B, number, LogIndex(6));
         assert_eq!((lab.look(5), lab.lease.is_vain()), (None, true), "it does not know all yet");
         assert!(lab.look(6).is_some() && !lab.lease.is_vain());
+    }
+
+    #[test]
+    fn one_that_nobody_uses_is_asked_for_seldom_and_at_once_when_somebody_does() {
+        let mut lab = Lab::new(&[A, B, C]);
+        let asked_of = |lease: &mut Lease, ticks: u32, is_answered: bool| -> Vec<u32> {
+            let asks = |tick: &u32| {
+                let mut out = Vec::new();
+                lease.tick();
+                lease.ask(u64::from(*tick), Some((A, LogIndex(5))), &lab.members, [B].into_iter(), &mut out);
+                if is_answered && !out.is_empty() {
+                    lease.answered(B, lease.last, LogIndex(5));
+                    lease.look(u64::from(*tick), LogIndex(5), &lab.members).expect("a majority has answered");
+                }
+                !out.is_empty()
+            };
+            (1..=ticks).filter(asks).collect()
+        };
+        let lease = &mut lab.lease;
+        let all = |count: u32| (1..=count).collect::<Vec<u32>>();
+        assert_eq!(asked_of(lease, UNUSED_TICKS, true), all(UNUSED_TICKS));
+        assert_eq!(asked_of(lease, 18, true), [6, 12, 18], "66 ticks before them");
+        lease.is_used();
+        assert_eq!(asked_of(lease, 5, true), all(5), "at once, and with each tick");
+        assert_eq!(asked_of(lease, UNUSED_TICKS - 5, true), all(UNUSED_TICKS - 5));
+        let in_vain = asked_of(lease, 20, false);
+        assert_eq!(in_vain, [vec![6, 12], (13..=20).collect()].concat(), "it looks for a majority that is gone");
+        assert!(!lease.is_vain());
+        lease.tick();
+        assert!(lease.is_vain(), "which is known as soon");
     }
 
     #[test]

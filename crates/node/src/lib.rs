@@ -53,7 +53,9 @@ pub use consensus::{LogIndex, NodeId};
 pub use durations::{BOUNDS_US, BUCKETS, Durations, Stage, StageClock};
 pub use ending_member::EndingMember;
 pub use gauges::LogGauges;
-pub use log_queue::{Load, LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_ALONE_MAX, OWN_SYNC_MAX};
+pub use log_queue::{
+    Load, LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_ALONE_MAX, OWN_SYNC_MAX, Round, WrittenBy,
+};
 pub use log_writer::{Listener, LogWriter};
 pub use memory::Memory;
 pub use open_error::OpenError;

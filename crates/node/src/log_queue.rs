@@ -5,7 +5,9 @@
 //! the batch is small and the disk is quick, it writes and syncs it then and there: that saves two
 //! hand-overs between threads (each about 5 us of CPU) and the wake-ups for what arrives meanwhile,
 //! which is the next batch anyway. A large batch, a slow disk, a full one, or a log that somebody
-//! else is writing is the thread's business, and the shard goes on serving.
+//! else is writing is the thread's business, and the shard goes on serving. It may stand still
+//! meanwhile for as long as it would for a sync of its own ([`OWN_SYNC_ALONE_MAX`]), unless its turn was
+//! a busy one: the thread's round is over sooner, or what arrived until then is looked at together.
 //!
 //! What nobody waits for (acks, mostly) goes out with the next batch that somebody waits for, at
 //! the latest when its own sync is due; the thread is not woken for it but sleeps until then.
@@ -51,6 +53,30 @@ impl Load {
     fn sync_max(self) -> Duration {
         if self.serves_memory { OWN_SYNC_MAX } else { OWN_SYNC_ALONE_MAX }
     }
+
+    fn is_quiet(self) -> bool {
+        self.commands <= OWN_COMMANDS_MAX
+    }
+
+    /// How long the shard may stand still while the log's thread writes for it; `None`: it has others to serve.
+    pub fn rest_max(self) -> Option<Duration> {
+        (self.is_quiet() && !self.serves_memory).then_some(OWN_SYNC_ALONE_MAX)
+    }
+}
+
+/// A round of the log's thread: it takes what waits, writes it, and syncs it if somebody asked. Counted since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Round(u64);
+
+/// Who writes what a turn put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrittenBy {
+    /// Nobody waits for it: it goes out with the next that somebody waits for, or when its own sync is due.
+    Whoever,
+    /// The shard, which asks for it with [`LogQueue::take_for_shard`] once it has nothing better to do, and soon.
+    Shard,
+    /// The thread, in this round.
+    Thread(Round),
 }
 
 /// What is asked of the log. Times are since the node's start.
@@ -69,6 +95,9 @@ pub struct LogQueue {
     rest: Rest,
     /// The longest that anything written stays unsynced, whatever it asked for.
     sync_delay: Duration,
+    /// The thread's last rounds.
+    begun: Round,
+    over: Round,
     gauges: Arc<LogGauges>,
 }
 
@@ -94,23 +123,42 @@ impl LogQueue {
             writer_due: None,
             rest: Rest::Awake,
             sync_delay,
+            begun: Round::default(),
+            over: Round::default(),
             gauges,
         }
     }
 
-    /// Takes the writes of a turn that was busy with `load`, in order; `writes` is empty
-    /// afterwards and keeps some room. True if they are left to the shard, which asks for them with
-    /// [`LogQueue::take_for_shard`] once it has nothing better to do, and soon.
+    /// Takes the writes of a turn that was busy with `load`, in order, and says who writes them; `writes` is empty
+    /// afterwards and keeps some room.
     #[must_use]
-    pub fn put(&mut self, writes: &mut Vec<WalWrite>, load: Load, now: Duration) -> bool {
+    pub fn put(&mut self, writes: &mut Vec<WalWrite>, load: Load, now: Duration) -> WrittenBy {
         let before = self.batch.bytes;
         self.batch.add(writes, now, self.sync_delay);
         self.gauges.waiting_bytes.fetch_add((self.batch.bytes - before) as u64, Ordering::Relaxed);
         let is_awaited = self.batch.is_awaited();
-        let is_quiet = load.commands <= OWN_COMMANDS_MAX && self.rest != Rest::Awake;
-        let is_left = is_awaited && is_quiet && self.is_for_shard(load);
-        self.is_thread_wanted |= is_awaited && !is_left;
-        is_left
+        if !is_awaited {
+            return WrittenBy::Whoever;
+        }
+        if load.is_quiet() && self.rest != Rest::Awake && self.is_for_shard(load) {
+            return WrittenBy::Shard;
+        }
+        self.is_thread_wanted = true;
+        WrittenBy::Thread(self.next_round())
+    }
+
+    fn next_round(&self) -> Round {
+        Round(self.begun.0 + 1)
+    }
+
+    /// The round in which the thread writes what waits, if it is wanted for that.
+    pub fn awaited_round(&self) -> Option<Round> {
+        self.is_thread_wanted.then(|| self.next_round())
+    }
+
+    /// The thread is through with a round, and has told those who waited for it.
+    pub fn is_over(&self, round: Round) -> bool {
+        self.over >= round
     }
 
     /// A shard that is busy with `load` may stand still for what waits.
@@ -229,6 +277,7 @@ impl LogQueue {
         if is_ripe {
             std::mem::swap(&mut self.batch, batch);
             self.is_thread_wanted = false;
+            self.begun = self.next_round();
         }
         self.take_needs(needs);
     }
@@ -244,9 +293,10 @@ impl LogQueue {
         std::mem::swap(&mut self.whole, whole);
     }
 
-    /// The thread wrote; the writer has something to do by itself at `due`.
+    /// The thread wrote, and told of it; the writer has something to do by itself at `due`.
     pub fn thread_wrote(&mut self, due: Option<Duration>) {
         self.writer_due = due;
+        self.over = self.begun;
     }
 
     /// Somebody waits for the batch, and the thread has to write it.

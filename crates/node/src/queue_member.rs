@@ -7,7 +7,7 @@ use crate::own_disk::OwnDisk;
 use crate::shard::{Edge, Now};
 use crate::share::Share;
 use crate::steward::{LOOK_EVERY_MS, MembersView, SETTLED_MS, told};
-use crate::ticks::{Tick, Ticks};
+use crate::ticks::Ticks;
 use crate::waits::Waiting;
 use broker::{ConsumerKey, NodeNumber, QueueId};
 use consensus::{Change, NodeId};
@@ -281,8 +281,11 @@ impl QueueMember {
                 self.partition.step(from, frame, &mut cx);
             }
             while let Some(tick) = self.ticks.take(now.ms) {
+                if !tick.has_heartbeat {
+                    self.partition.hold_heartbeat();
+                }
                 self.partition.tick(&mut cx);
-                if tick == Tick::Whole {
+                if tick.is_whole {
                     self.partition.tick_office(&mut cx);
                 }
             }

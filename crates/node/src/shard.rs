@@ -587,6 +587,10 @@ mod tests {
 
         fn knows(&mut self, _: Knowledge) {}
 
+        fn was_knowledge_used(&mut self) -> bool {
+            true
+        }
+
         fn next_wish(&mut self) -> Option<(Wish, u64)> {
             None
         }

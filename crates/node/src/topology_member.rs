@@ -12,7 +12,7 @@ use crate::proposals::Proposals;
 use crate::shard::Now;
 use crate::share::Share;
 use crate::steward::{MembersView, told};
-use crate::ticks::{Tick, Ticks};
+use crate::ticks::Ticks;
 use crate::waits::Waiting;
 use broker::{NodeLife, NodeNumber};
 use bytes::Bytes;
@@ -86,6 +86,9 @@ pub trait Proposer: Machine {
 
     /// What this node knows of the topology from now on. Told again with each tick.
     fn knows(&mut self, knowledge: Knowledge);
+
+    /// Whether somebody has routed by the topology since this was last asked, or waits until that is known.
+    fn was_knowledge_used(&mut self) -> bool;
 
     /// The change that ends what a node has in memory.
     fn end_of(&self, home: NodeNumber) -> Bytes;
@@ -298,11 +301,17 @@ impl<M: Proposer> TopologyMember<M> {
         for (from, frame) in waiting.frames.drain(..) {
             self.log.step(from, frame, &self.machine, out);
         }
+        if self.machine.was_knowledge_used() {
+            self.lease.is_used();
+        }
         while let Some(tick) = self.ticks.take(now.ms) {
+            if !tick.has_heartbeat {
+                self.log.hold_heartbeat();
+            }
             self.log.tick();
-            match tick {
-                Tick::Whole => self.lease.tick(),
-                Tick::Quick => self.lease.is_due(),
+            match tick.is_whole {
+                true => self.lease.tick(),
+                false => self.lease.is_due(),
             }
             self.proposals.iter_mut().for_each(Proposals::tick);
         }

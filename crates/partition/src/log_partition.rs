@@ -219,6 +219,11 @@ impl LogPartition {
         self.replica.take_read_states()
     }
 
+    /// A leader says nothing with the next tick.
+    pub fn hold_heartbeat(&mut self) {
+        self.replica.hold_heartbeat();
+    }
+
     /// A tick went by.
     pub fn tick(&mut self) {
         self.replica.tick();

@@ -211,6 +211,11 @@ impl QueuePartition {
         self.leader.as_ref().map_or(0, |leader| leader.queues.capacity())
     }
 
+    /// A leader says nothing with the next tick.
+    pub fn hold_heartbeat(&mut self) {
+        self.replica.hold_heartbeat();
+    }
+
     /// A tick went by (150 ms, or less while a leader is looked for): heartbeats, elections.
     pub fn tick(&mut self, cx: &mut Context<'_>) {
         self.replica.tick();

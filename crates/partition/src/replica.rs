@@ -256,6 +256,11 @@ impl Replica {
         self.group.resign();
     }
 
+    /// A leader says nothing with the next tick.
+    pub fn hold_heartbeat(&mut self) {
+        self.group.hold_heartbeat();
+    }
+
     /// A tick went by.
     pub fn tick(&mut self) {
         self.group.tick();

@@ -117,6 +117,11 @@ impl Changes {
         }
     }
 
+    /// Whether somebody has asked since the last look whether it is all.
+    pub(crate) fn was_knowledge_used(&self) -> bool {
+        self.shared.upgrade().is_some_and(|shared| shared.lease.take_used())
+    }
+
     /// The replicated part of the topology, for a checkpoint; empty when the node is gone.
     pub(crate) fn snapshot(&self) -> Vec<u8> {
         self.shared.upgrade().map(|shared| shared.topology().encode_snapshot().to_vec()).unwrap_or_default()

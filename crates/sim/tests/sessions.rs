@@ -226,7 +226,7 @@ fn what_dies_is_where_its_queue_says() {
 #[test]
 fn a_consumer_whose_leader_goes_is_told() {
     // It believes that it is served, and a get on its channel goes past it.
-    found_in(70..75, Bug::CancelIsLost, 3, "[overtaken]");
+    found_in(105..110, Bug::CancelIsLost, 3, "[overtaken]");
 }
 
 #[test]

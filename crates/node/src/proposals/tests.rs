@@ -40,6 +40,10 @@ impl Proposer for Row {
 
     fn knows(&mut self, _: Knowledge) {}
 
+    fn was_knowledge_used(&mut self) -> bool {
+        true
+    }
+
     fn next_wish(&mut self) -> Option<(crate::topology_member::Wish, u64)> {
         None
     }

@@ -14,6 +14,7 @@
 
 use super::links::Outbox;
 use super::sealed::Sealed;
+use crate::engine::wall_ms;
 use broker::PartitionId;
 use bytes::{Buf, Bytes, BytesMut};
 use node::NodeId;
@@ -226,7 +227,10 @@ impl LinkOut {
     }
 
     async fn keep_alive(&self) -> String {
-        let mut ticks = tokio::time::interval(LIFE_SIGN_EVERY);
+        // All links of a node at once: it wakes for all of them together.
+        let every_ms = LIFE_SIGN_EVERY.as_millis() as u64;
+        let first = Instant::now() + Duration::from_millis(every_ms - wall_ms() % every_ms);
+        let mut ticks = tokio::time::interval_at(first.into(), LIFE_SIGN_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut silent = 0;
         loop {

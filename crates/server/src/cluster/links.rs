@@ -210,12 +210,12 @@ impl Links {
 
     /// Tells all nodes that are linked.
     pub(crate) fn tell(&self, news: impl Fn() -> Vec<News>) {
-        for (_, outbox) in self.common.outboxes.iter() {
+        for (node, outbox) in self.common.outboxes.iter() {
             let mut waiting = outbox.lock();
             if waiting.epoch != 0 {
                 waiting.tell(news());
                 drop(waiting);
-                outbox.wake.notify_one();
+                self.common.rouse(node, outbox);
             }
         }
     }
@@ -237,7 +237,7 @@ impl Links {
         let (number, asked) = common.questions.begin(node.0, common.clone());
         waiting.frames.push((PartitionId(0), Frame::Forward(Forward::Ask { number, question })));
         drop(waiting);
-        outbox.wake.notify_one();
+        common.rouse(node.0, outbox);
         Ok(asked)
     }
 
@@ -400,8 +400,14 @@ impl Common {
     /// has the link itself and is about to.
     fn wake(&self, node: u32, shard: usize, outbox: &Outbox) {
         if self.shard_of(node) != shard {
-            outbox.wake.notify_one();
+            self.rouse(node, outbox);
         }
+    }
+
+    /// Has the link's own task write what is in its outbox.
+    fn rouse(&self, node: u32, outbox: &Outbox) {
+        outbox.wake.notify_one();
+        self.mailboxes[self.shard_of(node)].rouse();
     }
 
     /// A link comes up; none if another one is.
@@ -431,7 +437,7 @@ impl Common {
         if waiting.epoch == epoch {
             waiting.answers.extend(parts);
             drop(waiting);
-            outbox.wake.notify_one();
+            self.rouse(node.0, outbox);
         }
     }
 

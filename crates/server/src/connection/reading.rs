@@ -116,7 +116,8 @@ impl Inner {
         self.is_yielding
             && !self.amqp.is_finished()
             && (self.waits_for_load(local)
-                || self.session.waits_to_know() && local.shared.lease.is_awaited_at(local.now()))
+                || self.session.waits_to_know()
+                    && local.shared.lease.is_awaited_at(local.now(), || local.shared.ask_lease()))
     }
 
     /// Whether a shard that the client publishes to has as much unwritten as it may.

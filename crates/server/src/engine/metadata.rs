@@ -105,6 +105,10 @@ impl Proposer for Decided {
         self.changes.known(knowledge);
     }
 
+    fn was_knowledge_used(&mut self) -> bool {
+        self.changes.was_knowledge_used()
+    }
+
     fn homes(&self) -> Vec<NodeNumber> {
         self.changes.with_topology(|topology| topology.homes()).unwrap_or_default()
     }

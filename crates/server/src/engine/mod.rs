@@ -27,8 +27,9 @@ use broker::PartitionId;
 use broker::topology::{DEDICATED_PARTITIONS_MAX, POOL_PARTITIONS_OF_ALL};
 use metadata::{MetadataLog, Proposals};
 use node::{
-    Brought, Completion, Completions, Listener, LogGauges, LogWriter, Member, NodeId, OpenExtents, QuarantinedMember,
-    QueueMember, Reader, RoomLeft, Share, ShareLimits, Started, TOPOLOGY, Task, TopologyMember, Upkeep, VacantMember,
+    Brought, Completion, Completions, Listener, Load, LogGauges, LogWriter, Member, NodeId, OpenExtents,
+    QuarantinedMember, QueueMember, Reader, RoomLeft, Share, ShareLimits, Started, TOPOLOGY, Task, TopologyMember,
+    Upkeep, VacantMember,
 };
 use partition::Tail;
 use std::collections::{BTreeMap, BTreeSet};
@@ -319,7 +320,17 @@ impl Opened {
             let share = Share::new(tail, limits, gauges.clone());
             let set_aside = told_aside.clone();
             let halted = told_halted.clone();
-            let disk = Some(ShardDisk { wal: handle.clone(), reads, upkeep, left: None, set_aside, halted });
+            let disk = ShardDisk {
+                wal: handle.clone(),
+                reads,
+                upkeep,
+                left: None,
+                load: Load::default(),
+                round: None,
+                set_aside,
+                halted,
+            };
+            let disk = Some(disk);
             let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
             let mut members = Vec::new();
             if shard == 0 {

@@ -5,13 +5,13 @@
 
 use super::wal_thread::WalHandle;
 use broker::topology::Topology;
-use node::{Load, Share, TOPOLOGY, Task};
+use node::{Load, Round, Share, TOPOLOGY, Task, WrittenBy};
 use partition::outputs::Read;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Whether this process has said that a clock was ahead.
 static CLOCK_TOLD: AtomicBool = AtomicBool::new(false);
@@ -33,6 +33,10 @@ pub(crate) struct ShardDisk {
     pub(crate) upkeep: Sender<Task>,
     /// The shard writes the log itself before it sleeps, after a turn that was busy with this.
     pub(crate) left: Option<Load>,
+    /// What the last turn was busy with.
+    pub(crate) load: Load,
+    /// The last round of the log's thread that this shard waits for.
+    pub(crate) round: Option<Round>,
     /// Messages set aside because their bytes are damaged, on the whole node since its start.
     pub(crate) set_aside: Arc<AtomicU64>,
     /// Why this node takes no part in the topology's group any more.
@@ -44,8 +48,11 @@ impl ShardDisk {
     /// Who is told of a queue hears its name from `topology`.
     pub(crate) fn end_turn<T: Deref<Target = Topology>>(&mut self, share: &mut Share, topology: impl Fn() -> T) {
         let load = std::mem::take(&mut share.load);
-        if self.wal.put(&mut share.out.wal, load) {
-            self.left = Some(load);
+        self.load = load;
+        match self.wal.put(&mut share.out.wal, load) {
+            WrittenBy::Whoever => {}
+            WrittenBy::Shard => self.left = Some(load),
+            WrittenBy::Thread(round) => self.round = Some(round),
         }
         for (partition, file) in share.needs.drain(..) {
             self.wal.needs(partition, file);
@@ -100,7 +107,18 @@ impl ShardDisk {
     /// The shard has told everybody what this turn brought, and would sleep now.
     pub(crate) fn commit(&mut self) {
         if let Some(load) = self.left.take() {
-            self.wal.commit(load);
+            self.round = self.wal.commit(load).or(self.round);
         }
+    }
+
+    /// How long the shard may stand still now, as the log's thread is writing for it. What arrives meanwhile is mostly the next
+    /// batch, which waits for the next round in any case.
+    pub(crate) fn rest(&mut self) -> Option<Duration> {
+        let (at_most, round) = (self.load.rest_max()?, self.round?);
+        if self.wal.is_over(round) {
+            self.round = None;
+            return None;
+        }
+        Some(at_most)
     }
 }

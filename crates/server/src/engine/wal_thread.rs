@@ -16,7 +16,7 @@
 
 use super::{Route, fatal};
 use crate::shard::{Mailbox, Parcel};
-use node::{Batch, Completion, Listener, Load, LogGauges, LogQueue, LogWriter};
+use node::{Batch, Completion, Listener, Load, LogGauges, LogQueue, LogWriter, Round, WrittenBy};
 use partition::outputs::WalWrite;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -193,23 +193,23 @@ impl WalHandle {
     }
 
     /// Hands over the writes of a turn that was busy with `load`, in order; `writes` is empty
-    /// afterwards and keeps some room. True if they are left to the caller, who calls
+    /// afterwards and keeps some room. Where they are left to the shard it calls
     /// [`WalHandle::commit`] once it has nothing better to do, and soon.
     #[must_use]
-    pub(crate) fn put(&self, writes: &mut Vec<WalWrite>, load: Load) -> bool {
+    pub(crate) fn put(&self, writes: &mut Vec<WalWrite>, load: Load) -> WrittenBy {
         if writes.is_empty() {
-            return false;
+            return WrittenBy::Whoever;
         }
         let mut queue = self.inner.lock();
-        let is_left = queue.put(writes, load, self.inner.epoch.elapsed());
+        let by = queue.put(writes, load, self.inner.epoch.elapsed());
         self.inner.rouse(queue);
-        is_left
+        by
     }
 
     /// Writes what waits and syncs it if somebody waits for that, on this thread; or has the log's
-    /// thread do it. `load`: what the turn was busy with. Completions are put and shards woken, the caller's own as well, when it
-    /// returns.
-    pub(crate) fn commit(&self, load: Load) {
+    /// thread do it, in the round that is returned. `load`: what the turn was busy with. Completions are put and shards woken,
+    /// the caller's own as well, when it returns, but for what the thread does.
+    pub(crate) fn commit(&self, load: Load) -> Option<Round> {
         let inner = &*self.inner;
         let mut writer = match inner.writer.try_lock() {
             Ok(writer) => writer,
@@ -219,7 +219,9 @@ impl WalHandle {
         let mut queue = inner.lock();
         let Some(mut batch) = queue.take_for_shard(load, writer.log.unsynced_bytes()) else {
             drop(writer);
-            return inner.rouse(queue);
+            let round = queue.awaited_round();
+            inner.rouse(queue);
+            return round;
         };
         drop(queue);
         let is_sync_awaited = batch.is_sync_awaited;
@@ -234,13 +236,21 @@ impl WalHandle {
         queue.shard_wrote(batch, writer.log.due(), writer.log.is_sync_due(writer.now()));
         drop(writer);
         inner.rouse(queue);
+        None
     }
 
     /// Leaves to the thread what waits, after what could not be written.
-    fn want_thread(&self, unwritten: Option<Batch>) {
+    fn want_thread(&self, unwritten: Option<Batch>) -> Option<Round> {
         let mut queue = self.inner.lock();
         queue.want_thread(unwritten);
+        let round = queue.awaited_round();
         self.inner.rouse(queue);
+        round
+    }
+
+    /// The thread is through with a round, and has told those who waited for it.
+    pub(crate) fn is_over(&self, round: Round) -> bool {
+        self.inner.lock().is_over(round)
     }
 
     /// Tells the oldest file that a partition needs.
@@ -396,8 +406,12 @@ mod tests {
             self.put_of(ONE_COMMAND, bytes, sync, report_written)
         }
 
-        /// Puts what a turn left.
+        /// Puts what a turn left; whether it is left to the shard.
         fn put_of(&mut self, load: Load, bytes: usize, sync: SyncWish, report_written: bool) -> bool {
+            self.put_by(load, bytes, sync, report_written) == WrittenBy::Shard
+        }
+
+        fn put_by(&mut self, load: Load, bytes: usize, sync: SyncWish, report_written: bool) -> WrittenBy {
             self.ticket += 1;
             let record = Record {
                 group: GroupId(PARTITION.0),
@@ -416,9 +430,10 @@ mod tests {
 
         /// However slow the disk of this machine is: a slow one would be left to the thread from
         /// now on.
-        fn commit(&self) {
-            self.handle.commit(ONE_COMMAND);
+        fn commit(&self) -> Option<Round> {
+            let round = self.handle.commit(ONE_COMMAND);
             self.handle.gauges().sync_times.forget();
+            round
         }
 
         /// What was told so far: written up to, synced up to.
@@ -550,6 +565,42 @@ mod tests {
         assert!(lab.is_thread_wanted());
         drop(writer);
         assert_eq!(lab.told(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_shard_waits_for_the_round_of_the_thread_that_takes_what_it_put() {
+        let (mut lab, run) = Lab::new();
+        let large = |lab: &mut Lab| lab.put_by(ONE_COMMAND, OWN_BATCH_BYTES_MAX + 1, SyncWish::Now, false);
+        let WrittenBy::Thread(first) = large(&mut lab) else { panic!("it is too large for the shard") };
+        assert_eq!(large(&mut lab), WrittenBy::Thread(first), "it takes all that waits");
+        let (mut batch, mut needs) = (Batch::default(), Vec::new());
+        lab.handle.inner.lock().take_for_thread(Duration::ZERO, false, &mut batch, &mut needs);
+        assert_eq!(batch.writes.len(), 2);
+        assert_eq!(
+            lab.put_by(ONE_COMMAND, 100, SyncWish::Within(AN_HOUR_MS), false),
+            WrittenBy::Whoever,
+            "nobody waits for it"
+        );
+        let WrittenBy::Thread(second) = large(&mut lab) else { panic!("it is too large for the shard") };
+        assert!(second > first, "what comes while it writes has a round of its own");
+        assert!(!lab.handle.is_over(first));
+        lab.handle.inner.lock().thread_wrote(None);
+        assert!(lab.handle.is_over(first) && !lab.handle.is_over(second));
+        // What the shard leaves to it after all has one as well.
+        let writer = lab.handle.inner.writer.lock().expect("nobody panicked");
+        assert_eq!(lab.commit(), Some(second));
+        drop(writer);
+        lab.handle.stop();
+        run();
+        assert!(lab.handle.is_over(second), "it ends with what waits");
+        assert_eq!(lab.commit(), None);
+    }
+
+    #[test]
+    fn who_serves_others_or_was_busy_does_not_stand_still_for_the_thread() {
+        assert_eq!(ONE_COMMAND.rest_max(), Some(OWN_SYNC_ALONE_MAX));
+        assert_eq!(Load { serves_memory: true, ..ONE_COMMAND }.rest_max(), None);
+        assert_eq!(Load { commands: OWN_COMMANDS_MAX + 1, ..ONE_COMMAND }.rest_max(), None);
     }
 
     #[test]

@@ -259,6 +259,12 @@ impl Shared {
         switch::follow(effects, self);
     }
 
+    /// Has the member of the topology's group ask the other nodes whether it knows all, though it may not have for a while.
+    #[cold]
+    pub(crate) fn ask_lease(&self) {
+        self.cross(node::TOPOLOGY, switch::Parcel::Wake(node::TOPOLOGY));
+    }
+
     fn cross(&self, partition: PartitionId, parcel: switch::Parcel<Outsider>) {
         if let Some((shard, _)) = self.directory.find(partition) {
             self.mailboxes[shard].cross(parcel);

@@ -18,14 +18,18 @@ pub(crate) struct TopologyLease {
     is_vain_told: AtomicBool,
     /// Some connection waits for it.
     is_awaited: AtomicBool,
+    /// Somebody routed by it since [`TopologyLease::take_used`].
+    is_used: AtomicBool,
+    /// And somebody waits for it, and has had it asked for.
+    is_asked: AtomicBool,
 }
 
 impl TopologyLease {
     /// Of a node that has yet to ask others; without others it knows all for ever.
     pub(crate) fn new(has_peers: bool) -> TopologyLease {
         let until = AtomicU64::new(if has_peers { 0 } else { Millis::MAX });
-        let [is_vain, is_vain_told, is_awaited] = [false; 3].map(AtomicBool::new);
-        TopologyLease { until, is_vain, is_vain_told, is_awaited }
+        let [is_vain, is_vain_told, is_awaited, is_used, is_asked] = [false; 5].map(AtomicBool::new);
+        TopologyLease { until, is_vain, is_vain_told, is_awaited, is_used, is_asked }
     }
 
     /// It knows so much from now on. To be told after what it knows has been applied. The log says when no majority has answered for long,
@@ -54,6 +58,10 @@ impl TopologyLease {
     /// How it stands at a time that was read after what is to be routed had come.
     #[inline]
     pub(crate) fn at(&self, now: Millis) -> TopologyKnown {
+        // All threads read this line, and few write to it.
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
         if now < self.until.load(Ordering::Acquire) { TopologyKnown::All } else { self.not_all() }
     }
 
@@ -62,11 +70,22 @@ impl TopologyLease {
         if self.is_vain.load(Ordering::SeqCst) { TopologyKnown::Vain } else { TopologyKnown::NotYet }
     }
 
-    /// Whether a connection has to wait; then somebody hears of it once it has not ([`TopologyLease::take_awaited`]).
-    pub(crate) fn is_awaited_at(&self, now: Millis) -> bool {
+    /// Whether a connection has to wait; then somebody hears of it once it has not ([`TopologyLease::take_awaited`]). `ask`
+    /// has whoever asks other nodes look, who may not have asked for a while.
+    pub(crate) fn is_awaited_at(&self, now: Millis, ask: impl FnOnce()) -> bool {
         // First, so that whoever notes the knowledge after the look finds it.
         self.is_awaited.store(true, Ordering::SeqCst);
-        now >= self.until.load(Ordering::SeqCst) && !self.is_vain.load(Ordering::SeqCst)
+        let waits = now >= self.until.load(Ordering::SeqCst) && !self.is_vain.load(Ordering::SeqCst);
+        if waits && !self.is_asked.swap(true, Ordering::SeqCst) {
+            ask();
+        }
+        waits
+    }
+
+    /// Whether somebody has routed by it since this was last asked, or waits for it.
+    pub(crate) fn take_used(&self) -> bool {
+        let is_asked = self.is_asked.swap(false, Ordering::SeqCst);
+        self.is_used.swap(false, Ordering::Relaxed) || is_asked
     }
 
     /// Whether connections are to be told that they go on. True once.
@@ -87,15 +106,15 @@ mod tests {
         let lease = TopologyLease::new(true);
         assert_eq!(lease.at(5), TopologyKnown::NotYet);
         assert!(!lease.take_awaited(5), "nobody waits");
-        assert!(lease.is_awaited_at(5));
+        assert!(lease.is_awaited_at(5, || {}));
         assert!(!lease.take_awaited(5), "it does not know yet");
         lease.note(Knowledge::Until(400));
         assert_eq!((lease.at(399), lease.at(400)), (TopologyKnown::All, TopologyKnown::NotYet));
         assert!(lease.take_awaited(6) && !lease.take_awaited(6), "once");
-        assert!(!lease.is_awaited_at(399), "it knew before anybody waited");
+        assert!(!lease.is_awaited_at(399, || {}), "it knew before anybody waited");
         assert!(lease.take_awaited(399), "and whoever came in between goes on");
         lease.note(Knowledge::Vain);
-        assert!(!lease.is_awaited_at(500), "there is no use in waiting");
+        assert!(!lease.is_awaited_at(500, || {}), "there is no use in waiting");
         assert_eq!((lease.at(399), lease.at(500)), (TopologyKnown::All, TopologyKnown::Vain));
         lease.note(Knowledge::Until(900));
         assert_eq!((lease.at(899), lease.at(900)), (TopologyKnown::All, TopologyKnown::NotYet));
@@ -104,5 +123,23 @@ mod tests {
     #[test]
     fn a_node_alone_knows_all() {
         assert_eq!(TopologyLease::new(false).at(Millis::MAX - 1), TopologyKnown::All);
+    }
+
+    #[test]
+    fn who_asks_other_nodes_hears_once_that_somebody_waits_and_that_it_is_used() {
+        let (lease, asked) = (TopologyLease::new(true), std::cell::Cell::new(0));
+        let ask = || asked.set(asked.get() + 1);
+        assert!(!lease.take_used(), "nobody was here");
+        assert!(lease.is_awaited_at(5, ask) && lease.is_awaited_at(5, ask));
+        assert_eq!(asked.get(), 1);
+        assert!(lease.take_used() && !lease.take_used());
+        assert!(lease.is_awaited_at(5, ask), "it does not know yet");
+        assert_eq!(asked.get(), 2, "and may have looked before this one came");
+        lease.take_used();
+        lease.note(Knowledge::Until(400));
+        assert!(!lease.is_awaited_at(399, ask));
+        assert_eq!((asked.get(), lease.take_used()), (2, false), "it is there");
+        lease.at(399);
+        assert!(lease.take_used() && !lease.take_used());
     }
 }

@@ -2,7 +2,8 @@
 //! for what piled up.
 //!
 //! Invariant: parcels of one sender arrive in the order in which it sent them. A shard that has
-//! parcels waiting has been woken; nobody is woken twice for one swap. The bytes of messages count
+//! parcels waiting has been woken, or stands still here and goes on ([`Mailbox::rest`]); nobody is woken twice for one
+//! swap. The bytes of messages count
 //! from when they are sent until the shard has shown what became of them: senders look at them
 //! before they read more from publishers.
 
@@ -18,8 +19,9 @@ use session::Counted;
 use session::report::{ConnectionFigures, ConnectionNumber, ConnectionReport};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 use switch::DeadLettered;
 use tokio::sync::oneshot;
 
@@ -154,12 +156,16 @@ struct Waiting {
     /// Of the messages in `parcels`.
     bytes: u64,
     waker: Option<Waker>,
+    /// The shard's thread stands still until somebody takes this back and notifies it.
+    is_resting: bool,
 }
 
 /// One shard's mailbox.
 #[derive(Clone, Default)]
 pub(crate) struct Mailbox {
     inner: Arc<Mutex<Waiting>>,
+    /// For the thread that stands still.
+    roused: Arc<Condvar>,
     /// Of messages that were sent and not yet released.
     bytes: Arc<AtomicU64>,
 }
@@ -174,11 +180,41 @@ impl Mailbox {
     pub(crate) fn send(&self, parcel: Parcel) {
         let mut inner = self.lock();
         inner.parcels.push(parcel);
+        self.wake(inner);
+    }
+
+    fn wake(&self, mut inner: MutexGuard<'_, Waiting>) {
+        if std::mem::take(&mut inner.is_resting) {
+            drop(inner);
+            return self.roused.notify_one();
+        }
         let waker = inner.waker.take();
         drop(inner);
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Has the shard's thread go on if it stands still: a task of it was woken, which it does not see there.
+    pub(crate) fn rouse(&self) {
+        let mut inner = self.lock();
+        if std::mem::take(&mut inner.is_resting) {
+            drop(inner);
+            self.roused.notify_one();
+        }
+    }
+
+    /// Has the shard's thread, which calls this, stand still until there are parcels, it is roused, or so much time has gone by.
+    /// True if there are parcels: nobody wakes the shard for them.
+    pub(crate) fn rest(&self, at_most: Duration) -> bool {
+        let mut inner = self.lock();
+        if inner.parcels.is_empty() {
+            inner.is_resting = true;
+            let rested = self.roused.wait_timeout_while(inner, at_most, |waiting| waiting.is_resting);
+            inner = rested.unwrap_or_else(PoisonError::into_inner).0;
+            inner.is_resting = false;
+        }
+        !inner.parcels.is_empty()
     }
 
     /// Bytes of messages that are on their way to the shard.
@@ -211,11 +247,7 @@ impl Mailbox {
         let mut inner = self.lock();
         inner.bytes += bytes;
         inner.parcels.extend(parcels);
-        let waker = inner.waker.take();
-        drop(inner);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.wake(inner);
     }
 
     /// Takes everything into `parcels`, which is empty; with nothing there, `waker` is called at
@@ -270,5 +302,35 @@ mod tests {
         mailbox.take(&mut taken, &waker);
         mailbox.send(Parcel::Alarms);
         assert_eq!(count.0.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn who_stands_still_goes_on_with_the_first_parcel_when_roused_or_after_its_time() {
+        const LONG: Duration = Duration::from_secs(3600);
+        let (mailbox, count) = (Mailbox::default(), Arc::new(Count(AtomicUsize::new(0))));
+        let waker = Waker::from(count.clone());
+        let mut taken = Vec::new();
+        mailbox.take(&mut taken, &waker);
+        assert!(!mailbox.rest(Duration::from_millis(1)), "nothing came");
+        let rests = || {
+            let resting = mailbox.clone();
+            let thread = std::thread::spawn(move || resting.rest(LONG));
+            while !mailbox.lock().is_resting {
+                std::thread::yield_now();
+            }
+            thread
+        };
+        let resting = rests();
+        mailbox.rouse();
+        assert!(!resting.join().expect("it goes on"), "a task of it was woken");
+        let resting = rests();
+        mailbox.send(Parcel::Alarms);
+        assert!(resting.join().expect("it goes on"));
+        assert_eq!(count.0.load(Ordering::SeqCst), 0, "it wakes itself");
+        assert!(mailbox.rest(LONG), "there is something already");
+        mailbox.send(Parcel::Alarms);
+        assert_eq!(count.0.load(Ordering::SeqCst), 1, "it does not rest, and may not look before it sleeps");
+        mailbox.take(&mut taken, &waker);
+        assert_eq!(taken.len(), 2);
     }
 }

@@ -454,6 +454,10 @@ impl Future for StepTask {
         this.local.switch.tell_leaders();
         if let Some(disk) = &mut this.disk {
             disk.commit();
+            let rest = disk.rest();
+            if rest.is_some_and(|at_most| this.local.shared.mailboxes[this.local.index].rest(at_most)) {
+                cx.waker().wake_by_ref();
+            }
         }
         let has_clients = !this.local.clients.borrow().is_empty();
         let StepTask { local, shard, drain, .. } = &mut *this;

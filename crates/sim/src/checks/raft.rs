@@ -238,3 +238,83 @@ impl Reference for Queues {
         Queues::state_hash(self)
     }
 }
+
+/// The simulator finds most faults by another check first: here each of these is shown to bite.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// A machine without a state.
+    #[derive(Default)]
+    struct Nothing;
+
+    impl Reference for Nothing {
+        fn apply(&mut self, _: &Bytes) {}
+
+        fn state_hash(&self) -> u64 {
+            0
+        }
+    }
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+
+    /// A group whose first entry both members appended in term 2, and A has applied.
+    fn group() -> Group<Nothing> {
+        let mut group = Group::default();
+        for node in [A, B] {
+            group.started(node, Restored::BOOTSTRAP.index, Vec::new());
+            group.appended(node, LogIndex(FIRST), Term(2), Bytes::from_static(b"one"));
+        }
+        assert_eq!(applies(&mut group, A, FIRST, 0), 1);
+        group
+    }
+
+    fn applies(group: &mut Group<Nothing>, node: NodeId, applied: u64, compacted: u64) -> u64 {
+        let (applied, compacted) = (LogIndex(applied), LogIndex(compacted));
+        let view = View {
+            term: Term(2),
+            leads: false,
+            serves: false,
+            leader: None,
+            applied,
+            compacted,
+            last: applied,
+            may_have_forgotten: false,
+            gave_up_waiting: false,
+        };
+        group.observe_applied(node, &view, || 0, &mut 0, &mut |_, _| {})
+    }
+
+    fn violation(violate: impl FnOnce(&mut Group<Nothing>)) -> String {
+        let mut group = group();
+        let ended = catch_unwind(AssertUnwindSafe(|| violate(&mut group))).expect_err("it is found out");
+        ended.downcast_ref::<String>().expect("a text").clone()
+    }
+
+    #[test]
+    fn what_one_member_applied_every_other_may_apply_once_more() {
+        assert_eq!(applies(&mut group(), B, FIRST, 0), 0);
+    }
+
+    #[test]
+    fn what_was_applied_is_neither_written_over_nor_another_elsewhere_nor_from_nowhere() {
+        let other = Bytes::from_static(b"other");
+        let over = violation(|group| group.appended(A, LogIndex(FIRST), Term(3), other.clone()));
+        assert!(over.starts_with("[committed] ") && over.contains("writes over entry"), "{over}");
+        let parted = violation(|group| {
+            group.appended(B, LogIndex(FIRST), Term(3), other.clone());
+            applies(group, B, FIRST, 0);
+        });
+        assert!(parted.starts_with("[committed] ") && parted.contains("was committed"), "{parted}");
+        let from_nowhere = violation(|group| {
+            applies(group, A, FIRST + 1, 0);
+        });
+        assert!(from_nowhere.contains("never appended there"), "{from_nowhere}");
+        let snapshot = violation(|group| {
+            applies(group, B, FIRST + 1, FIRST + 1);
+        });
+        assert!(snapshot.contains("which nobody committed"), "{snapshot}");
+    }
+}

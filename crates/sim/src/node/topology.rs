@@ -18,6 +18,7 @@ use bytes::Bytes;
 use consensus::{LogIndex, Membership, NodeId, Role};
 use node::{Beginning, Knowledge, KnownQueue, Proposer, TopologyMember, Wish};
 use partition::log_partition::{AppliedEntry, Machine};
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use switch::Parcel;
 
@@ -37,6 +38,7 @@ pub(super) struct Decided {
     follows: Vec<Followed>,
     lost: Vec<u64>,
     knowledge: Knowledge,
+    is_knowledge_used: Cell<bool>,
     bug: Option<Bug>,
 }
 
@@ -58,8 +60,8 @@ impl Decided {
     pub(super) fn of(topology: Topology, bug: Option<Bug>) -> Decided {
         let (wishes, hasty, decided) = (VecDeque::new(), Vec::new(), Vec::new());
         let (answers, done, follows, lost) = (Vec::new(), VecDeque::new(), Vec::new(), Vec::new());
-        let knowledge = Knowledge::Until(0);
-        Decided { topology, done, wishes, hasty, decided, answers, follows, lost, knowledge, bug }
+        let (knowledge, is_knowledge_used) = (Knowledge::Until(0), Cell::default());
+        Decided { topology, done, wishes, hasty, decided, answers, follows, lost, knowledge, is_knowledge_used, bug }
     }
 
     /// What a wrong shell makes of a state that it takes over.
@@ -165,6 +167,10 @@ impl Proposer for Decided {
         };
     }
 
+    fn was_knowledge_used(&mut self) -> bool {
+        self.is_knowledge_used.take()
+    }
+
     fn homes(&self) -> Vec<NodeNumber> {
         self.topology.homes()
     }
@@ -266,7 +272,10 @@ impl Node {
     /// Whether the topology here is all that anybody was answered.
     pub fn topology_knowledge(&self) -> Knowledge {
         let member = self.running.as_ref().and_then(Running::topology);
-        member.map_or(Knowledge::Until(0), |member| member.machine().knowledge)
+        member.map_or(Knowledge::Until(0), |member| {
+            member.machine().is_knowledge_used.set(true);
+            member.machine().knowledge
+        })
     }
 
     /// The topology as it is known here.

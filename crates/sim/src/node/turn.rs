@@ -16,7 +16,7 @@ use crate::random::Random;
 use crate::schedule::MS;
 use broker::{ConsumerKey, NodeNumber, PartitionId};
 use consensus::{LogIndex, NodeId, Term};
-use node::{Beginning, Edge, KnownQueue, Now, Task};
+use node::{Beginning, Edge, KnownQueue, Now, Task, WrittenBy};
 use partition::outputs::{Fate, ReadPurpose};
 use partition::{Command, Effect, Outlets, QueuePartition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -227,7 +227,8 @@ impl Node {
         let load = std::mem::take(&mut share.load);
         r.threads[shard].load = load;
         let share = r.threads[shard].shard.share();
-        let is_left = !share.out.wal.is_empty() && r.queue.put(&mut share.out.wal, load, files::time(self.now));
+        let is_left = !share.out.wal.is_empty()
+            && r.queue.put(&mut share.out.wal, load, files::time(self.now)) == WrittenBy::Shard;
         share.needs.drain(..).for_each(|(partition, file)| r.queue.needs(partition, file));
         // It asks them itself: see `Happening::Forgot`.
         share.whole.clear();
