@@ -232,7 +232,7 @@ fn a_consumer_whose_leader_goes_is_told() {
 #[test]
 fn what_a_leader_said_late_that_leads_no_more_is_not_passed_on() {
     let bug = Some(Bug::OldLeaderIsHeard);
-    found_with(108..114, Options { nodes: 5, pools: true, returns: true, bug, ..Options::default() }, "[unflagged]");
+    found_with(102..108, Options { nodes: 5, pools: true, returns: true, bug, ..Options::default() }, "[unflagged]");
 }
 
 #[test]
