@@ -203,7 +203,7 @@ impl Group {
         self.observe();
     }
 
-    /// The next tick brings no heartbeat of a leader that has appended nothing for [`QUIET_TICKS`], and whose members all have
+    /// The next tick brings no heartbeat of a leader that has appended nothing for twenty ticks, and whose members all have
     /// everything. Of any other leader it does: who lost something is found by it.
     pub fn hold_heartbeat(&mut self) {
         self.holds_heartbeat = true;
