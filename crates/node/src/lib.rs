@@ -54,7 +54,7 @@ pub use durations::{BOUNDS_US, BUCKETS, Durations, Stage, StageClock};
 pub use ending_member::EndingMember;
 pub use gauges::LogGauges;
 pub use log_queue::{
-    Load, LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_ALONE_MAX, OWN_SYNC_MAX, Round, WrittenBy,
+    Load, LogQueue, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_ALONE_MAX, OWN_SYNC_MAX, REST_MAX, Round, WrittenBy,
 };
 pub use log_writer::{Listener, LogWriter};
 pub use memory::Memory;

@@ -6,8 +6,8 @@
 //! hand-overs between threads (each about 5 us of CPU) and the wake-ups for what arrives meanwhile,
 //! which is the next batch anyway. A large batch, a slow disk, a full one, or a log that somebody
 //! else is writing is the thread's business, and the shard goes on serving. It may stand still
-//! meanwhile for as long as it would for a sync of its own ([`OWN_SYNC_ALONE_MAX`]), unless its turn was
-//! a busy one: the thread's round is over sooner, or what arrived until then is looked at together.
+//! meanwhile for a short while ([`REST_MAX`]), unless its turn was a busy one: the thread's round is over
+//! sooner, or what arrived until then is looked at together.
 //!
 //! What nobody waits for (acks, mostly) goes out with the next batch that somebody waits for, at
 //! the latest when its own sync is due; the thread is not woken for it but sleeps until then.
@@ -36,6 +36,9 @@ pub const OWN_SYNC_MAX: Duration = Duration::from_micros(500);
 /// The same for a shard that has had nothing to do with messages in memory alone lately: what it is asked meanwhile is mostly
 /// the next batch, which waits for the next sync in any case, and to look at it piece by piece costs more than once.
 pub const OWN_SYNC_ALONE_MAX: Duration = Duration::from_millis(2);
+/// For so long at a time a shard stands still while the log's thread writes for it. Who waits for none of that, as a consumer that
+/// acks one message to get the next, waits so long as well.
+pub const REST_MAX: Duration = Duration::from_millis(1);
 /// Bytes in the page cache that a shard is willing to bring to the disk on the way.
 const OWN_UNSYNCED_BYTES_MAX: u64 = 256 << 10;
 
@@ -60,7 +63,7 @@ impl Load {
 
     /// How long the shard may stand still while the log's thread writes for it; `None`: it has others to serve.
     pub fn rest_max(self) -> Option<Duration> {
-        (self.is_quiet() && !self.serves_memory).then_some(OWN_SYNC_ALONE_MAX)
+        (self.is_quiet() && !self.serves_memory).then_some(REST_MAX)
     }
 }
 

@@ -353,7 +353,7 @@ fn sleep(inner: &Inner) {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use node::{Completions, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_ALONE_MAX, OWN_SYNC_MAX};
+    use node::{Completions, OWN_BATCH_BYTES_MAX, OWN_COMMANDS_MAX, OWN_SYNC_ALONE_MAX, OWN_SYNC_MAX, REST_MAX};
     use partition::outputs::{SyncWish, Ticket};
     use std::sync::atomic::Ordering;
     use std::task::Waker;
@@ -598,7 +598,7 @@ mod tests {
 
     #[test]
     fn who_serves_others_or_was_busy_does_not_stand_still_for_the_thread() {
-        assert_eq!(ONE_COMMAND.rest_max(), Some(OWN_SYNC_ALONE_MAX));
+        assert_eq!(ONE_COMMAND.rest_max(), Some(REST_MAX));
         assert_eq!(Load { serves_memory: true, ..ONE_COMMAND }.rest_max(), None);
         assert_eq!(Load { commands: OWN_COMMANDS_MAX + 1, ..ONE_COMMAND }.rest_max(), None);
     }
