@@ -36,8 +36,8 @@ pub const OWN_SYNC_MAX: Duration = Duration::from_micros(500);
 /// The same for a shard that has had nothing to do with messages in memory alone lately: what it is asked meanwhile is mostly
 /// the next batch, which waits for the next sync in any case, and to look at it piece by piece costs more than once.
 pub const OWN_SYNC_ALONE_MAX: Duration = Duration::from_millis(2);
-/// For so long at a time a shard stands still while the log's thread writes for it. Who waits for none of that, as a consumer that
-/// acks one message to get the next, waits so long as well.
+/// For so long at a time a shard stands still while the log's thread writes for it. Who waits for none of that waits so long
+/// as well, but for consumers of its queues that ack one message to get the next.
 pub const REST_MAX: Duration = Duration::from_millis(1);
 /// Bytes in the page cache that a shard is willing to bring to the disk on the way.
 const OWN_UNSYNCED_BYTES_MAX: u64 = 256 << 10;
@@ -49,6 +49,8 @@ pub struct Load {
     pub commands: usize,
     /// The shard has served somebody lately whose messages are in memory alone.
     pub serves_memory: bool,
+    /// Somebody has acked a few messages at a time lately, and may get the next ones for them.
+    pub serves_few: bool,
 }
 
 impl Load {
@@ -63,7 +65,7 @@ impl Load {
 
     /// How long the shard may stand still while the log's thread writes for it; `None`: it has others to serve.
     pub fn rest_max(self) -> Option<Duration> {
-        (self.is_quiet() && !self.serves_memory).then_some(REST_MAX)
+        (self.is_quiet() && !self.serves_memory && !self.serves_few).then_some(REST_MAX)
     }
 }
 

@@ -128,13 +128,17 @@ pub struct Shard<M> {
     held_until: Millis,
     /// Until then it counts as busy with messages in memory alone.
     serves_memory_until: Millis,
+    serves_few_until: Millis,
 }
 
 /// How often a shard with such messages looks whether they may go on: it is woken by what is written before.
 const HELD_LOOK_MS: Millis = 5;
 
-/// So long after something waited for its transient queues a shard counts as busy with them.
-const SERVES_MEMORY_MS: Millis = 1_000;
+/// So long after something waited for its transient queues a shard counts as busy with them, and likewise with consumers that
+/// ack a few messages at a time.
+const SERVES_MS: Millis = 1_000;
+/// So many messages acked in one turn are few: who acks more has others at hand meanwhile.
+const FEW_SETTLED: u64 = 32;
 
 /// The place of a shard's transient queues among its partitions.
 const TRANSIENT_PLACE: usize = 0;
@@ -159,6 +163,7 @@ impl<M: Proposer> Shard<M> {
             held_bytes: 0,
             held_until: NEVER,
             serves_memory_until: 0,
+            serves_few_until: 0,
         };
         (0..shard.members.len()).for_each(|place| shard.note(place));
         shard
@@ -192,6 +197,7 @@ impl<M: Proposer> Shard<M> {
             }
             waits.take_due(&mut due);
         });
+        let mut settled = 0_u64;
         for &place in &due {
             let Shard { members, share, waiting, held, .. } = self;
             let Seated { id, member, .. } = &mut members[place];
@@ -205,8 +211,9 @@ impl<M: Proposer> Shard<M> {
                 }
             });
             if place == TRANSIENT_PLACE && !waiting.is_empty() {
-                self.serves_memory_until = now.ms + SERVES_MEMORY_MS;
+                self.serves_memory_until = now.ms + SERVES_MS;
             }
+            settled = settled.saturating_add(waiting.settled());
             edge.begin(*id, member.queues());
             member.step(now, waiting, share, edge);
             assert!(waiting.commands.is_empty(), "a step carries out all of its commands");
@@ -228,6 +235,10 @@ impl<M: Proposer> Shard<M> {
         due.iter().for_each(|place| self.note(*place));
         self.note_held(now.ms, intake);
         self.share.load.serves_memory = now.ms < self.serves_memory_until;
+        if (1..=FEW_SETTLED).contains(&settled) {
+            self.serves_few_until = now.ms + SERVES_MS;
+        }
+        self.share.load.serves_few = now.ms < self.serves_few_until;
         let is_any = !due.is_empty();
         if is_any {
             self.share.end_turn();
@@ -520,8 +531,9 @@ mod tests {
     use crate::share::ShareLimits;
     use crate::topology_member::{Knowledge, Wish};
     use crate::waits::{Waits, publish};
-    use broker::ConsumerKey;
+    use broker::{ChannelKey, ConsumerKey};
     use bytes::Bytes;
+    use partition::Disposition;
     use partition::log_partition::{AppliedEntry, Machine};
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
@@ -639,6 +651,27 @@ mod tests {
         told[1].timeout.set(None);
         shard.step(at(80), &waits, &mut Nobody);
         assert_eq!((steps(), shard.poll_timeout()), (vec![3, 2, 0], None));
+    }
+
+    #[test]
+    fn a_shard_whose_consumers_ack_a_few_messages_at_a_time_counts_as_busy_with_them_for_a_second() {
+        let durable = vec![(PartitionId(1), Member::<NoTopology>::Other(Box::new(Told::default())))];
+        let mut shard = Shard::new(PartitionId(1 << 31), durable, Share::without_log());
+        let waits = RefCell::new(Waits::new(shard.len()));
+        let mut is_busy = |ms, acked: &[u64]| {
+            for count in acked {
+                let (holder, outcome) = (ConsumerKey { channel: ChannelKey(7), number: 1 }, Disposition::Ack);
+                let acked = Command::Settle { queue: QueueId(1), holder, first: 0, count: *count, outcome };
+                waits.borrow_mut().push(1, acked);
+            }
+            shard.step(Now { ms, wall_ms: 0 }, &waits, &mut Nobody);
+            std::mem::take(&mut shard.share().load).serves_few
+        };
+        assert!(!is_busy(10, &[]));
+        assert!(!is_busy(20, &[FEW_SETTLED + 1]) && !is_busy(30, &[1; FEW_SETTLED as usize + 1]), "many");
+        assert!(is_busy(40, &[1, 1]));
+        assert!(is_busy(1_039, &[3_000]) && is_busy(1_039, &[]));
+        assert!(!is_busy(1_040, &[]));
     }
 
     #[test]

@@ -58,6 +58,12 @@ impl Waiting {
         self.commands.iter().map(of).sum()
     }
 
+    /// How many messages are acked or given back, however they are told.
+    pub fn settled(&self) -> u64 {
+        let of = |command: &Command| if let Command::Settle { count, .. } = command { *count } else { 0 };
+        self.commands.iter().map(of).fold(0, u64::saturating_add)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.declared.is_empty() && self.frames.is_empty() && self.forwards.is_empty() && self.commands.is_empty()
     }

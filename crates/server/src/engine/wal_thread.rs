@@ -361,7 +361,7 @@ mod tests {
     use storage::{FileNo, RealDisk, Record, RecordKind};
 
     const PARTITION: PartitionId = PartitionId(1);
-    const ONE_COMMAND: Load = Load { commands: 1, serves_memory: false };
+    const ONE_COMMAND: Load = Load { commands: 1, serves_memory: false, serves_few: false };
     /// However busy this machine is, no test takes so long that the thread would be wanted for a
     /// sync that is due.
     const AN_HOUR_MS: u32 = 3_600_000;
@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     fn a_shard_that_serves_messages_in_memory_stands_still_for_quicker_syncs_than_others() {
-        let load = |serves_memory| Load { commands: 1, serves_memory };
+        let load = |serves_memory| Load { serves_memory, ..ONE_COMMAND };
         let (mut lab, _run) = Lab::new();
         lab.handle.gauges().sync_times.note(OWN_SYNC_MAX * 9);
         assert!(lab.put_of(load(false), 100, SyncWish::Now, false));
@@ -600,6 +600,7 @@ mod tests {
     fn who_serves_others_or_was_busy_does_not_stand_still_for_the_thread() {
         assert_eq!(ONE_COMMAND.rest_max(), Some(REST_MAX));
         assert_eq!(Load { serves_memory: true, ..ONE_COMMAND }.rest_max(), None);
+        assert_eq!(Load { serves_few: true, ..ONE_COMMAND }.rest_max(), None);
         assert_eq!(Load { commands: OWN_COMMANDS_MAX + 1, ..ONE_COMMAND }.rest_max(), None);
     }
 
