@@ -6,7 +6,11 @@ use clients::broker::is_foreign;
 use clients::nodes::{PATIENCE, classic, durable};
 use clients::{Client, Event, Nodes, Publish};
 use rustix::process::Signal;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// So long a node stands still that it asks what it missed before it routes anything.
+const STOOD_STILL: Duration = Duration::from_secs(1);
+const LOOKED_AT: Duration = Duration::from_secs(1);
 
 /// Waits for the one answer that is due.
 fn answer(client: &mut Client, channel: u16) -> Event {
@@ -43,6 +47,30 @@ fn a_node_that_stood_still_asks_what_it_missed_before_it_routes() {
         client.confirmed(channel, 2 * round - 1, 2 * round);
         other.confirmed(other_channel, 1, 2);
         assert_eq!(elsewhere.counts(there, &queue).unwrap().0, 4, "round {round}");
+    }
+}
+
+#[test]
+fn a_publish_that_waited_for_what_its_node_knows_leaves_its_connection_asleep() {
+    if is_foreign() {
+        return;
+    }
+    let nodes = Nodes::founders(3);
+    let (mut client, channel) = nodes.connect(1);
+    client.declare(channel, &durable("q")).unwrap();
+    client.confirm_select(channel).unwrap();
+    let node = &nodes.nodes[1].broker;
+    for seq in 1..=3 {
+        node.signal(Signal::STOP);
+        std::thread::sleep(STOOD_STILL);
+        node.signal(Signal::CONT);
+        client.put(channel, "q", b"1");
+        client.confirmed(channel, seq, seq);
+        let before = node.cpu_ticks();
+        std::thread::sleep(LOOKED_AT);
+        // Who wakes itself again and again takes all that the machine has, a third of a core beside other tests.
+        let taken = node.cpu_ticks() - before;
+        assert!(taken < 15, "round {seq}: {taken} hundredths of a second in one second without anything to do");
     }
 }
 

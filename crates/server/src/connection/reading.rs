@@ -48,6 +48,10 @@ impl Inner {
             self.was_paused = true;
             return false;
         }
+        // Before the look: where there is nothing, the socket wakes this task, which would go on waking itself else.
+        if std::mem::take(&mut self.was_paused) {
+            self.amqp.resume_reading(local.now());
+        }
         match self.stream.poll_read_ready(cx) {
             Poll::Pending => return false,
             Poll::Ready(Ok(())) => {}
@@ -55,9 +59,6 @@ impl Inner {
                 self.disconnect(Some(&error));
                 return false;
             }
-        }
-        if std::mem::take(&mut self.was_paused) {
-            self.amqp.resume_reading(local.now());
         }
         // The rest of a frame that has begun comes in one read. What was read before is held by who has it in hand, so new
         // room is memory that no cache has: a read goes on in the room that is left while it is enough for most.
