@@ -368,7 +368,21 @@ fn who_cannot_join_is_told_what_to_do() {
         assert!(Instant::now() < due, "{}", nodes.nodes[twin].broker.log());
         std::thread::sleep(Duration::from_millis(100));
     }
+    let says = "leveret@n1 cannot join: node 1, leveret@n1 at ";
+    let log = nodes.nodes[twin].broker.log();
+    assert!(log.contains(says) && log.contains("is called the same: give this one another node_name"), "{log}");
     assert_eq!(nodes.names(1).len(), 3);
+    nodes.kill(twin);
+    // The address of a node is not that for clients.
+    let mut lost = nodes.nodes[twin].broker.without_arguments("--none");
+    let at = lost.iter().position(|argument| argument == "--cluster-join").unwrap();
+    lost[at + 1] = nodes.nodes[1].broker.addr().to_string();
+    nodes.nodes[twin].broker.set_arguments(lost);
+    nodes.launch(twin);
+    nodes.until_log(
+        twin,
+        "it speaks AMQP; nodes meet at the cluster_address of each, which is not the address for clients",
+    );
     nodes.kill(twin);
     // The folder of a founder does not join, and settings that do not go together are refused.
     nodes.kill(0);

@@ -73,7 +73,7 @@ pub(crate) fn command() -> Command {
     Command::new("demo")
         .about("Start three nodes on this machine, one of which may be killed to see what happens")
         .after_help(
-            "While it runs: `kill 2`, `stop 2` (it hangs), `cont 2`, `start 2`, `status`; Ctrl-C ends all, and so does the end of its terminal.\n\
+            "While it runs: `kill 2`, `stop 2` (it hangs), `cont 2`, `start 2`, `status`; Ctrl-C and `quit` end all, and so does the end of its terminal; the end of its input does not.\n\
              For real clusters see docs/clustering.md: every node on a machine of its own.",
         )
         .arg(folder)
@@ -409,7 +409,7 @@ impl Nodes {
              leveret bench --quorum-queue --queue demo -x 1 -y 1 -c 100 -r 1000 -cri 0.2 --uris {}\n\
              then here: `kill 2` kills a node, `start 2` starts it again, `stop 2` and `cont 2` have it hang and go on,\n\
              `status` tells what is where. Who leads what: leveret cluster status --data-dir {}\n\
-             Logs and data: {}. Ctrl-C ends all.\n",
+             Logs and data: {}. Ctrl-C ends all, and so does `quit`.\n",
             uris.join(","),
             self.folder.join("n1").display(),
             self.folder.display()

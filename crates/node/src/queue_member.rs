@@ -244,7 +244,7 @@ impl QueueMember {
                     tracing::info!(
                         partition,
                         fetched,
-                        "brought up to date by its leader's state: the log did not go back so far"
+                        "has its copy of the partition, as its leader's state and what came after; the log does not go back to the start"
                     );
                 }
                 return true;

@@ -178,7 +178,8 @@ pub enum StorageError {
         "the data folder {folder} belongs to a node {}, and what is set is about {}: to go on there it needs the \
          cluster_peers with which it began, each node at the same address; one that joined, or ran alone and is to be the first of a \
          cluster, needs cluster_address, and neither cluster_peers nor cluster_join; only one that was forgotten, or is to leave what it \
-         has behind, needs another, empty folder as --data-dir",
+         has behind, needs another, empty folder as --data-dir. A node that has data of its own joins no others: nodes with empty \
+         folders join it",
         own_cluster(*.found),
         other_cluster(*.wanted)
     )]

@@ -85,6 +85,8 @@ fn a_node_that_is_drained_serves_nobody_and_leads_nothing_until_it_is_revived() 
         .unwrap();
     let critical = tools.diagnostics("check_if_node_is_quorum_critical").bad(69);
     assert!(critical.contains("queue 'sole' in vhost '/'") && !critical.contains("queue 'q'"), "{critical}");
+    let late = tools.run("rabbitmq-upgrade", "await_online_quorum_plus_one -t 2").bad(70);
+    assert!(late.contains("queue 'sole' in vhost '/'; a queue of one or two copies never has one to spare"), "{late}");
     assert!(leaders().iter().any(|leader| leader == "leveret@n1"), "{:?}", leaders());
     let said = tools.run("rabbitmq-upgrade", "drain").good();
     assert!(said.starts_with("Will put node leveret@n1 into maintenance mode"), "{said}");

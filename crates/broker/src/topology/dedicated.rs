@@ -46,7 +46,9 @@ impl Topology {
             Err(Refusal::precondition_failed(&text))
         };
         if self.present_nodes().count() < 2 {
-            return refused("a node alone has the partitions that its settings say");
+            return refused(
+                "a node alone has the partitions that its settings say; it takes a cluster of two nodes or more",
+            );
         }
         if !self.has_dedicated() {
             return refused("not all nodes run a version that knows it yet");

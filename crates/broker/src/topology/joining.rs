@@ -225,9 +225,14 @@ impl Topology {
         }
         let twin = self.present_nodes().find(|(_, node)| node.name == *name || node.address == *address);
         if let Some((number, node)) = twin {
+            let (what, setting) = match node.name == *name {
+                true => ("is called the same", "node_name"),
+                false => ("has the same address", "cluster_address"),
+            };
             return refused(format!(
-                "node {} has that name or address; if it is gone for good, `leveret ctl forget_cluster_node {}`",
-                number.0, node.name
+                "node {}, {} at {}, {what}: give this one another {setting}; if that node is gone for good, `leveret ctl \
+                 forget_cluster_node {}`",
+                number.0, node.name, node.address, node.name
             ));
         }
         if can.topology < self.machine_version || self.present_nodes().all(|(_, node)| can.queues < node.can.queues) {

@@ -19,6 +19,8 @@ const HANDED_OVER_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often it is looked whether the node is not needed any more.
 const ASK_EVERY: Duration = Duration::from_millis(500);
+/// So many queues are named that are waited for.
+const NAMED_MAX: usize = 10;
 
 pub(super) const VERBS: &[Verb] = &[
     Verb {
@@ -146,6 +148,23 @@ fn revive(cx: &Cx<'_>) -> Result<Shown, Failure> {
     cx.api()?.delete(&path(&["nodes", &node, "maintenance"]))?.good().map(|_| Shown::Done)
 }
 
+/// The queues that a check names, and what no waiting mends.
+fn critical_queues(answer: &Value) -> Option<String> {
+    let queues = rows(answer, "queues");
+    let names: Vec<String> = queues.iter().take(NAMED_MAX).map(|queue| text(&queue["readable_name"])).collect();
+    let more = match queues.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}{more}; a queue of one or two copies never has one to spare: let it grow (rabbitmq-queues grow), or restart \
+             without this check",
+            names.join(", ")
+        )
+    })
+}
+
 fn await_quorum_plus_one(cx: &Cx<'_>) -> Result<Shown, Failure> {
     let timeout = cx.timeout().unwrap_or(Duration::from_secs(120));
     cx.banner(&format!(
@@ -158,16 +177,24 @@ fn await_quorum_plus_one(cx: &Cx<'_>) -> Result<Shown, Failure> {
     }
     // The request itself has all of that time, and is not to be the one that runs out of it.
     let until = Instant::now() + timeout.saturating_sub(ASK_EVERY * 2);
+    let mut told = String::new();
     loop {
         let answer = cx.api()?.get("health/checks/node-is-quorum-critical")?;
-        match answer.status {
-            503 if Instant::now() < until => std::thread::sleep(ASK_EVERY),
-            503 => {
-                let why = text(&answer.json()["reason"]);
-                let late = "time is up, no quorum + 1 online replicas came online for at least some quorum queues";
-                return Err(Failure::error(SOFTWARE, format!("{late}: {why}")));
-            }
-            _ => return answer.good().map(|_| Shown::Done),
+        if answer.status != 503 {
+            return answer.good().map(|_| Shown::Done);
         }
+        let (time_is_up, answer) = (Instant::now() >= until, answer.json());
+        let waits_for = critical_queues(&answer);
+        if time_is_up {
+            let late = "time is up, no quorum + 1 online replicas came online for at least some quorum queues";
+            let why =
+                format!("{}{}", text(&answer["reason"]), waits_for.map_or(String::new(), |it| format!(" ({it})")));
+            return Err(Failure::error(SOFTWARE, format!("{late}: {why}")));
+        }
+        if let Some(waits_for) = waits_for.filter(|waits_for| *waits_for != told) {
+            cx.say(&format!("Waiting for {waits_for}"));
+            told = waits_for;
+        }
+        std::thread::sleep(ASK_EVERY);
     }
 }

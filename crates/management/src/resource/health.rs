@@ -77,7 +77,7 @@ const NOT_SERVING: &str = "this rabbit node is not currently available to serve"
 
 /// GET: the node serves clients: a majority of its cluster decides for it.
 pub(super) async fn in_service(cx: Cx<'_>) -> Result<Answer, Refused> {
-    let rests = cx.handle().rests().then(|| "it is in maintenance mode until `rabbitmq-upgrade revive`".to_owned());
+    let rests = cx.handle().rests().then(|| "it is in maintenance mode until `leveret ctl revive`".to_owned());
     match rests.or(cx.quorum().await.without_majority()) {
         None => well(),
         Some(why) => {

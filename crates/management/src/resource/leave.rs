@@ -134,7 +134,7 @@ fn objection(own: &str, members: &[(&str, &Value)], resting: &[&str], is_drained
     if others <= voters / 2 && others + rest.len() as u64 > voters / 2 {
         return Some(Objection::Lasting(format!(
             "{others} of {voters} copies would keep up without it, which is no majority, as {} {are} in maintenance mode and may be about \
-             to go, too: revive {them} first (`rabbitmq-upgrade revive`)",
+             to go, too: revive {them} first (`leveret ctl revive`)",
             rest.join(" and "),
         )));
     }
@@ -219,7 +219,7 @@ mod tests {
                 panic!("nothing will be so by itself")
             };
             let told = "0 of 3 copies would keep up without it, which is no majority, as n2 and n3 are in maintenance mode and may be \
-                        about to go, too: revive them first (`rabbitmq-upgrade revive`)";
+                        about to go, too: revive them first (`leveret ctl revive`)";
             assert_eq!(why, told);
             let Some(Objection::Lasting(why)) = with(&["n2"], is_drained) else { panic!("the same of one") };
             assert!(why.starts_with("1 of 3") && why.contains("as n2 is in maintenance mode"), "{why}");

@@ -17,7 +17,7 @@ use crate::run::{Asks, RunError};
 use crate::startup::Startup;
 use crate::topology_log::Answer;
 use broker::topology::{
-    ClusterNode, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, Refusal, Topology,
+    ClusterNode, Command as Change, CommandReply, MACHINE_VERSION, MachineVersions, PartitionStage, Refusal, Topology,
 };
 use broker::{NodeLife, NodeNumber};
 use node::Announcing;
@@ -54,6 +54,9 @@ const ONLY_BEFORE: &str = "cluster_secret_file_before is set and cluster_secret_
                            one what it is from now on";
 /// How often whoever waits looks whether the process is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long clients wait outside for leaders that could be elected, and how often it is looked.
+const LEADERS_PATIENCE: Duration = Duration::from_secs(5);
+const LEADERS_LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How often the log says what is waited for.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 /// A node whose cluster went on as another one ends if its own has not let it in by then: where a majority of that
@@ -401,7 +404,35 @@ impl Member {
             ms = begin.elapsed().as_millis() as u64,
             "caught up with the cluster"
         );
+        self.await_leaders(node, startup, asks);
         Ok(())
+    }
+
+    /// Waits until the groups of queues of which a majority is there have leaders, for a while: a client that comes before
+    /// finds its queues down, and whoever restarts nodes one after the other goes on with the next. Blocks.
+    fn await_leaders(&self, node: &Node, startup: &Startup, asks: Asks<'_>) {
+        let begin = Instant::now();
+        loop {
+            let (topology, linked) = (node.shared().topology(), self.links.linked());
+            let is_there = |member: &&NodeNumber| **member == self.number || linked.contains(*member);
+            let leaderless = topology.partitions().filter(|(id, put)| {
+                put.stage == PartitionStage::Serving
+                    && node.shared().leaders.leader(*id).is_none()
+                    && topology.is_missed(*id)
+                    && put.members.iter().filter(is_there).count() > put.members.len() / 2
+            });
+            let count = leaderless.count();
+            let is_over =
+                begin.elapsed() >= LEADERS_PATIENCE || asks.ends.load(Ordering::Relaxed) || self.is_forgotten();
+            if count == 0 || is_over {
+                if count > 0 {
+                    tracing::warn!(groups = count, "clients are let in, though groups of queues have no leader yet");
+                }
+                return;
+            }
+            startup.note(format!("it waits until {count} of its groups of queues have elected leaders"));
+            std::thread::sleep(LEADERS_LOOK_EVERY);
+        }
     }
 
     /// Has a change decided, however long that takes.

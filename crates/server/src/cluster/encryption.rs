@@ -203,7 +203,7 @@ fn wrong_name(address: &str) -> String {
     let host = host(address);
     format!(
         "the certificate of {address} does not name {host}: make one that does with `leveret cluster certificates DIR {host}`, or \
-         name the node in cluster_peers as its certificate does"
+         name the node as its certificate does: in cluster_peers, or by the cluster_address of a node that joins"
     )
 }
 

@@ -9,7 +9,7 @@
 //! nothing.
 
 use super::encryption::{LinkTls, Wire, objection};
-use super::handshake::{Hello, PATIENCE, Refused, Side, Verdict, shake};
+use super::handshake::{Hello, PATIENCE, Refused, Side, Verdict, shake, speaks};
 use super::peers::Peers;
 use super::secret::Secret;
 use crate::random;
@@ -32,6 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 const HEARD_FOR: Duration = Duration::from_secs(5);
 /// How often the log says who is missing.
 const TELL_EVERY: Duration = Duration::from_secs(5);
+/// From then on it is a warning.
+const WARN_AFTER: Duration = Duration::from_secs(30);
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -83,6 +85,8 @@ struct Search {
     refused: RefCell<BTreeMap<String, String>>,
     /// The same of whoever connected last.
     stranger: RefCell<Option<(SocketAddr, String)>>,
+    /// When it began to look for the others.
+    since: Instant,
     /// Another node may count on this folder.
     is_known: Cell<bool>,
     /// What somebody said that the founders agreed on, or why that is of no use here.
@@ -115,6 +119,7 @@ pub(super) fn form(
             heard: RefCell::default(),
             refused: RefCell::default(),
             stranger: RefCell::default(),
+            since: Instant::now(),
             is_known: Cell::new(false),
             found: RefCell::default(),
             news: Notify::new(),
@@ -177,6 +182,13 @@ impl Search {
 
     /// Meets another node, and notes what it knows.
     async fn meet(&self, stream: TcpStream, met: Met<'_>) {
+        if matches!(met, Met::Connected(_)) {
+            match speaks(&stream).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(why) => return self.note_refusal(met, why.to_string()),
+            }
+        }
         let tls = self.tls.as_deref();
         let encrypting = async {
             match met {
@@ -229,6 +241,7 @@ impl Search {
                     self.heard.borrow_mut().insert(peer.address, (folder, Instant::now()));
                 }
             }
+            Err(error) if matches!(met, Met::Connected(_)) && error.has_left() => {}
             Err(error) => self.note_refusal(met, error.to_string()),
         }
     }
@@ -294,7 +307,12 @@ impl Search {
 
     fn tell(&self) {
         let missing = self.missing().join(", ");
-        tracing::info!(%missing, "the cluster is not founded yet: all of its nodes have to be there once");
+        const WHY: &str = "the cluster is not founded yet: all of its nodes have to be there once";
+        // Machines that start together come one after the other.
+        match self.since.elapsed() < WARN_AFTER {
+            true => tracing::info!(%missing, "{WHY}"),
+            false => tracing::warn!(%missing, "{WHY}"),
+        }
         let refused = self.refused.borrow();
         for (peer, why) in &*refused {
             tracing::warn!(peer, "{why}");

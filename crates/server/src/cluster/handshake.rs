@@ -22,6 +22,7 @@ use std::io;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// What both hellos begin with.
 const MAGIC: &str = "leveret link 1";
@@ -199,6 +200,24 @@ pub(super) enum Refused {
     Forgotten(String),
 }
 
+impl Refused {
+    /// The other side hung up before it had introduced itself: a node that ended meanwhile, or somebody who looks
+    /// whether anything listens.
+    pub(super) fn has_left(&self) -> bool {
+        matches!(self, Refused::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof)
+    }
+}
+
+/// Whether whoever connected says anything, and has not only looked whether somebody listens: as `leveret cluster join`
+/// does, and who watches ports. Errors: it says nothing and stays.
+pub(super) async fn speaks(stream: &TcpStream) -> Result<bool, Refused> {
+    let first = tokio::time::timeout(PATIENCE, stream.peek(&mut [0])).await.map_err(|_| Refused::Silent)?;
+    Ok(first? > 0)
+}
+
+/// What to do where a service for clients and a node met.
+const OTHER_PORT: &str = "nodes meet at the cluster_address of each, which is not the address for clients";
+
 /// Which side of a connection a node is on, and what it knows.
 #[derive(Clone, Copy)]
 pub(super) enum Side<'a> {
@@ -283,7 +302,11 @@ async fn receive<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, Refuse
     }
     let length = u32::from_le_bytes(length) as usize;
     if length > MESSAGE_BYTES_MAX {
-        return Err(Refused::Stranger(format!("it sends a message of {length} bytes")));
+        return Err(Refused::Stranger(match &length.to_le_bytes()[..4] {
+            b"AMQP" => format!("it speaks AMQP; {OTHER_PORT}"),
+            b"HTTP" | b"GET " | b"POST" => format!("it speaks HTTP; {OTHER_PORT}"),
+            _ => format!("it sends a message of {length} bytes"),
+        }));
     }
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).await?;
@@ -328,6 +351,38 @@ mod tests {
             };
             tokio::join!(connector, acceptor)
         })
+    }
+
+    #[test]
+    fn who_hangs_up_without_a_word_has_said_nothing() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("it listens");
+            for word in [&b""[..], b"A"] {
+                let mut caller = TcpStream::connect(address).await.expect("it listens");
+                let (stream, _) = listener.accept().await.expect("somebody calls");
+                caller.write_all(word).await.expect("there is room");
+                drop(caller);
+                assert_eq!(speaks(&stream).await.expect("it is over"), !word.is_empty());
+            }
+        });
+    }
+
+    #[test]
+    fn who_came_to_the_port_for_clients_is_told() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        for (word, says) in
+            [("AMQP\0\0\x09\x01", "it speaks AMQP"), ("HTTP/1.1 400", "it speaks HTTP"), ("????", "of 1061109567")]
+        {
+            let (mut one, mut other) = duplex(1 << 16);
+            let refused = runtime.block_on(async {
+                other.write_all(word.as_bytes()).await.expect("there is room");
+                shake(&mut one, Side::Connector(&secret("the same secret!")), &hello(1), |_| Verdict::default()).await
+            });
+            let refused = refused.expect_err("it is no node").to_string();
+            assert!(refused.contains(says), "{refused}");
+        }
     }
 
     #[test]

@@ -51,6 +51,23 @@ pub(super) enum Answered {
     },
 }
 
+/// Why there is no answer yet.
+struct NotYet {
+    why: String,
+    /// Who was asked has answered, and does not want it, or is nobody who could.
+    is_refused: bool,
+}
+
+impl NotYet {
+    fn waits(why: String) -> NotYet {
+        NotYet { why, is_refused: false }
+    }
+
+    fn refused(why: String) -> NotYet {
+        NotYet { why, is_refused: true }
+    }
+}
+
 impl Joining<'_> {
     /// Asks until there is an answer for good. Blocks.
     pub(super) fn join(&self, (ends, startup): (&AtomicBool, &Startup)) -> std::io::Result<Answered> {
@@ -64,14 +81,14 @@ impl Joining<'_> {
                 if ends.load(Ordering::Relaxed) {
                     return Ok(Answered::Ended { is_known: is_known.get() });
                 }
-                let why = match self.ask(failures, &is_known).await {
+                let (why, is_refused) = match self.ask(failures, &is_known).await {
                     Ok(Some(asked)) => return Ok(asked),
-                    Ok(None) => "no majority of the cluster has decided about it yet".to_owned(),
-                    Err(why) => why,
+                    Ok(None) => ("no majority of the cluster has decided about it yet".to_owned(), false),
+                    Err(NotYet { why, is_refused }) => (why, is_refused),
                 };
                 startup.note(format!("it waits to join the cluster of {}: {why}", self.via));
-                let is_new = told != why;
-                if Instant::now() >= tell_at || (is_new && why.contains("cannot join")) {
+                // What passes by itself is told when it has lasted; the rest is for somebody to do.
+                if Instant::now() >= tell_at || (is_refused && told != why) {
                     tell_at = Instant::now() + TELL_EVERY;
                     tracing::warn!(member = %self.via, "not joined yet: {why}");
                     told = why;
@@ -83,13 +100,14 @@ impl Joining<'_> {
     }
 
     /// Asks once. Sets `is_known` if the cluster may take the folder in by that.
-    async fn ask(&self, failures: usize, is_known: &Cell<bool>) -> Result<Option<Answered>, String> {
+    async fn ask(&self, failures: usize, is_known: &Cell<bool>) -> Result<Option<Answered>, NotYet> {
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(self.via));
-        let stream = connecting.await.map_err(|_| "it does not answer".to_owned())?;
-        let stream = stream.map_err(|error| format!("it cannot be reached: {error}"))?;
+        let stream = connecting.await.map_err(|_| NotYet::waits("it does not answer".to_owned()))?;
+        let stream = stream.map_err(|error| NotYet::waits(format!("it cannot be reached: {error}")))?;
         let tls = self.tls.as_deref();
         let wire = tokio::time::timeout(PATIENCE, Wire::connect(tls, stream, self.via)).await;
-        let mut wire = wire.map_err(|_| Refused::Silent.to_string())??;
+        let wire = wire.map_err(|_| NotYet::waits(Refused::Silent.to_string()))?;
+        let mut wire = wire.map_err(NotYet::refused)?;
         let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
         let own = Hello::new(0, self.folder, self.address, &[], nonce).joining(self.newcomer.clone());
         let certificate = wire.certificate();
@@ -101,9 +119,13 @@ impl Joining<'_> {
             is_known.set(true);
         }
         match shaken {
-            Ok((_, told)) => Ok(told.map(|text| self.take(&text)).transpose()?.map(Answered::Joined)),
+            Ok((_, told)) => {
+                let record = told.map(|text| self.take(&text)).transpose().map_err(NotYet::refused)?;
+                Ok(record.map(Answered::Joined))
+            }
             Err(Refused::Forgotten(_)) => Ok(Some(Answered::Forgotten)),
-            Err(error) => Err(error.to_string()),
+            Err(error @ (Refused::Io(_) | Refused::Silent)) => Err(NotYet::waits(error.to_string())),
+            Err(error) => Err(NotYet::refused(error.to_string())),
         }
     }
 

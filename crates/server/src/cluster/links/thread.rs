@@ -1,7 +1,7 @@
 //! The thread that has links come about.
 
 use super::super::encryption::{Wire, objection};
-use super::super::handshake::{Hello, PATIENCE, Refused, Side, Verdict, shake};
+use super::super::handshake::{Hello, PATIENCE, Refused, Side, Verdict, shake, speaks};
 use super::super::secret::Secret;
 use super::super::strangers::Strangers;
 use super::{AGAIN_AFTER, CONNECT_TIMEOUT, Common, GONE_AGAIN_AFTER, LOOK_EVERY, LinkArrival, TELL_EVERY};
@@ -44,12 +44,15 @@ pub(super) fn run(common: Arc<Common>, listener: std::net::TcpListener) {
                         let stranger = strangers.enter(from.ip());
                         tokio::task::spawn_local(async move {
                             let met = tokio::select! {
-                                met = introduce(&common, stream, Met::Connected) => met,
+                                met = meet(&common, stream) => met,
                                 () = stranger.cut() => Err("too many introduce themselves at once".to_owned()),
                             };
                             strangers.leave(&stranger);
                             match met {
-                                Ok(known) => have_link(&common, known).await,
+                                Ok(Some(known)) => have_link(&common, known).await,
+                                Ok(None) => {
+                                    tracing::debug!(%from, "a connection that said nothing, or not all, is gone")
+                                }
                                 Err(why) => refuse(&strangers, from, &why),
                             }
                         });
@@ -112,6 +115,7 @@ pub(super) async fn connect(common: Arc<Common>, number: u32) {
                     have_link(&common, known).await;
                 }
                 Err(why) => {
+                    let why = why.to_string();
                     failures += 1;
                     if is_last && told != why && !is_gone {
                         tracing::warn!(peer = %address, "no link: {why}");
@@ -133,8 +137,23 @@ pub(super) enum Met<'a> {
     Connected,
 }
 
+/// Introduces itself to whoever connected. `None`: it has left again.
+async fn meet(common: &Common, stream: TcpStream) -> Result<Option<(Hello, Wire)>, String> {
+    let introduced = async {
+        match speaks(&stream).await? {
+            true => introduce(common, stream, Met::Connected).await.map(Some),
+            false => Ok(None),
+        }
+    };
+    match introduced.await {
+        Ok(known) => Ok(known),
+        Err(refused) if refused.has_left() => Ok(None),
+        Err(refused) => Err(refused.to_string()),
+    }
+}
+
 /// Introduces itself over a connection. Errors: why there is no link over it.
-pub(super) async fn introduce(common: &Common, stream: TcpStream, met: Met<'_>) -> Result<(Hello, Wire), String> {
+pub(super) async fn introduce(common: &Common, stream: TcpStream, met: Met<'_>) -> Result<(Hello, Wire), Refused> {
     let _ = stream.set_nodelay(true);
     let tls = common.tls.as_deref();
     let encrypting = async {
@@ -144,7 +163,7 @@ pub(super) async fn introduce(common: &Common, stream: TcpStream, met: Met<'_>) 
         }
     };
     let wire = tokio::time::timeout(PATIENCE, encrypting).await;
-    let mut wire = wire.map_err(|_| Refused::Silent.to_string())??;
+    let mut wire = wire.map_err(|_| Refused::Silent)?.map_err(Refused::Verdict)?;
     let nonce = u128::from(random::dice()) << 64 | u128::from(random::dice());
     let own = Hello::new(common.known.cluster, common.known.folder, &common.address, &common.peers, nonce);
     let mut own = own.going_on_from(&common.known.record.before);
@@ -172,7 +191,7 @@ pub(super) async fn introduce(common: &Common, stream: TcpStream, met: Met<'_>) 
     if matches!(shaken, Err(Refused::Forgotten(_))) {
         common.is_forgotten.store(true, Ordering::Release);
     }
-    shaken.map(|(peer, _)| (peer, wire)).map_err(|error| error.to_string())
+    shaken.map(|(peer, _)| (peer, wire))
 }
 
 /// Has the link over a connection, until it is gone.
