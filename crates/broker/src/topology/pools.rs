@@ -194,7 +194,7 @@ impl Topology {
     }
 
     /// How many queues live in a partition.
-    pub(super) fn queues_in(&self, partition: PartitionId) -> u32 {
+    pub fn queues_in(&self, partition: PartitionId) -> u32 {
         self.queues.by_partition().get(&partition).copied().unwrap_or(0)
     }
 

@@ -64,7 +64,7 @@ fn lines(told: &Value, on_terminal: bool) -> String {
         ]);
     }
     let mut partitions =
-        vec![row(&["partition", "leader", "term", "commit", "copies in sync", "members (entries behind)"])];
+        vec![row(&["partition", "queues", "leader", "term", "commit", "copies in sync", "members (entries behind)"])];
     for partition in list("partitions") {
         let all = |field: &str| partition[field].as_array().cloned().unwrap_or_default();
         let members =
@@ -73,6 +73,7 @@ fn lines(told: &Value, on_terminal: bool) -> String {
         let number = |value: &Value| value.as_u64().map_or("-".to_owned(), |number| number.to_string());
         partitions.push(vec![
             if is_topology { "topology".to_owned() } else { number(&partition["partition"]) },
+            if is_topology { "-".to_owned() } else { number(&partition["queues"]) },
             partition["leader"].as_str().unwrap_or("none").to_owned(),
             number(&partition["term"]),
             number(&partition["commit"]),
@@ -106,10 +107,14 @@ fn lines(told: &Value, on_terminal: bool) -> String {
     }
     let lacking = queues["under_replicated"].as_u64().unwrap_or_default();
     if lacking > 0 {
-        let mut rows = vec![row(&["queue", "virtual host", "a confirm means"])];
+        let mut rows = vec![row(&["queue", "virtual host", "partition", "a confirm means"])];
         let first = queues["under_replicated_first"].as_array().cloned().unwrap_or_default();
         rows.extend(
-            first.iter().map(|queue| vec![text(&queue["name"]), text(&queue["vhost"]), text(&queue["guarantee"])]),
+            // A node of an earlier build does not say where it is.
+            first.iter().map(|queue| {
+                let partition = queue["partition"].as_u64().map_or("-".to_owned(), |number| number.to_string());
+                vec![text(&queue["name"]), text(&queue["vhost"]), partition, text(&queue["guarantee"])]
+            }),
         );
         let more = lacking.saturating_sub(first.len() as u64);
         let more = if more > 0 { format!("and {more} more\n") } else { String::new() };
@@ -202,7 +207,7 @@ mod tests {
                 {"name": "n3", "running": false, "uptime": null, "mem_used": null, "disk_free": null, "leads": 0, "alarms": []},
             ],
             "partitions": [{
-                "partition": 1, "kind": "queues", "leader": "n1", "term": 4, "commit": 900, "in_sync": 1, "of": 3,
+                "partition": 1, "kind": "queues", "queues": 17, "leader": "n1", "term": 4, "commit": 900, "in_sync": 1, "of": 3,
                 "members": [member("n1", "leader", Some(0), true), member("n2", "follower", Some(1500), false), member("n3", "unreachable", None, false), json!({"node": "n6", "state": "follower", "lag": 40, "in_sync": false, "voter": false}), json!({"node": "n7", "state": "follower", "lag": null, "in_sync": false, "voter": false})],
                 "leaving": [
                     {"node": "n4", "state": "follower", "vote_needed": false},
@@ -211,7 +216,7 @@ mod tests {
             }],
             "queues": {
                 "guarantees": [{"guarantee": "1 of 3 copies synced to disk", "queues": 2}],
-                "under_replicated": 2, "under_replicated_first": [{"name": "q", "vhost": "/", "guarantee": "1 of 3 copies synced to disk"}],
+                "under_replicated": 2, "under_replicated_first": [{"name": "q", "vhost": "/", "partition": 1, "guarantee": "1 of 3 copies synced to disk"}],
             },
         });
         let expected = "\
@@ -230,8 +235,8 @@ Machine version 10: 11 comes by itself once n2, n3 can do it, with a newer build
 
 Partitions
 
-partition  leader  term  commit  copies in sync  members (entries behind)
-1          n1      4     900     1 of 3          n1 ok, n2 behind (+1500), n3 unreachable, n6 joining (+40), n7 joining, n4 leaving, n5 leaving (unreachable, its vote is needed)
+partition  queues  leader  term  commit  copies in sync  members (entries behind)
+1          17      n1      4     900     1 of 3          n1 ok, n2 behind (+1500), n3 unreachable, n6 joining (+40), n7 joining, n4 leaving, n5 leaving (unreachable, its vote is needed)
 
 Queues
 
@@ -240,8 +245,8 @@ queues  a confirm means
 
 Under-replicated: 2
 
-queue  virtual host  a confirm means
-q      /             1 of 3 copies synced to disk
+queue  virtual host  partition  a confirm means
+q      /             1          1 of 3 copies synced to disk
 and 1 more
 
 Not heard of: n3. What is shown of them is what others know.

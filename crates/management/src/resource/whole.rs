@@ -193,6 +193,7 @@ fn standing(cx: Cx<'_>, topology: &Topology, map: &Map, members: &Members, id: P
     let described = json!({
         "partition": id.0,
         "kind": if id == TOPOLOGY { "topology" } else { "queues" },
+        "queues": topology.queues_in(id),
         "leader": leader.map(|(member, _)| &member.name),
         "term": commit.map(|(_, term)| term),
         "commit": commit.map(|(commit, _)| commit),
@@ -227,7 +228,8 @@ fn queues(cx: Cx<'_>, topology: &Topology, map: &Map, standings: &BTreeMap<Parti
             lacking_count += 1;
             if lacking.len() < LISTED_MAX {
                 let vhost = topology.vhost_of(queue.vhost).map(|vhost| json::text(&vhost.name));
-                lacking.push(json!({ "vhost": vhost, "name": json::text(&queue.name), "guarantee": words }));
+                let (name, partition) = (json::text(&queue.name), queue.partition.0);
+                lacking.push(json!({ "vhost": vhost, "name": name, "partition": partition, "guarantee": words }));
             }
         }
         *guarantees.entry(words).or_default() += 1;
