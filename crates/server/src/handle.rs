@@ -28,10 +28,10 @@ use crate::config::Config;
 use crate::definitions::{Fresh, ImportError, Imported};
 use crate::engine::{EngineGauges, wall_ms};
 use crate::listener;
-use crate::node::{Alarm, Shared, trace_news};
+use crate::node::{Alarm, Look, Shared, trace_news};
 use crate::random;
 use crate::shard::{Arrival, Parcel};
-use broker::topology::{Actor, Token, Topology};
+use broker::topology::{Actor, Token};
 use broker::{PartitionId, VhostId};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustls::ServerConfig;
@@ -40,8 +40,8 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, RwLockReadGuard};
 use std::time::{Instant, SystemTime};
 
 /// What stays the same as long as the node runs.
@@ -120,7 +120,7 @@ impl Handle {
 
     /// The topology, to look at. Whoever declares waits as long as it is held: take what is needed
     /// and let go.
-    pub fn topology(&self) -> RwLockReadGuard<'_, Topology> {
+    pub fn topology(&self) -> Look<'_> {
         self.shared().topology()
     }
 

@@ -39,7 +39,7 @@ mod turn;
 pub use ::node::Partition;
 pub use handle::Handle;
 pub use listener::{listen, reserve};
-pub use node::{Alarm, Alarms, MakePartitions, Node, NodeConfig, PartitionWaker, ShardParts, StartError, Wiring};
+pub use node::{Alarm, Alarms, Look, MakePartitions, Node, NodeConfig, PartitionWaker, ShardParts, StartError, Wiring};
 pub use session::{LoginLimits, SYNC_EXCHANGE, Stamp, Stamps, report};
 pub use spans::{SpanFigures, WrongCollector};
 pub use startup::{Attendant, Startup};

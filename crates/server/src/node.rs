@@ -15,6 +15,7 @@ pub use alarms::{Alarm, Alarms};
 pub use config::{FRAME_MAX_LIMIT, NodeConfig, StartError};
 pub(crate) use news::{tell_taken_by, trace_news};
 pub(crate) use shared::Shared;
+pub use topology_view::Look;
 
 use crate::acceptor;
 use crate::drain::{self, DrainStep};

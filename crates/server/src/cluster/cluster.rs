@@ -413,15 +413,8 @@ impl Member {
     fn await_leaders(&self, node: &Node, startup: &Startup, asks: Asks<'_>) {
         let begin = Instant::now();
         loop {
-            let (topology, linked) = (node.shared().topology(), self.links.linked());
-            let is_there = |member: &&NodeNumber| **member == self.number || linked.contains(*member);
-            let leaderless = topology.partitions().filter(|(id, put)| {
-                put.stage == PartitionStage::Serving
-                    && node.shared().leaders.leader(*id).is_none()
-                    && topology.is_missed(*id)
-                    && put.members.iter().filter(is_there).count() > put.members.len() / 2
-            });
-            let count = leaderless.count();
+            let linked = self.links.linked();
+            let count = self.leaderless(node, &linked);
             let is_over =
                 begin.elapsed() >= LEADERS_PATIENCE || asks.ends.load(Ordering::Relaxed) || self.is_forgotten();
             if count == 0 || is_over {
@@ -433,6 +426,19 @@ impl Member {
             startup.note(format!("it waits until {count} of its groups of queues have elected leaders"));
             std::thread::sleep(LEADERS_LOOK_EVERY);
         }
+    }
+
+    /// How many groups of queues have no leader, though a majority of their members is linked with this node.
+    fn leaderless(&self, node: &Node, linked: &[NodeNumber]) -> usize {
+        let topology = node.shared().topology();
+        let is_there = |member: &&NodeNumber| **member == self.number || linked.contains(*member);
+        let leaderless = topology.partitions().filter(|(id, put)| {
+            put.stage == PartitionStage::Serving
+                && node.shared().leaders.leader(*id).is_none()
+                && topology.is_missed(*id)
+                && put.members.iter().filter(is_there).count() > put.members.len() / 2
+        });
+        leaderless.count()
     }
 
     /// Has a change decided, however long that takes.

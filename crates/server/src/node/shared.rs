@@ -7,7 +7,7 @@ use super::config::NodeConfig;
 use super::memory::{MemoryBudget, Taken};
 use super::offers::{Certificates, Offers};
 use super::topology_lease::TopologyLease;
-use super::topology_view::{Changed, TopologyView};
+use super::topology_view::{Changed, Look, TopologyView};
 use super::traced::Traced;
 use crate::cluster::Links;
 use crate::connection::Untaken;
@@ -29,7 +29,7 @@ use partition::{Command, ReplyRooms, RequestId};
 use session::{Common, Histories, Limits, Logins, Settings, Sums};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use switch::{Directory, Follower, Leaders, Placing, Tell};
 use tokio::sync::{Notify, watch};
@@ -193,7 +193,7 @@ impl Shared {
     }
 
     /// The topology, to look at. Held for as long as one route or one check takes.
-    pub(crate) fn topology(&self) -> RwLockReadGuard<'_, Topology> {
+    pub(crate) fn topology(&self) -> Look<'_> {
         self.topology.read()
     }
 

@@ -1,10 +1,12 @@
 //! The topology as the threads of a node see it.
 //!
-//! Invariant: the version, read without a lock, is never ahead of the topology that a reader of the
+//! Invariants: the version, read without a lock, is never ahead of the topology that a reader of the
 //! lock sees afterwards; so a route that was computed under the lock is stored with a version that
-//! is not too new.
+//! is not too new. Nobody who looks at the topology asks for another look before that one is over: a change that
+//! waits meanwhile lets no new readers in, and both would wait for ever. Builds with assertions for debugging find it at once.
 
 use broker::topology::{Applied, Command as Change, Effect, Foresight, Malformed, Topology};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use switch::Tell;
@@ -14,6 +16,56 @@ use switch::Tell;
 pub(crate) struct TopologyView {
     topology: RwLock<Topology>,
     version: AtomicU64,
+}
+
+/// A look at the topology: nothing of it changes before it is over.
+pub struct Look<'a> {
+    topology: RwLockReadGuard<'a, Topology>,
+    #[cfg(debug_assertions)]
+    _only: only_look::OnlyLook,
+}
+
+impl Deref for Look<'_> {
+    type Target = Topology;
+
+    fn deref(&self) -> &Topology {
+        &self.topology
+    }
+}
+
+/// That a thread has one look at a topology at a time.
+#[cfg(debug_assertions)]
+mod only_look {
+    use std::cell::RefCell;
+
+    thread_local! {
+        static VIEWS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) struct OnlyLook(usize);
+
+    impl OnlyLook {
+        /// Of this thread at the view with this address.
+        ///
+        /// # Panics
+        /// If it has one already.
+        pub(super) fn at(view: usize) -> OnlyLook {
+            VIEWS.with_borrow_mut(|views| {
+                assert!(
+                    !views.contains(&view),
+                    "one look at the topology within another waits for ever behind a change"
+                );
+                views.push(view);
+            });
+            OnlyLook(view)
+        }
+    }
+
+    impl Drop for OnlyLook {
+        fn drop(&mut self) {
+            VIEWS.with_borrow_mut(|views| views.retain(|view| *view != self.0));
+        }
+    }
 }
 
 /// A change, and what the event exchange is to hear of it.
@@ -29,8 +81,12 @@ impl TopologyView {
     }
 
     /// The topology, to look at. Held for as long as one route or one check takes.
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Topology> {
-        self.topology.read().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn read(&self) -> Look<'_> {
+        Look {
+            #[cfg(debug_assertions)]
+            _only: only_look::OnlyLook::at(std::ptr::from_ref(self).addr()),
+            topology: self.topology.read().unwrap_or_else(PoisonError::into_inner),
+        }
     }
 
     /// A number that grows with every change.
@@ -86,6 +142,17 @@ mod tests {
     use super::*;
     use broker::NodeNumber;
     use broker::topology::{ClusterNode, MACHINE_VERSION, MachineVersions, Name, NodeChange, NodeStanding};
+
+    #[test]
+    fn a_look_within_another_is_found_before_a_change_comes_between() {
+        let (one, other) = (TopologyView::new(Topology::new()), TopologyView::new(Topology::new()));
+        let look = one.read();
+        drop(other.read());
+        let within = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(one.read())));
+        assert_eq!(within.is_err(), cfg!(debug_assertions));
+        drop(look);
+        drop(one.read());
+    }
 
     #[test]
     fn a_cluster_is_called_as_its_first_node_until_it_is_given_a_name() {
