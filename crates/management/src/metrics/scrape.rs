@@ -131,7 +131,8 @@ impl Scrape {
         let figures = handle.figures();
         let is_asked = handle.has_peers() && matches!(view, View::Total | View::Each);
         let standings = if is_asked || view.has("ra_metrics") { handle.member_standings().await } else { Vec::new() };
-        let members = handle.members();
+        let (members, cluster) = (handle.members(), handle.cluster_name());
+        // Nothing below looks at it a second time.
         let topology = handle.topology();
         let seen = match is_asked {
             true => Quorum::of(&Map::of(handle, &topology, members), |id| handle.leader(id), &standings),
@@ -153,7 +154,7 @@ impl Scrape {
         let (routed, received_confirm) = store.routed();
         Scrape {
             node: facts.node_name.clone(),
-            cluster: handle.cluster_name(),
+            cluster,
             cluster_id: facts.permanent_id(),
             version: facts.config.product_version.clone(),
             process: Process::look(),
