@@ -348,24 +348,6 @@ fn a_node_that_waits_for_its_cluster_says_so_to_whoever_asks() {
 }
 
 #[test]
-fn a_node_that_comes_back_lets_clients_in_once_its_queues_have_leaders() {
-    if is_foreign() {
-        return;
-    }
-    let mut nodes = Nodes::founders(3);
-    let (mut client, channel) = nodes.connect(0);
-    (0..30).for_each(|n| drop(client.declare(channel, &durable(&format!("q{n}"))).unwrap()));
-    nodes.until_copies(0, 3);
-    drop(client);
-    (0..3).for_each(|node| nodes.kill(node));
-    (0..2).for_each(|node| nodes.launch(node));
-    nodes.nodes[0].broker.until_it_answers();
-    let queues = nodes.nodes[0].http.get("/api/queues?columns=name,state").with(200);
-    let down = queues.as_array().unwrap().iter().filter(|queue| queue["state"] != "running").count();
-    assert_eq!((queues.as_array().unwrap().len(), down), (30, 0), "{queues}");
-}
-
-#[test]
 fn who_cannot_join_is_told_what_to_do() {
     if is_foreign() {
         return;
