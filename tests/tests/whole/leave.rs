@@ -150,8 +150,9 @@ fn behind_a_node_that_left_another_may_die_and_every_queue_goes_on() {
     Tools::of(&nodes.brokers[3]).run("leveret", "cluster leave").good();
     let cluster = nodes.http[0].get("/api/leveret/cluster").with(200);
     for partition in cluster["partitions"].as_array().unwrap() {
-        let of_queues = partition["kind"] == "queues";
-        assert!(!of_queues || partition["leaving"] == json!([]), "{partition}");
+        // Nobody waits for a group without queues: it lets the node go a moment later.
+        let is_used = partition["kind"] == "queues" && partition["queues"] != 0;
+        assert!(!is_used || partition["leaving"] == json!([]), "{partition}");
     }
     assert_eq!(nodes.brokers[3].wait_for_end().code(), Some(0));
     nodes.brokers[1].kill();
