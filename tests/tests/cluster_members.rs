@@ -764,3 +764,29 @@ fn a_node_whose_vote_a_queue_needs_is_neither_forgotten_nor_shrunk() {
     }
     until_copies_are(&nodes, outside, "two", &BTreeSet::from([follower]));
 }
+
+#[test]
+fn clients_are_let_in_once_the_queues_of_a_majority_that_is_there_have_leaders() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::founders(3);
+    let (mut client, channel) = nodes.connect(0);
+    let names: Vec<String> = (0..9).map(|number| format!("q{number}")).collect();
+    for name in &names {
+        let arguments = vec![("x-queue-leader-locator", "balanced".into()), ("x-queue-type", "quorum".into())];
+        client.declare(channel, &QueueDeclare { arguments, ..durable(name) }).unwrap();
+    }
+    for killed in [&[0, 1, 2][..], &[1], &[0, 1, 2], &[2]] {
+        killed.iter().for_each(|node| nodes.kill(*node));
+        killed.iter().for_each(|node| nodes.launch(*node));
+        for node in killed {
+            let node = &mut nodes.nodes[*node];
+            node.broker.until_it_answers();
+            for name in &names {
+                let queue = node.http.get(&format!("/api/queues/%2f/{name}")).with(200);
+                assert_eq!(queue["state"], "running", "{queue}\n{}", node.broker.log());
+            }
+        }
+    }
+}

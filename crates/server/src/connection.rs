@@ -18,7 +18,7 @@ pub(crate) use task::ConnectionTask;
 pub(crate) use untaken::Untaken;
 
 use crate::engine::wall_ms;
-use crate::shard::{Local, Seat};
+use crate::shard::{Local, Place, Seat};
 use crate::stream::Stream;
 use crate::tokens::Told;
 use crate::turn::Turn;
@@ -81,6 +81,8 @@ struct Inner {
     input_blocked: bool,
     /// A turn ended before all that came was handled: the task goes on once others were served.
     is_yielding: bool,
+    /// Among those that wait as their last turn cost far more than it might.
+    place: Place,
     /// It has read so much that others have their turn first, and a look at their sockets.
     has_read_much: bool,
     /// Not read for a reason of ours that the machine does not know.
@@ -135,6 +137,7 @@ impl Client {
             small_reads: 0,
             input_blocked: false,
             is_yielding: false,
+            place: Place::default(),
             has_read_much: false,
             was_paused: false,
             is_full: false,
@@ -374,6 +377,10 @@ impl Inner {
     }
 
     fn take_turn(&mut self, client: &Rc<Client>, local: &Rc<Local>, now: Millis) {
+        if self.session.overdraft().is_some() && !local.turns.may_go(&mut self.place) {
+            self.is_yielding = true;
+            return;
+        }
         let host = &Turn { local, client };
         self.session.begin_turn_among(local.busy(), &mut Cx { client: &mut self.amqp, host });
         loop {
@@ -396,6 +403,9 @@ impl Inner {
             // The client was not silent while the machine would not listen.
             self.amqp.resume_reading(now);
             self.take_input(now);
+        }
+        if let Some(work) = self.session.overdraft() {
+            local.turns.spend(work);
         }
     }
 

@@ -82,5 +82,6 @@ pub use tally::{Count, MessageSizes, Published, Tally, Traffic};
 pub use token::is_token;
 pub use trace_context::{Sampler, TraceContext, publish_span_id};
 pub use unfinished::{Limits, Sums};
+pub use work::TURN_MAX;
 
 pub(crate) use session::NEVER;

@@ -339,6 +339,12 @@ impl Session {
         self.work.is_enough()
     }
 
+    /// What the last turn cost, in queues that a message was handed to, where that is many times what it might: the next
+    /// one has to wait until others were served.
+    pub fn overdraft(&self) -> Option<usize> {
+        self.work.overdraft()
+    }
+
     /// Whether something was begun that the next turn goes on with.
     #[inline]
     pub fn is_in_the_middle(&self) -> bool {

@@ -13,10 +13,13 @@ use broker::topology::RouteTarget;
 use std::hash::BuildHasher;
 
 /// About ten milliseconds. A full read of the smallest messages that each go to one queue is less.
-const TURN_MAX: usize = 16_384;
+pub const TURN_MAX: usize = 16_384;
 
 /// However many connections have much to do, the turn of each is worth that it begins.
 const TURN_MIN: usize = 256;
+
+/// A turn that cost so many times what it might was overdrawn.
+const OVERDRAWN: usize = 2;
 
 /// A message that goes to the same queues as the one before it stands in one batch with it, which
 /// costs its queues about so much less: each has to take it in all the same.
@@ -118,6 +121,11 @@ impl Work {
         self.last = hash;
     }
 
+    /// What the turn cost where that is many times what it might: one event of it was far more than a turn.
+    pub(super) fn overdraft(self) -> Option<usize> {
+        (self.sum >= OVERDRAWN * self.max).then_some(self.sum)
+    }
+
     /// Whether the turn is to end.
     #[inline]
     pub(super) fn is_enough(self) -> bool {
@@ -198,6 +206,25 @@ mod tests {
         }
         let [queue, exchange, routing_key] = [name(), name(), name()];
         assert_eq!(turn(Request::QueueBind { queue, exchange, routing_key, arguments: Table::new() }), 4096);
+    }
+
+    #[test]
+    fn a_turn_is_overdrawn_by_one_message_that_costs_far_more_than_it_and_not_by_many() {
+        let overdraft = |connections: usize, queues: usize| {
+            let mut work = Work::among(connections);
+            for hash in 1.. {
+                if work.is_enough() {
+                    break;
+                }
+                work.publish(Load { queues, hash }, 1);
+            }
+            work.overdraft()
+        };
+        assert_eq!(overdraft(1, 1), None);
+        assert_eq!(overdraft(1, 10_000), None);
+        assert_eq!(overdraft(8, 1_000), None);
+        assert_eq!(overdraft(8, 10_000), Some(10_001));
+        assert_eq!(overdraft(1, 40_000), Some(40_001));
     }
 
     #[test]

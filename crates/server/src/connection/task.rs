@@ -100,8 +100,7 @@ impl Future for ConnectionTask {
                 client.set_busy(inner.is_yielding, &local);
                 if inner.is_yielding {
                     // What goes with it may be much: others have their turns in between.
-                    let next = pin!(tokio::task::yield_now()).poll(cx);
-                    debug_assert!(next.is_pending(), "it wakes this task behind the others");
+                    inner.yield_to_others(&local, cx);
                     return Poll::Pending;
                 }
                 inner.end(&client, &local);
@@ -113,15 +112,14 @@ impl Future for ConnectionTask {
             return Poll::Pending;
         }
         if inner.yields_to_others(&local) {
+            local.turns.leave(&mut inner.place);
             local.pause(&client, true);
             // That may have passed before this connection was in the list of those to be told.
             if !inner.yields_to_others(&local) {
                 cx.waker().wake_by_ref();
             }
         } else if inner.is_yielding {
-            // Behind all others and a look at their sockets, which a busy shard takes seldom.
-            let next = pin!(tokio::task::yield_now()).poll(cx);
-            debug_assert!(next.is_pending(), "it wakes this task behind the others");
+            inner.yield_to_others(&local, cx);
         } else if has_more || inner.wants_task(&local) {
             // Behind the step task and the other connections: nobody is starved by one busy socket.
             cx.waker().wake_by_ref();
@@ -131,6 +129,14 @@ impl Future for ConnectionTask {
 }
 
 impl Inner {
+    /// Has the task run behind all others and a look at their sockets, which a busy shard takes seldom.
+    fn yield_to_others(&self, local: &Local, cx: &mut Context<'_>) {
+        let looks = self.place.is_taken().then(|| local.turns.behind_a_look(cx.waker()));
+        let waker = looks.as_ref().unwrap_or(cx.waker());
+        let next = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(waker));
+        debug_assert!(next.is_pending(), "it wakes this task behind the others");
+    }
+
     /// Whatever the machine has not said yet is heard, so that channels are given up.
     fn hear_the_end(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
         if !self.amqp.is_finished() {
@@ -141,6 +147,7 @@ impl Inner {
 
     /// The last thing.
     fn end(&mut self, client: &Rc<Client>, local: &Rc<Local>) {
+        local.turns.leave(&mut self.place);
         local.switch.connection_left(self.session.number().0);
         self.input = BytesMut::new();
         self.untaken.note(0, local.now(), &local.shared.untaken);

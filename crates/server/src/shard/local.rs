@@ -4,7 +4,7 @@
 //! and a seat holds the connection that it was given to until that leaves it.
 
 use super::paused::Paused;
-use super::{Arrival, Outsider, Seat, Watch, Wheel};
+use super::{Arrival, Outsider, Seat, Turns, Watch, Wheel};
 use crate::cluster::LinkOut;
 use crate::connection::{Client, ConnectionTask};
 use crate::node::Shared;
@@ -36,6 +36,8 @@ pub(crate) struct Local {
     pub(super) flush: RefCell<Vec<Rc<Client>>>,
     /// Connections that have more to do than one turn, or read much in the last one.
     pub(super) busy: Cell<usize>,
+    /// Connections of which a turn cost far more than it might.
+    pub(crate) turns: Turns,
     /// Connections that do not read while a shard is loaded.
     pub(super) paused: RefCell<Paused<Rc<Client>>>,
     /// Some of them do so for what is about to be handled with the next turn.

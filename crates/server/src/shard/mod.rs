@@ -34,6 +34,7 @@ mod local;
 mod mailbox;
 mod paused;
 pub(crate) mod thread;
+mod turns;
 mod watch;
 mod wheel;
 
@@ -42,5 +43,6 @@ pub use in_queues::InQueues;
 pub(crate) use local::Local;
 pub use mailbox::ShardStatistics;
 pub(crate) use mailbox::{Arrival, Look, Mailbox, Outsider, Parcel};
+pub(crate) use turns::{Place, Turns};
 pub(crate) use watch::Watch;
 pub(crate) use wheel::{Seat, Wheel};

@@ -3,7 +3,7 @@
 //! Invariant: a connection is borrowed by at most one of: its own task, the step task's timers, the
 //! step task's effects.
 
-use super::{Here, InQueues, Local, Look, Parcel, Seat, ShardStatistics, Watch};
+use super::{Here, InQueues, Local, Look, Parcel, Seat, ShardStatistics, Turns, Watch};
 use crate::connection::Client;
 use crate::drain::{Drain, Rest};
 use crate::engine::{Decided, ShardDisk, wall_ms};
@@ -520,6 +520,7 @@ pub(crate) fn run(parts: Parts) {
             flush: RefCell::default(),
             busy: Cell::default(),
             paused: RefCell::default(),
+            turns: Turns::default(),
             waits_for_turn: Cell::default(),
             tally: Tally::default(),
             ledger: Ledger::default(),
