@@ -133,3 +133,23 @@ fn a_refused_publish_fails_the_commit() {
     let close = Method::ChannelClose { reply_code: 406, reply_text: text, class_id: 90, method_id: 20 };
     assert_eq!(client.read_method(), (1, close));
 }
+
+#[test]
+fn what_a_transaction_is_to_settle_is_held_until_its_commit_is_taken() {
+    let (mut client, channel) = in_tx();
+    deliver(&mut client, channel, 1..=4);
+    client.send(1, ack(2, true));
+    client.send(1, Method::BasicNack { delivery_tag: 4, multiple: false, requeue: true });
+    let held = |client: &Client| {
+        let mut held = client.connection.unacked_of(channel, 7);
+        assert_eq!(client.connection.unacked_of_each(channel).remove(&7).unwrap_or_default(), held);
+        held.sort_unstable();
+        held
+    };
+    let all = [(1, 1), (2, 1), (3, 1), (4, 1)];
+    assert_eq!(held(&client), all, "another leader is told that they are held");
+    client.send(1, Method::TxCommit {});
+    assert_eq!(held(&client).iter().map(|(_, count)| count).sum::<u64>(), 4, "nobody was told of the commit");
+    assert!(matches!(client.request(), Request::TxCommit { .. }));
+    assert_eq!(held(&client), [(3, 1)]);
+}

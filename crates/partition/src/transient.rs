@@ -323,11 +323,7 @@ impl TransientQueues {
             }
             // A consumer comes back over a link that broke, with what its client still holds.
             Command::Hold { queue, consumer, first, count } => {
-                let Some(q) = self.queues.get_mut(queue) else { return };
-                let MemoryQueue { dispatch, sink, .. } = &mut *q;
-                let next_live = |from| sink.state.runs().next_live(from).map(|(seq, _)| seq);
-                dispatch.hold(*consumer, *first, *count, sink.state.levels(), next_live);
-                q.touch(*queue, &mut self.dirty);
+                self.hold(*queue, *consumer, *first, *count);
             }
             Command::LimitReplies { queue, channel, room } => {
                 if let Some(q) = self.queues.get_mut(queue) {
@@ -433,6 +429,21 @@ impl TransientQueues {
         for (consumer, request) in closing.consumers {
             self.consume(id, consumer, request, effects);
         }
+        for (consumer, first, count) in closing.holds {
+            self.hold(id, consumer, first, count);
+        }
+    }
+
+    /// A consumer that attached, or waits for it, has messages from before.
+    fn hold(&mut self, id: QueueId, consumer: ConsumerKey, first: u64, count: u64) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        if let Some(closing) = &mut queue.closing {
+            return closing.holds.push((consumer, first, count));
+        }
+        let MemoryQueue { dispatch, sink, .. } = &mut *queue;
+        let next_live = |from| sink.state.runs().next_live(from).map(|(seq, _)| seq);
+        dispatch.hold(consumer, first, count, sink.state.levels(), next_live);
+        queue.touch(id, &mut self.dirty);
     }
 
     fn settle(
@@ -447,6 +458,7 @@ impl TransientQueues {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         self.taken.clear();
         queue.dispatch.release(holder, first, count, &mut self.taken);
+        queue.closing.iter_mut().for_each(|closing| closing.settled(holder, first, count));
         for (first, count) in self.taken.drain(..) {
             queue.note_released(first, count, matches!(outcome, Disposition::Nack | Disposition::Reject));
             match outcome {

@@ -175,6 +175,38 @@ fn who_goes_while_a_delete_is_decided_takes_his_questions_along() {
 }
 
 #[test]
+fn what_a_consumer_holds_that_comes_back_while_a_delete_is_decided_it_holds_afterwards() {
+    let mut queues = TransientQueues::new();
+    queues.declare(Q);
+    let consume = |request| {
+        let (consumer, request) = (consumer(B, 1, 2), RequestId(request));
+        Command::Consume { again: false, queue: Q, consumer, request }
+    };
+    let messages = [7, 8, 9].map(|body| publish(A, 0, &[Q], vec![body]));
+    let effects = run(&mut queues, messages.into_iter().chain([consume(1)]).collect());
+    let given: Vec<u64> = deliveries(&effects).into_iter().map(|(seq, _)| seq).collect();
+    assert_eq!(given.len(), 2);
+    let close = Command::Close { queue: Q, if_unused: true, if_empty: false, channel: A, request: RequestId(2) };
+    // Its link breaks and is there again.
+    let key = ConsumerKey { channel: B, number: 1 };
+    let hold = |seq: u64| Command::Hold { queue: Q, consumer: key, first: seq, count: 1 };
+    let settle = |first| Command::Settle { queue: Q, holder: key, first, count: 1, outcome: Disposition::Ack };
+    run(&mut queues, vec![Command::Part { channel: B }, close, consume(3), hold(given[0]), hold(given[1])]);
+    let stat = Command::Stat { queue: Q, channel: A, request: RequestId(4) };
+    let effects = run(&mut queues, vec![Command::Reopen { queue: Q }, stat.clone()]);
+    assert_eq!(deliveries(&effects), [], "it holds as many as it may");
+    let counts = |ready, unacked| Effect::Reply {
+        channel: A,
+        request: RequestId(4),
+        reply: Reply::Stat { ready, unacked, consumers: 1 },
+    };
+    assert_eq!(effects.last(), Some(&counts(1, 2)));
+    let effects = run(&mut queues, vec![settle(given[0]), settle(given[1]), stat]);
+    assert_eq!(deliveries(&effects), [(given[1] + 1, false)], "each once");
+    assert_eq!(effects.last(), Some(&counts(0, 1)));
+}
+
+#[test]
 fn delete_conditions_name_messages_before_consumers() {
     let mut queues = TransientQueues::new();
     queues.declare(Q);

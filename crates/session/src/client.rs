@@ -8,6 +8,7 @@ use amqp::{
     AuthRefused, ChannelError, ChannelId, Confirm, ConnectionError, ConsumerTag, Delivery, GetDelivery, Mechanism,
     Publish, Reply, ReturnedMessage,
 };
+use std::collections::HashMap;
 
 /// Declares the trait, and that the AMQP machine has it: each call is the call of the same name
 /// there.
@@ -72,9 +73,11 @@ client! {
         fn knows_cancel() -> bool;
         /// The lowest delivery tag of a consumer that is not settled.
         fn oldest_unacked(channel: ChannelId, consumer: u32) -> Option<u64>;
-        /// What a consumer was given and its client has not settled: first number and count of each
+        /// The same of each consumer that has one.
+        fn oldest_unacked_of_each(channel: ChannelId) -> HashMap<u32, u64>;
+        /// What each consumer was given and its client has not settled: first number and count of each
         /// run.
-        fn unacked_of(channel: ChannelId, consumer: u32) -> Vec<(u64, u64)>;
+        fn unacked_of_each(channel: ChannelId) -> HashMap<u32, Vec<(u64, u64)>>;
         /// The last delivery tag of a channel.
         fn last_delivery_tag(channel: ChannelId) -> u64;
         /// How many deliveries of a channel are not settled.

@@ -89,7 +89,11 @@ impl Channel {
             })
             .collect();
         for at in active {
-            self.replace(at, wanted, host);
+            match &mut self.consumers[at] {
+                // No partition has it now: it comes to the next leader under the new rule, with what it holds.
+                waiting if waiting.is_detached => waiting.granted_only = wanted,
+                _ => self.replace(at, wanted, host),
+            }
         }
         self.hand_out(host);
     }

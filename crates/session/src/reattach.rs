@@ -17,7 +17,7 @@ impl Session {
     /// A partition says that a consumer is none any more.
     pub(super) fn cancelled(&mut self, at: usize, number: u32, cx: &mut Cx<'_, impl Host>) {
         let key = self.channels[at].key;
-        self.abandon_unread(key, cx);
+        self.abandon_unread(key, true, cx);
         let Some(consumer) = self.channels[at].consumer(number) else { return };
         let is_there = cx.host.topology().queue(consumer.queue).is_some();
         match consumer.state {
@@ -47,6 +47,8 @@ impl Session {
     pub(super) fn attach_again(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
         let numbers: SmallVec<[u32; 4]> =
             self.channels[at].consumers.iter().filter(|c| c.is_detached).map(|c| c.number).collect();
+        let Some(id) = (!numbers.is_empty()).then(|| self.channels[at].id) else { return };
+        let mut unacked = cx.client.unacked_of_each(id);
         for number in numbers {
             let channel = &mut self.channels[at];
             let Some(found) = channel.consumer_at(number) else { continue };
@@ -71,7 +73,7 @@ impl Session {
             cx.host.push(partition, Command::Consume { queue, consumer: told, again: true, request });
             let key = ConsumerKey { channel: channel.key, number };
             let settled = self.continuation.iter().flat_map(|left| left.unsettled_of(channel.id, number));
-            for (first, count) in settled.chain(cx.client.unacked_of(channel.id, number)) {
+            for (first, count) in settled.chain(unacked.remove(&number).unwrap_or_default()) {
                 cx.host.push(partition, Command::Hold { queue, consumer: key, first, count });
             }
             if no_ack && channel.credit.as_ref().is_some_and(|credit| credit.is_used_up()) {

@@ -385,7 +385,7 @@ impl Session {
                 }
                 match cx.client.is_closing() {
                     true => self.abandon_all_unread(cx),
-                    false => self.abandon_unread(self.channels[self.at(channel)].key, cx),
+                    false => self.abandon_unread(self.channels[self.at(channel)].key, false, cx),
                 }
                 self.end_channel(channel, cx.host);
             }
@@ -526,12 +526,18 @@ impl Session {
     }
 
     /// What other shards sent a channel does not count there any more, and counts here as answers: they may send it to
-    /// the next channel, which a client that reads nothing must not have without end.
-    pub(crate) fn abandon_unread(&mut self, channel: ChannelKey, cx: &mut Cx<'_, impl Host>) {
+    /// the next channel, which a client that reads nothing must not have without end. Where the channel stays
+    /// (`is_there`), they are told.
+    pub(crate) fn abandon_unread(&mut self, channel: ChannelKey, is_there: bool, cx: &mut Cx<'_, impl Host>) {
         self.work.look(self.from_remote.len());
         let mut bytes = 0;
-        self.from_remote.retain(|(key, _, sent)| {
-            bytes += if *key == channel { *sent } else { 0 };
+        self.from_remote.retain(|(key, partition, sent)| {
+            if *key == channel {
+                bytes += *sent;
+                if is_there {
+                    cx.host.drained(*partition, channel, *sent);
+                }
+            }
             *key != channel
         });
         if bytes > 0 {

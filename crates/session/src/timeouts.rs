@@ -72,11 +72,17 @@ impl Session {
                 continue;
             }
             let (id, mut late) = (channel.id, Vec::new());
+            // Of many it is looked at once what is outstanding, and not once for each.
+            let of_each = (channel.consumers.places() > 1).then(|| cx.client.oldest_unacked_of_each(id));
             for consumer in channel.consumers.iter_mut() {
                 let is_on = matches!(consumer.state, State::Starting | State::Active);
                 let Some(aging) = consumer.aging.as_mut().filter(|_| is_on) else { continue };
                 next = next.min(now + aging.look_every_ms());
-                if aging.look(now, cx.client.oldest_unacked(id, consumer.number), cx.client.last_delivery_tag(id)) {
+                let oldest = match &of_each {
+                    Some(of_each) => of_each.get(&consumer.number).copied(),
+                    None => cx.client.oldest_unacked(id, consumer.number),
+                };
+                if aging.look(now, oldest, cx.client.last_delivery_tag(id)) {
                     late.push((consumer.number, aging.timeout_ms));
                 }
             }

@@ -27,6 +27,7 @@ mod emit;
 mod follow;
 mod inbox;
 mod leaders;
+mod marks;
 mod outgoing;
 mod owners;
 mod parcel;

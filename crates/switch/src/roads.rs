@@ -15,6 +15,7 @@
 use crate::channel_key::shard_of_number;
 use crate::directory::Directory;
 use crate::leaders::Leaders;
+use crate::marks::{Marks, is_of_turn};
 use crate::publishes::{Office, Publishes, may_come_again};
 use crate::turning::{Fate, LEADERLESS_US, On, Turning};
 use crate::unanswered::Unanswered;
@@ -35,8 +36,6 @@ const KEPT_BYTES: u64 = 4 * WINDOW_BYTES;
 const KEPT_LETTERS_BYTES: u64 = KEPT_BYTES / 4;
 /// The part of a window beyond which such letters do not leave to wait for somebody to lead: publishers would wait for them.
 const HELD_LETTERS_BYTES: u64 = WINDOW_BYTES / 4;
-/// How often the other node is asked how far it has come.
-const MARK_BYTES: u64 = 1 << 20;
 /// What a command or an effect weighs beside its message.
 const FRAME_BYTES: u64 = 64;
 
@@ -62,10 +61,8 @@ pub(crate) struct Road {
     out: Frames,
     /// Came from there and waits for a queue that this node has not heard of.
     held: VecDeque<(PartitionId, Forward)>,
-    /// Bytes sent, of those how many when it was asked last, and how many it has handled.
-    sent: u64,
-    marked: u64,
-    handled: u64,
+    /// How far it has come with what was sent.
+    pub(crate) sent: Marks,
     /// Marks of the other node's shards that wait for this shard to have room.
     marks: Vec<u64>,
 }
@@ -93,7 +90,7 @@ fn leads(office: Office, own: NodeNumber, roads: &[Road]) -> bool {
     office.leader == own || roads.iter().any(|road| road.link.peer.node == office.leader.0)
 }
 
-/// A mark says which shard made it: `shard u8 | bytes sent`.
+/// A mark says which shard made it: `shard u8 | number`.
 const MARK_SHIFT: u32 = 56;
 
 /// The shard that something from another node is for: of a partition, or of a channel of this life
@@ -152,9 +149,7 @@ impl Roads {
             guests: HashMap::default(),
             out: Vec::new(),
             held: VecDeque::new(),
-            sent: 0,
-            marked: 0,
-            handled: 0,
+            sent: Marks::default(),
             marks: Vec::new(),
         });
     }
@@ -214,16 +209,15 @@ impl Roads {
             return None;
         }
         road.unanswered.note(partition, &command);
-        if let Command::Publish(publish) = &command {
-            road.sent += publish.message.body.len() as u64;
-        }
-        road.sent += FRAME_BYTES;
+        let body_bytes = match &command {
+            Command::Publish(publish) => publish.message.body.len() as u64,
+            _ => 0,
+        };
         road.out.push((partition, Forward::Command(command)));
         self.turning.sent(partition, node);
-        if road.sent - road.marked >= MARK_BYTES {
-            road.marked = road.sent;
-            let number = shard << MARK_SHIFT | road.sent;
-            road.out.push((partition, Forward::Ping { number }));
+        if let Some((mark, partitions)) = road.sent.send(partition, FRAME_BYTES + body_bytes, self.now_us) {
+            let number = shard << MARK_SHIFT | mark;
+            road.out.extend(partitions.into_iter().map(|partition| (partition, Forward::Ping { number })));
         }
         self.has_frames = true;
         None
@@ -237,11 +231,10 @@ impl Roads {
         // What it has handled it may still have to answer.
         let owes_answers = self.publishes.has_sent_to(partition, before);
         let Some(road) = self.road(before) else { return };
-        if road.sent == road.handled && !owes_answers {
+        if road.sent.under_way() == 0 && !owes_answers {
             return;
         }
-        road.marked = road.sent;
-        let mark = road.sent;
+        let mark = road.sent.turn();
         road.out.push((partition, Forward::Ping { number: shard << MARK_SHIFT | mark }));
         self.has_frames = true;
         self.turning.begin(partition, before, mark);
@@ -324,7 +317,7 @@ impl Roads {
             let road_to = |node: NodeNumber| roads.iter().find(|road| road.link.peer.node == node.0);
             turning.take_done(|partition, on| match on {
                 On::Before { from, mark } => {
-                    let has_handled = |mark: u64| road_to(*from).is_none_or(|road| road.handled >= mark);
+                    let has_handled = |mark: u64| road_to(*from).is_none_or(|road| road.sent.has_turned(mark));
                     let is_done = mark.is_none_or(has_handled) && !publishes.has_sent(partition);
                     if is_done { Fate::Goes } else { Fate::Waits }
                 }
@@ -378,7 +371,7 @@ impl Roads {
         (channel, request): (ChannelKey, RequestId),
     ) -> bool {
         let Some(road) = self.road(node) else { return false };
-        road.unanswered.note_deletion(partition, channel, request);
+        road.unanswered.note_deletion(channel, request);
         road.out.push((partition, Forward::Delete { queue, if_unused, if_empty, channel, request }));
         self.has_frames = true;
         true
@@ -433,9 +426,15 @@ impl Roads {
         }
     }
 
+    /// A step begins at this time.
+    pub(crate) fn begin_step(&mut self, now_us: u64) {
+        self.now_us = now_us;
+        self.roads.iter_mut().for_each(|road| road.sent.handle_timeout(now_us));
+    }
+
     /// Whether as much is on its way to some node as may be: publishers wait.
     pub(crate) fn is_full(&self) -> bool {
-        let is_full = |road: &Road| road.sent - road.handled > WINDOW_BYTES;
+        let is_full = |road: &Road| road.sent.under_way() > WINDOW_BYTES;
         self.turning.held_bytes() > WINDOW_BYTES
             || self.publishes.bytes() > KEPT_BYTES
             || self.roads.iter().any(is_full)
@@ -470,6 +469,17 @@ impl Roads {
             send(road.link, &mut road.out);
             road.out.clear();
         }
+    }
+
+    /// A mark of another node. One that a turn waits for is answered at once: what came before it is in the hands of its
+    /// partition, however much this shard has to write.
+    pub(crate) fn mark(&mut self, node: NodeNumber, number: u64) {
+        let Some(road) = self.road(node) else { return };
+        if !is_of_turn(number) {
+            return road.marks.push(number);
+        }
+        road.out.push((PartitionId(0), Forward::Pong { number }));
+        self.has_frames = true;
     }
 
     /// Answers marks, now that this shard has room.
@@ -539,12 +549,8 @@ impl Road {
         self.unanswered.answered(partition, effect)
     }
 
-    pub(crate) fn mark(&mut self, number: u64) {
-        self.marks.push(number);
-    }
-
+    /// One of this node came back.
     pub(crate) fn handled(&mut self, number: u64) {
-        let bytes = number & ((1 << MARK_SHIFT) - 1);
-        self.handled = self.handled.max(bytes.min(self.sent));
+        self.sent.answered(number & ((1 << MARK_SHIFT) - 1));
     }
 }

@@ -337,7 +337,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         if !self.leaders.has_peers() {
             return;
         }
-        self.inbox.borrow_mut().roads.now_us = env.elapsed_us();
+        self.inbox.borrow_mut().roads.begin_step(env.elapsed_us());
         let given_up = self.inbox.borrow_mut().take_given_up();
         self.deliver(given_up.into_iter(), None, env);
         self.inbox.borrow_mut().settle_again();

@@ -3,7 +3,8 @@
 //!
 //! Invariant: whatever left for the other node is answered once: by that node, or here, when the
 //! link to it is gone. An answer that comes twice is passed on once, and one that does not fit its
-//! question not at all: who asked hears that nobody answers.
+//! question not at all: who asked hears that nobody answers. A channel is known here while the other node knows it, or owes it
+//! an answer: who declares a queue over there and goes leaves nothing behind.
 
 use broker::queue::SeqRanges;
 use broker::{ChannelKey, ConsumerKey, PartitionId, QueueId};
@@ -11,6 +12,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use partition::{Command, Effect, Publish, Reply, RequestId};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -21,25 +23,22 @@ pub(crate) struct Unanswered {
 /// What one channel has under way.
 #[derive(Debug, Default)]
 struct OfChannel {
-    /// Every partition that it was in touch with, and its publishes there without an answer, where those
-    /// are in memory.
+    /// Every partition that knows it over there, until it is detached, and its publishes there without an answer, where
+    /// those are in memory.
     partitions: SmallVec<[(PartitionId, SeqRanges); 2]>,
-    requests: Vec<Request>,
-    consumers: Vec<(u32, PartitionId, QueueId)>,
+    requests: BTreeMap<RequestId, Request>,
+    consumers: BTreeMap<u32, (PartitionId, QueueId)>,
+    /// How many requests each consumer waits for before it is attached.
+    starting: BTreeMap<u32, u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Request {
-    id: RequestId,
+    /// How often it was asked and not answered.
+    times: u32,
     /// The consumer that begins or ends with it.
     consumer: Option<(u32, bool)>,
     asks: Asks,
-}
-
-impl Request {
-    fn of(id: RequestId, asks: Asks) -> Request {
-        Request { id, consumer: None, asks }
-    }
 }
 
 /// What is asked, as far as answers to it differ.
@@ -77,17 +76,47 @@ impl OfChannel {
         });
         &mut self.partitions[at].1
     }
-}
 
-/// Whether a consumer waits to be attached.
-fn is_starting(requests: &[Request], number: u32) -> bool {
-    requests.iter().any(|request| request.consumer == Some((number, true)))
+    fn ask(&mut self, id: RequestId, asks: Asks, consumer: Option<(u32, bool)>) {
+        self.requests.entry(id).or_insert(Request { times: 0, consumer, asks }).times += 1;
+        if let Some((number, true)) = consumer {
+            *self.starting.entry(number).or_default() += 1;
+        }
+    }
+
+    /// Takes a request out, once for each time that it was asked.
+    fn take(&mut self, id: RequestId) -> Option<Request> {
+        let request = self.requests.get_mut(&id)?;
+        request.times -= 1;
+        let asked = *request;
+        if asked.times == 0 {
+            self.requests.remove(&id);
+        }
+        if let Some((number, true)) = asked.consumer
+            && let Some(count) = self.starting.get_mut(&number)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.starting.remove(&number);
+            }
+        }
+        Some(asked)
+    }
+
+    /// Whether a consumer waits to be attached.
+    fn is_starting(&self, number: u32) -> bool {
+        self.starting.contains_key(&number)
+    }
+
+    fn is_over(&self) -> bool {
+        self.partitions.is_empty() && self.requests.is_empty() && self.consumers.is_empty()
+    }
 }
 
 impl Unanswered {
     /// A command leaves for the other node.
     pub(crate) fn note(&mut self, partition: PartitionId, command: &Command) {
-        let (channel, request) = match command {
+        let (channel, request, asks) = match command {
             Command::Publish(Publish { channel, publish_seq, .. }) => {
                 if *publish_seq != 0 {
                     let of = self.channels.entry(*channel).or_default();
@@ -102,20 +131,23 @@ impl Unanswered {
             Command::Consume { queue, consumer, request, .. } => {
                 let (channel, number) = (consumer.key.channel, consumer.key.number);
                 let of = self.channels.entry(channel).or_default();
-                of.consumers.retain(|(known, ..)| *known != number);
-                of.consumers.push((number, partition, *queue));
-                (channel, Request { id: *request, consumer: Some((number, true)), asks: Asks::Consume })
+                let _ = of.publishes(partition);
+                of.consumers.insert(number, (partition, *queue));
+                return of.ask(*request, Asks::Consume, Some((number, true)));
             }
             Command::Cancel { consumer, request, .. } => {
-                let consumer_ends = Some((consumer.number, false));
-                (consumer.channel, Request { id: *request, consumer: consumer_ends, asks: Asks::Other })
+                let of = self.channels.entry(consumer.channel).or_default();
+                return of.ask(*request, Asks::Other, Some((consumer.number, false)));
             }
-            Command::Get { channel, request, .. } => (*channel, Request::of(*request, Asks::Get)),
-            Command::Purge { channel, request, .. } => (*channel, Request::of(*request, Asks::Purge)),
-            Command::Stat { channel, request, .. } => (*channel, Request::of(*request, Asks::Stat)),
-            Command::Close { channel, request, .. } => (*channel, Request::of(*request, Asks::Delete)),
+            Command::Get { channel, request, .. } => {
+                let _ = self.channels.entry(*channel).or_default().publishes(partition);
+                (*channel, *request, Asks::Get)
+            }
+            Command::Purge { channel, request, .. } => (*channel, *request, Asks::Purge),
+            Command::Stat { channel, request, .. } => (*channel, *request, Asks::Stat),
+            Command::Close { channel, request, .. } => (*channel, *request, Asks::Delete),
             Command::Mark { channel, request } | Command::Sync { channel, request } => {
-                (*channel, Request::of(*request, Asks::Other))
+                (*channel, *request, Asks::Other)
             }
             Command::Settle { .. }
             | Command::Hold { .. }
@@ -129,16 +161,12 @@ impl Unanswered {
             | Command::Stall { .. }
             | Command::Grant { .. } => return,
         };
-        let of = self.channels.entry(channel).or_default();
-        let _ = of.publishes(partition);
-        of.requests.push(request);
+        self.channels.entry(channel).or_default().ask(request, asks, None);
     }
 
     /// A deletion is asked of a partition of the other node.
-    pub(crate) fn note_deletion(&mut self, partition: PartitionId, channel: ChannelKey, request: RequestId) {
-        let of = self.channels.entry(channel).or_default();
-        let _ = of.publishes(partition);
-        of.requests.push(Request::of(request, Asks::Delete));
+    pub(crate) fn note_deletion(&mut self, channel: ChannelKey, request: RequestId) {
+        self.channels.entry(channel).or_default().ask(request, Asks::Delete, None);
     }
 
     /// An effect came from the other node; false if nobody waits for it any more. A reply that does not
@@ -157,32 +185,30 @@ impl Unanswered {
             }
             Effect::Reply { channel, request, reply } => {
                 let Some(of) = self.channels.get_mut(channel) else { return false };
-                let Some(at) = of.requests.iter().position(|known| known.id == *request) else { return false };
-                let asked = of.requests.swap_remove(at);
+                let Some(asked) = of.take(*request) else { return false };
                 if !asked.asks.fits(reply) {
                     *reply = Reply::Unavailable;
                     tracing::warn!(partition = partition.0, asked = ?asked.asks, "another node's answer does not fit");
                 }
-                let ended = match (asked.consumer, &*reply) {
-                    (Some((number, true)), reply) if *reply != Reply::Consuming => Some(number),
-                    (Some((number, false)), _) => Some(number),
-                    _ => None,
-                };
-                of.consumers.retain(|(number, ..)| Some(*number) != ended);
+                match (asked.consumer, &*reply) {
+                    (Some((_, true)), Reply::Consuming) | (None, _) => {}
+                    (Some((number, _)), _) => drop(of.consumers.remove(&number)),
+                }
+                if of.is_over() {
+                    self.channels.remove(channel);
+                }
                 true
             }
             Effect::Cancelled { consumer, .. } => {
                 let Some(of) = self.channels.get_mut(&consumer.channel) else { return false };
-                let before = of.consumers.len();
-                of.consumers.retain(|(number, ..)| *number != consumer.number);
-                of.consumers.len() < before
+                of.consumers.remove(&consumer.number).is_some()
             }
             // What a leader says to a consumer that it has let go of comes before it takes it again:
             // it stood still, and the link before this one was gone meanwhile.
             Effect::Deliver(delivery) => {
                 let Some(of) = self.channels.get(&delivery.consumer.channel) else { return false };
                 let number = delivery.consumer.number;
-                of.consumers.iter().any(|(known, ..)| *known == number) && !is_starting(&of.requests, number)
+                of.consumers.contains_key(&number) && !of.is_starting(number)
             }
             _ => true,
         }
@@ -193,7 +219,7 @@ impl Unanswered {
         let Some(of) = self.channels.get_mut(&channel) else { return false };
         let before = of.partitions.len();
         of.partitions.retain(|(known, _)| *known != partition);
-        of.consumers.retain(|(_, at, _)| *at != partition);
+        of.consumers.retain(|_, (at, _)| *at != partition);
         let was_there = of.partitions.len() < before;
         if of.partitions.is_empty() {
             self.channels.remove(&channel);
@@ -207,19 +233,21 @@ impl Unanswered {
         let mut channels: Vec<_> = self.channels.into_iter().collect();
         channels.sort_unstable_by_key(|(key, _)| *key);
         let mut effects = Vec::new();
-        for (channel, OfChannel { partitions, requests, consumers }) in channels {
-            for (_, mut publishes) in partitions {
+        for (channel, mut of) in channels {
+            for (_, mut publishes) in std::mem::take(&mut of.partitions) {
                 let refused = publishes.drain().map(|(first, count)| Effect::Refuse { channel, first, count });
                 effects.extend(refused);
             }
             // What is being attached is told by the answer to its request.
-            let attached = consumers.iter().filter(|(number, ..)| !is_starting(&requests, *number));
-            effects.extend(attached.map(|(number, _, queue)| Effect::Cancelled {
+            let attached = of.consumers.iter().filter(|(number, _)| !of.is_starting(**number));
+            effects.extend(attached.map(|(number, (_, queue))| Effect::Cancelled {
                 consumer: ConsumerKey { channel, number: *number },
                 queue: *queue,
             }));
-            let reply = |request: &Request| Effect::Reply { channel, request: request.id, reply: Reply::NotLeader };
-            effects.extend(requests.iter().map(reply));
+            for (request, asked) in of.requests {
+                let reply = Effect::Reply { channel, request, reply: Reply::NotLeader };
+                effects.extend(std::iter::repeat_n(reply, asked.times as usize));
+            }
         }
         effects
     }
@@ -340,6 +368,30 @@ mod tests {
         assert!(!unanswered.answered(P, &mut delivery.clone()), "it is of the attachment before");
         let reply = Effect::Reply { channel: channel(1), request: RequestId(4), reply: Reply::Consuming };
         assert!(unanswered.answered(P, &mut reply.clone()) && unanswered.answered(P, &mut delivery.clone()));
+    }
+
+    #[test]
+    fn a_channel_that_only_asked_leaves_nothing_behind_once_it_is_answered() {
+        let (channel, queue, request) = (channel(1), QueueId(1), RequestId(9));
+        let mut unanswered = Unanswered::default();
+        let (if_unused, if_empty) = (true, true);
+        let questions = [
+            (Command::Purge { queue, channel, request }, Reply::Counted(1)),
+            (Command::Stat { queue, channel, request }, Reply::Stat { ready: 1, unacked: 0, consumers: 0 }),
+            (Command::Close { queue, if_unused, if_empty, channel, request }, Reply::Gone),
+            (Command::Sync { channel, request }, Reply::Done),
+        ];
+        for (question, reply) in questions {
+            unanswered.note(P, &question);
+            assert!(unanswered.answered(P, &mut Effect::Reply { channel, request, reply }));
+            assert!(unanswered.channels.is_empty(), "{question:?}");
+        }
+        unanswered.note_deletion(channel, request);
+        assert!(unanswered.answered(P, &mut Effect::Reply { channel, request, reply: Reply::Counted(0) }));
+        // Who fetched something is known there until he is detached.
+        unanswered.note(P, &Command::Get { queue, channel, no_ack: true, request });
+        assert!(unanswered.answered(P, &mut Effect::Reply { channel, request, reply: Reply::Empty }));
+        assert!(unanswered.detach(P, channel) && unanswered.channels.is_empty());
     }
 
     #[test]

@@ -43,6 +43,11 @@ impl Tx {
         }
     }
 
+    /// What the acks that wait settle, in their order.
+    pub(crate) fn acked(&self) -> impl Iterator<Item = Tagged> + '_ {
+        self.acks.iter().flat_map(|(_, tagged)| tagged).copied()
+    }
+
     /// Begins the commit: what is to be settled, in the order of the acks.
     pub(crate) fn commit(&mut self) -> Vec<(Settlement, Deliveries)> {
         self.awaited = self.last_seq - self.ended_seq;

@@ -14,7 +14,7 @@
 //! insert into the list, and a consumer that acks a million deliveries in a random order would make
 //! that quadratic. Nothing is inserted here.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use smallvec::SmallVec;
 
@@ -201,11 +201,20 @@ impl Unacked {
         Some(span.first_tag + u64::from(span.live.trailing_zeros()))
     }
 
-    /// What a consumer has outstanding, as ranges of sequence numbers in the order of their tags.
-    pub(crate) fn of_consumer(&self, consumer: u32) -> Vec<(u64, u64)> {
+    /// The same of each consumer that has one. Costs the number of spans.
+    pub(crate) fn oldest_of_each(&self) -> HashMap<u32, u64> {
+        let mut oldest = HashMap::new();
+        for span in self.spans.iter().filter(|span| span.live != 0) {
+            oldest.entry(span.consumer).or_insert_with(|| span.first_tag + u64::from(span.live.trailing_zeros()));
+        }
+        oldest
+    }
+
+    /// What a consumer has outstanding, in the order of its tags. Costs the number of spans.
+    pub(crate) fn of_consumer(&self, consumer: u32) -> Deliveries {
         let mut runs = Deliveries::new();
         self.spans.iter().filter(|span| span.consumer == consumer).for_each(|span| span.collect(span.live, &mut runs));
-        runs.iter().map(|run| (run.first_seq, u64::from(run.count))).collect()
+        runs
     }
 
     /// Everything that is outstanding, in the order of the tags.
@@ -350,6 +359,18 @@ mod tests {
         assert_eq!(unacked.push(9, 51), 7);
         let all = [run(7, 1000, 3), run(7, 1004, 1), run(9, 50, 2)];
         assert_eq!(unacked.settle(0, true).unwrap().as_slice(), all);
+    }
+
+    #[test]
+    fn the_oldest_of_each_consumer_is_found_in_one_look() {
+        let mut unacked = Unacked::default();
+        (0..200).for_each(|seq| _ = unacked.push(seq as u32 % 3, seq));
+        unacked.settle(2, true).unwrap();
+        unacked.settle(3, false).unwrap();
+        (6..=200).step_by(3).for_each(|tag| drop(unacked.settle(tag, false).unwrap()));
+        let oldest = unacked.oldest_of_each();
+        assert_eq!(oldest, [(0, 4), (1, 5)].into_iter().collect::<HashMap<u32, u64>>());
+        (0..3).for_each(|consumer| assert_eq!(unacked.oldest_of(consumer), oldest.get(&consumer).copied()));
     }
 
     #[test]

@@ -242,26 +242,6 @@ impl Connection {
         finish_content(&mut self.output, channel.number(), self.frame_max, message);
     }
 
-    /// The lowest delivery tag of a consumer that the client has not settled; `None` if there is
-    /// none, or no such channel.
-    pub fn oldest_unacked(&self, channel: ChannelId, consumer: u32) -> Option<u64> {
-        self.channels.look(channel)?.unacked.oldest_of(consumer)
-    }
-
-    /// What a consumer was given and its client has not settled, as far as events say that were taken: first sequence number
-    /// and count of each run. What it settled by an event that waits is among it.
-    pub fn unacked_of(&self, channel: ChannelId, consumer: u32) -> Vec<(u64, u64)> {
-        let of_channel = |event: &Event| matches!(event, Event::Settle(settle) if settle.channel == channel);
-        let waiting = self.events.iter().filter(|event| of_channel(event)).flat_map(|event| match event {
-            Event::Settle(settle) => &settle.deliveries[..],
-            _ => &[],
-        });
-        let waiting = waiting.filter(|run| run.consumer == consumer).map(|run| (run.first_seq, run.count.into()));
-        let outstanding =
-            self.channels.look(channel).map_or_else(Vec::new, |channel| channel.unacked.of_consumer(consumer));
-        waiting.chain(outstanding).collect()
-    }
-
     /// The last delivery tag of a channel; 0 before the first.
     pub fn last_delivery_tag(&self, channel: ChannelId) -> u64 {
         self.channels.look(channel).map_or(0, |channel| channel.unacked.last_tag())

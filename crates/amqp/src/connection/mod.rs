@@ -22,6 +22,7 @@ mod gets;
 mod handshake;
 pub mod heartbeat;
 mod input;
+mod outstanding;
 pub mod request;
 
 use std::collections::VecDeque;

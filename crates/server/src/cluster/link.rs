@@ -88,10 +88,12 @@ pub(super) fn link(
 }
 
 impl LinkOut {
-    /// Writes what waits, as far as the socket takes it. What is wrong with the socket its task
-    /// finds. To be called by its shard when it has put something into the outbox.
+    /// Writes what waits, as far as the socket takes it. What it does not take, and what is wrong with it, is left to the
+    /// link's task. To be called by its shard when it has put something into the outbox.
     pub(crate) fn flush(&self) {
-        let _ = self.write(false);
+        if !matches!(self.write(false), Ok(true)) {
+            self.outbox.wake.notify_one();
+        }
     }
 
     /// The same, with one part of an answer behind it if `with_answer`; true if all of it left.
@@ -446,6 +448,38 @@ mod tests {
             pieces.advance(count);
         }
         assert_eq!(out, b"abcdefg");
+    }
+
+    #[test]
+    fn what_the_socket_does_not_take_at_once_follows_as_soon_as_it_does() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("it is bound");
+            let (here, there) = tokio::join!(TcpStream::connect(address), listener.accept());
+            let outbox = Arc::<Outbox>::default();
+            let (out, reader) = link(here.expect("it connects"), None, outbox.clone(), (NodeId(2), NodeId(1)));
+            let (mut there, _) = there.expect("it is accepted");
+            let mut received = Vec::new();
+            let shard = async {
+                // Its task is asleep by then, and nobody else has anything to write.
+                tokio::task::yield_now().await;
+                let part = Bytes::from(vec![b'x'; 1 << 20]);
+                for number in 0..16 {
+                    let answer = Forward::Answer { number, part: part.clone(), is_last: true };
+                    outbox.put((PartitionId(0), Frame::Forward(answer)));
+                }
+                out.flush();
+                while received.len() < 16 << 20 {
+                    assert!(there.read_buf(&mut received).await.expect("it comes") > 0);
+                }
+            };
+            tokio::select! {
+                why = out.run(reader, |_| ()) => panic!("{why}"),
+                () = tokio::time::sleep(LIFE_SIGN_EVERY * 2) => panic!("only a sign of life moves it on"),
+                () = shard => {}
+            }
+        });
     }
 
     #[test]

@@ -104,6 +104,11 @@ impl Outbox {
     pub(super) fn has_answers(&self) -> bool {
         !self.lock().answers.is_empty()
     }
+
+    #[cfg(test)]
+    pub(super) fn put(&self, frame: (PartitionId, Frame)) {
+        self.lock().frames.push(frame);
+    }
 }
 
 /// What the threads of a node share of it.

@@ -387,3 +387,24 @@ fn a_consumer_waits_unseen_for_the_node_of_its_queue_and_hears_at_once_if_that_g
     script.ask(1, Request::Cancel { consumer_tag: amqp::ConsumerTag::new(Bytes::from_static(b"c")) });
     assert_eq!(script.said(), ["1: ok"], "it has ended with its node");
 }
+
+#[test]
+fn a_consumer_that_waits_for_the_next_leader_comes_to_it_once_under_the_prefetch_that_holds_then() {
+    for count in [2, 0] {
+        let mut script = Script::begun();
+        if count == 0 {
+            script.ask(1, Request::Qos { prefetch_count: 2, global: true });
+        }
+        script.ask(1, consume("q", false));
+        script.answer(Reply::Consuming);
+        script.deliver(1, 7, "held");
+        let consumer = ConsumerKey { channel: script.key(1), number: 1 };
+        script.effect(consumer.channel, Effect::Cancelled { consumer, queue: QueueId(1) });
+        script.said();
+        script.ask(1, Request::Qos { prefetch_count: count, global: true });
+        script.pass(100);
+        assert_eq!(script.said(), ["1: ok", "p1 <- consume 1", "p1 <- hold 1 from 7 of 1"]);
+        script.answer(Reply::Consuming);
+        assert_eq!(script.said(), [""; 0]);
+    }
+}

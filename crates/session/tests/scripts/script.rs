@@ -30,7 +30,7 @@ use session::{
     PasswordCheck, Peer, Sampler, Session, Settings, Span, Sums, TopologyKnown, Verdict,
 };
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -460,9 +460,14 @@ impl Client for Machine {
         self.unacked.get(&(channel, consumer))?.first().copied()
     }
 
-    fn unacked_of(&self, channel: ChannelId, consumer: u32) -> Vec<(u64, u64)> {
-        let tags = self.unacked.get(&(channel, consumer));
-        tags.into_iter().flatten().map(|tag| (*tag, 1)).collect()
+    fn oldest_unacked_of_each(&self, channel: ChannelId) -> HashMap<u32, u64> {
+        let of_channel = self.unacked.iter().filter(|((of, _), _)| *of == channel);
+        of_channel.filter_map(|((_, consumer), tags)| Some((*consumer, *tags.first()?))).collect()
+    }
+
+    fn unacked_of_each(&self, channel: ChannelId) -> HashMap<u32, Vec<(u64, u64)>> {
+        let of_channel = self.unacked.iter().filter(|((of, _), _)| *of == channel);
+        of_channel.map(|((_, consumer), tags)| (*consumer, tags.iter().map(|tag| (*tag, 1)).collect())).collect()
     }
 
     fn last_delivery_tag(&self, _: ChannelId) -> u64 {

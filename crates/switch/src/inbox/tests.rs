@@ -259,7 +259,7 @@ fn to_another_node_each_message_goes_by_itself_and_comes_back_as_what_is_left_of
     assert!(heard(&mut inbox, returned(2, 2, 5)).is_empty());
     leaders.note(P, Some(NodeNumber(2)), 6);
     step(&mut inbox, &leaders);
-    inbox.roads.road(NodeNumber(1)).expect("it is up").handled(u64::MAX);
+    inbox.roads.road(NodeNumber(1)).expect("it is up").sent.answer_all();
     assert_eq!(step(&mut inbox, &leaders), 0);
     assert_eq!(here(&mut inbox), [(2, 6)], "both that are left, for this node's member");
     assert_eq!(heard(&mut inbox, confirm(2, 2)), [confirm(2, 2)]);
@@ -328,7 +328,7 @@ fn what_a_leader_gives_back_goes_to_the_next_one_ahead_of_what_follows() {
     // The one before is asked whether it has handled everything.
     let mark = sent(&mut inbox);
     assert!(matches!(&mark[..], [(1, ping)] if ping.starts_with("Ping")), "{mark:?}");
-    inbox.roads.road(NodeNumber(1)).expect("it is up").handled(u64::MAX);
+    inbox.roads.road(NodeNumber(1)).expect("it is up").sent.answer_all();
     inbox.push(P, publish(5));
     assert_eq!(step(&mut inbox, &leaders), 0);
     let again = ["publish 2 in term 6", "publish 3 in term 6", "publish 4 in term 6", "publish 5 in term 6"];
@@ -349,7 +349,7 @@ fn what_a_leader_gives_back_goes_to_it_again_where_it_is_the_next_one_itself() {
     inbox.push(P, publish(3));
     assert_eq!(step(&mut inbox, &leaders), 0);
     assert_eq!(heard(&mut inbox, confirm(1, 1)), [confirm(1, 1)]);
-    inbox.roads.road(NodeNumber(1)).expect("it is up").handled(u64::MAX);
+    inbox.roads.road(NodeNumber(1)).expect("it is up").sent.answer_all();
     assert_eq!(step(&mut inbox, &leaders), 0);
     assert_eq!(sent(&mut inbox), said(&[]), "it has just said that it does not lead");
     assert!(inbox.waits_for_leader(), "a timer has the shard look");
@@ -462,7 +462,7 @@ fn a_channel_that_ended_is_told_nothing_and_its_publishes_hold_up_nobody() {
     assert_eq!(heard(&mut inbox, confirm(1, 1)), []);
     leaders.note(P, Some(NodeNumber(2)), 6);
     here(&mut inbox);
-    inbox.roads.road(NodeNumber(1)).expect("it is up").handled(u64::MAX);
+    inbox.roads.road(NodeNumber(1)).expect("it is up").sent.answer_all();
     inbox.push(P, stat());
     step(&mut inbox, &leaders);
     assert!(!inbox.roads.has_waiting());
@@ -509,7 +509,7 @@ fn once_the_leader_before_has_handled_all_nothing_waits_for_it() {
     leaders.note(P, Some(NodeNumber(1)), 5);
     inbox.push(P, stat());
     sent(&mut inbox);
-    inbox.roads.road(NodeNumber(1)).expect("it is up").handled(u64::MAX);
+    inbox.roads.road(NodeNumber(1)).expect("it is up").sent.answer_all();
     leaders.note(P, Some(NodeNumber(2)), 6);
     (1..=3).for_each(|seq| inbox.push(P, publish(seq)));
     assert_eq!(here(&mut inbox), [(1, 6), (2, 6), (3, 6)]);
@@ -530,7 +530,7 @@ fn what_waits_to_be_sent_again_is_dropped_with_its_channel_and_so_is_what_came_b
         inbox.push(P, publish(2));
         step(&mut inbox, &leaders);
         inbox.push(P, Command::Detach { channel: CHANNEL });
-        inbox.roads.road(NodeNumber(1)).expect("it is up").handled(u64::MAX);
+        inbox.roads.road(NodeNumber(1)).expect("it is up").sent.answer_all();
         here(&mut inbox);
         step(&mut inbox, &leaders);
         step(&mut inbox, &leaders);
@@ -550,7 +550,7 @@ fn what_was_never_sent_goes_on_its_way_without_its_channel_where_all_before_it_w
     leaders.note(P, Some(NodeNumber(2)), 6);
     inbox.push(P, publish(2));
     inbox.push(P, Command::Detach { channel: CHANNEL });
-    inbox.roads.road(NodeNumber(1)).expect("it is up").handled(u64::MAX);
+    inbox.roads.road(NodeNumber(1)).expect("it is up").sent.answer_all();
     step(&mut inbox, &leaders);
     assert_eq!(here(&mut inbox), [(2, 6)]);
 }

@@ -112,7 +112,7 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
                 Forward::Drained { channel, bytes } => {
                     self.remote.borrow_mut().drained(channel, usize::try_from(bytes).unwrap_or(usize::MAX));
                 }
-                Forward::Ping { number } => road.mark(number),
+                Forward::Ping { number } => inbox.roads.mark(node, number),
                 Forward::Pong { number } => road.handled(number),
                 Forward::Delete { channel, request, .. } if self.directory.had(partition) => {
                     inbox.answer_away(partition, Effect::Reply { channel, request, reply: Reply::NotLeader });
