@@ -790,3 +790,52 @@ fn clients_are_let_in_once_the_queues_of_a_majority_that_is_there_have_leaders()
         }
     }
 }
+
+/// Who leads the queue `q`, as a node has heard.
+fn leader_at(nodes: &Nodes, node: usize) -> String {
+    let queue = nodes.nodes[node].http.get("/api/queues/%2f/q").with(200);
+    queue["leader"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Who holds something without a consumer, as what it fetched, or was given before its consumer was cancelled, keeps it when
+/// its queue has another leader, whether that was planned or not.
+#[test]
+fn what_is_held_without_a_consumer_outlives_the_leader_and_goes_to_nobody_else() {
+    if is_foreign() {
+        return;
+    }
+    for is_killed in [false, true] {
+        let mut nodes = Nodes::founders(3);
+        let (mut first, channel) = nodes.connect(0);
+        first.confirm_select(channel).unwrap();
+        first.declare(channel, &durable("q")).unwrap();
+        (0..40).for_each(|_| first.put(channel, "q", b"m"));
+        first.confirmed(channel, 1, 40);
+        let (mut holder, mine) = nodes.connect(2);
+        holder.qos(mine, 10, false).unwrap();
+        holder.consume(mine, "q", "c").unwrap();
+        (0..10).for_each(|_| _ = holder.delivery(mine));
+        holder.cancel(mine, "c").unwrap();
+        (0..10).for_each(|_| assert!(holder.get(mine, "q", false).unwrap().is_some()));
+        assert_eq!(leader_at(&nodes, 0), "leveret@n1");
+        match is_killed {
+            true => nodes.kill(0),
+            false => _ = nodes.nodes[0].http.put("/api/nodes/leveret@n1/maintenance", "{}").with(204),
+        }
+        let due = Instant::now() + PATIENCE;
+        while !["leveret@n2", "leveret@n3"].contains(&leader_at(&nodes, 1).as_str()) {
+            assert!(Instant::now() < due, "nobody else leads");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let (mut other, theirs) = nodes.connect(1);
+        let got = std::iter::from_fn(|| other.get(theirs, "q", false).unwrap()).count();
+        assert_eq!(got, 20, "the rest is somebody's, killed: {is_killed}");
+        holder.ack(mine, 0, true);
+        other.ack(theirs, 0, true);
+        holder.counts(mine, "q").unwrap();
+        other.counts(theirs, "q").unwrap();
+        drop((holder, other));
+        let (mut last, channel) = nodes.connect(1);
+        assert!(last.get(channel, "q", true).unwrap().is_none(), "all of them were acked");
+    }
+}

@@ -153,7 +153,7 @@ impl Queue {
                 }
                 self.dispatch.hold(key, seq, 1, None, next_live);
                 match self.places.get_mut(&seq) {
-                    _ if !self.attached.contains_key(&key) => {}
+                    // Who is not attached has it all the same, and nothing counts against it.
                     Some(place) if *place == Place::Ready => *place = Place::Held { by: key, is_brought: true },
                     // Also what it holds itself: its client has it once more.
                     _ => self.add_foreign(key, seq),

@@ -226,9 +226,9 @@ pub enum Command {
         /// The room of its connection.
         room: Arc<ReplyRoom>,
     },
-    /// A consumer that attaches anew, right before this, has `count` messages from `first` of an
-    /// earlier leader: those that nobody else has are its own, the others count against its
-    /// prefetch. No reply.
+    /// A consumer that attaches anew, right before this, or one that was cancelled, or a channel by `basic.get`, has `count`
+    /// messages from `first` of an earlier leader: those that nobody else has are its own, the others count against its
+    /// prefetch. None: an earlier leader gave it messages up to there. No reply.
     Hold {
         /// The queue.
         queue: QueueId,

@@ -336,13 +336,17 @@ impl QueuePartition {
         }
     }
 
-    /// A consumer that attached, or waits for it, has messages of an earlier leader.
+    /// A consumer that attached, or waits for it, or was one, or a channel by `basic.get`, has messages of an earlier leader.
     fn hold(&mut self, queue: QueueId, consumer: ConsumerKey, first: u64, count: u64) {
-        let state = self.queues.queue(queue);
-        let Some(lq) = self.leader.as_mut().and_then(|leader| leader.queues.get_mut(&queue)) else { return };
-        if let Some(closing) = &mut lq.closing {
+        if self.queues.queue(queue).is_none() {
+            return;
+        }
+        self.note_channel(consumer.channel, queue);
+        if let Some(closing) = &mut self.touched(queue).closing {
             return closing.holds.push((consumer, first, count));
         }
+        let state = self.queues.queue(queue);
+        let Some(lq) = self.leader.as_mut().and_then(|leader| leader.queues.get_mut(&queue)) else { return };
         let spoilt = lq.sink.spoilt.as_deref();
         // What waits for its time, or is on its way to a dead-letter exchange, is live and not ready.
         let next_live = |from| state.and_then(|state| next_sound(state, spoilt, from));

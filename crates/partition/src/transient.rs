@@ -436,6 +436,7 @@ impl TransientQueues {
 
     /// A consumer that attached, or waits for it, has messages from before.
     fn hold(&mut self, id: QueueId, consumer: ConsumerKey, first: u64, count: u64) {
+        note_use(&mut self.used, &self.queues, consumer.channel, id);
         let Some(queue) = self.queues.get_mut(&id) else { return };
         if let Some(closing) = &mut queue.closing {
             return closing.holds.push((consumer, first, count));

@@ -60,6 +60,29 @@ fn behind_one_that_hangs_what_it_gave_out_waits_until_its_links_are_given_up() {
 }
 
 #[test]
+fn what_was_fetched_and_what_a_cancelled_consumer_has_stays_theirs_until_they_settle_it_or_go() {
+    let (mut trio, before) = cut_off();
+    let (fetcher, late) = (ChannelKey(200), ChannelKey(300));
+    trio.members.iter_mut().for_each(|member| member.partition.link_lost(NodeId(before as u64 + 1)));
+    // Neither of them is attached here.
+    let cancelled = ConsumerKey { channel: READER, number: 1 };
+    for (holder, first, count) in [(cancelled, 1, 2), (ConsumerKey::get(fetcher), 3, 1)] {
+        trio.command(Command::Hold { queue: QUEUE, consumer: holder, first, count });
+    }
+    consume(&mut trio, late, false, 9);
+    ticks(&mut trio, 8);
+    assert_eq!(trio.delivered(), [4]);
+    let settle = |holder, first| Command::Settle { queue: QUEUE, holder, first, count: 1, outcome: Disposition::Ack };
+    trio.command(settle(cancelled, 1));
+    trio.command(settle(ConsumerKey::get(fetcher), 3));
+    ticks(&mut trio, 2);
+    assert_eq!(trio.members[trio.leader()].live(), 2, "one is with the cancelled one, and one with the late one");
+    trio.command(Command::Detach { channel: READER });
+    ticks(&mut trio, 2);
+    assert_eq!(trio.delivered(), [2], "it comes back with its channel's end");
+}
+
+#[test]
 fn nobody_waits_longer_for_one_that_hangs_than_its_links_take() {
     let (mut trio, _) = cut_off();
     let late = ChannelKey(300);

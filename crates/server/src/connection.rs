@@ -24,7 +24,7 @@ use crate::tokens::Told;
 use crate::turn::Turn;
 use amqp::{Connection, Millis, ReplyCode};
 use broker::topology::{CommandReply, Refusal};
-use broker::{ChannelKey, ConsumerKey, VhostId};
+use broker::{ChannelKey, ConsumerKey, PartitionId, VhostId};
 use bytes::BytesMut;
 use partition::{Effect, RequestId};
 use reading::READ_BYTES_MIN;
@@ -200,6 +200,12 @@ impl Client {
     /// A partition of another shard passed a consumer over, as too much is on its way from there.
     pub(crate) fn starve_remote(&self, consumer: ConsumerKey) {
         self.inner.borrow_mut().starved.push(consumer);
+    }
+
+    /// Somebody else leads these partitions: says what is held of them that no consumer stands for.
+    pub(crate) fn hold_again(self: &Rc<Self>, partitions: &[PartitionId], local: &Rc<Local>) {
+        let inner = &mut *self.inner.borrow_mut();
+        inner.session.hold_again(partitions, &mut Cx { client: &mut inner.amqp, host: &Turn { local, client: self } });
     }
 
     /// Takes the effects for one of this connection's channels: `first`, and what `next` gives.

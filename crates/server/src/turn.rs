@@ -189,6 +189,10 @@ impl Host for Turn<'_> {
         self.local.switch.close_channel(channel);
     }
 
+    fn note_holder(&self, partition: PartitionId) {
+        self.local.switch.note_holder(partition);
+    }
+
     fn drained(&self, partition: PartitionId, channel: ChannelKey, bytes: usize) {
         self.local.switch.drained(partition, channel, bytes);
     }

@@ -190,6 +190,8 @@ impl Host for Node {
 
     fn close_channel(&self, _: ChannelKey) {}
 
+    fn note_holder(&self, _: PartitionId) {}
+
     fn drained(&self, _: PartitionId, _: ChannelKey, _: usize) {}
 
     #[inline]

@@ -201,7 +201,14 @@ impl Session {
     fn give_up(&mut self, at: usize, error: impl FnOnce(&str) -> ChannelError, cx: &mut Cx<'_, impl Host>) {
         let channel = &mut self.channels[at];
         let name = match &channel.pending {
-            Pending::Cancel { .. } => return self.answer(at, Reply::Done, cx),
+            Pending::Cancel { number } => {
+                let number = *number;
+                if let Some(found) = channel.consumer_at(number) {
+                    // Whoever leads next does not know what it holds.
+                    channel.consumers[found].is_detached = true;
+                }
+                return self.answer(at, Reply::Done, cx);
+            }
             Pending::Stat { of, .. } | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {
                 of.name.clone()
             }

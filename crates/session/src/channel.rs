@@ -72,6 +72,8 @@ pub(super) struct Consumer {
     pub(super) granted: u32,
     /// Messages that it holds.
     pub(super) unacked: u64,
+    /// One past the newest message that it was given.
+    pub(super) past: u64,
     /// What it was given and acked since that was taken down.
     pub(super) counts: ConsumerCounts,
     /// Its queue is a quorum queue: redeliveries tell their count in a header.
@@ -85,6 +87,13 @@ pub(super) struct Consumer {
 }
 
 impl Consumer {
+    /// It holds messages, and no consumer at its partition stands for them: after a change of leaders the next one does not
+    /// hear of them by itself.
+    pub(super) fn is_holder(&self) -> bool {
+        let is_none = matches!(self.state, State::Get | State::Cancelled | State::Stopping);
+        is_none && self.unacked > 0 && !self.no_ack && !self.is_timed_out
+    }
+
     /// Who holds what `basic.get` takes from a queue.
     pub(super) fn getter(number: u32, queue: QueueId, partition: PartitionId) -> Self {
         Consumer {
@@ -104,6 +113,7 @@ impl Consumer {
             granted_only: false,
             granted: 0,
             unacked: 0,
+            past: 0,
             counts: ConsumerCounts::default(),
             is_quorum: false,
             is_timed_out: false,
@@ -421,6 +431,9 @@ impl Channel {
             consumer.tell_end(cx.host);
         }
         consumer.state = State::Cancelled;
+        if consumer.is_holder() {
+            cx.host.note_holder(consumer.partition);
+        }
         let granted = std::mem::take(&mut consumer.granted);
         let number = consumer.number;
         if let Some(credit) = &mut self.credit {

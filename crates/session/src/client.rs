@@ -75,6 +75,8 @@ client! {
         fn oldest_unacked(channel: ChannelId, consumer: u32) -> Option<u64>;
         /// The same of each consumer that has one.
         fn oldest_unacked_of_each(channel: ChannelId) -> HashMap<u32, u64>;
+        /// What a consumer was given and its client has not settled: first number and count of each run.
+        fn unacked_of(channel: ChannelId, consumer: u32) -> Vec<(u64, u64)>;
         /// What each consumer was given and its client has not settled: first number and count of each
         /// run.
         fn unacked_of_each(channel: ChannelId) -> HashMap<u32, Vec<(u64, u64)>>;

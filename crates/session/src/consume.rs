@@ -114,6 +114,7 @@ impl Session {
             granted_only: channel.credit.is_some() && !no_ack,
             granted: 0,
             unacked: 0,
+            past: 0,
             counts: super::counts::ConsumerCounts::default(),
             is_quorum,
             is_timed_out: false,
@@ -215,10 +216,16 @@ impl Session {
                 }
             }
             (Pending::Cancel { number }, _) => {
+                let id = channel.id;
                 if let Some(found) = channel.consumer_at(number) {
+                    let consumer = &channel.consumers[found];
+                    let is_unknown = consumer.is_detached || consumer.is_attaching;
                     channel.stop(found, cx);
+                    if is_unknown {
+                        self.hold_of(at, number, cx);
+                    }
                 }
-                cx.client.reply(channel.id, amqp::Reply::Done);
+                cx.client.reply(id, amqp::Reply::Done);
             }
             (Pending::Get { of: Found { queue, partition, .. }, no_ack }, Reply::Got { delivery, ready }) => {
                 self.got(at, queue, partition, no_ack, &delivery, count(ready), cx);
@@ -321,6 +328,7 @@ impl Session {
         };
         if !no_ack {
             consumer.unacked += 1;
+            cx.host.note_holder(partition);
         }
         let (with_ack, without, redelivered) = (u64::from(!no_ack), u64::from(no_ack), u64::from(delivery.redelivered));
         cx.host.count(Count::Got, with_ack);

@@ -258,6 +258,10 @@ pub trait Host {
     /// nothing of it is on its way to the client.
     fn drained(&self, partition: PartitionId, channel: ChannelKey, bytes: usize);
 
+    /// A channel holds something of a partition that no consumer there stands for; whoever leads it next is told by
+    /// [`super::Session::hold_again`].
+    fn note_holder(&self, partition: PartitionId);
+
     /// Counts `count` more.
     fn count(&self, what: Count, count: u64);
 

@@ -419,6 +419,7 @@ impl Session {
         cx.host.count(what, 1);
         cx.host.count(Count::Redelivered, u64::from(delivery.redelivered));
         consumer.counts.delivered += 1;
+        consumer.past = consumer.past.max(delivery.seq + 1);
         consumer.counts.redelivered += u64::from(delivery.redelivered);
         if consumer.is_remote {
             let (partition, bytes) = (consumer.partition, delivery.message.len());

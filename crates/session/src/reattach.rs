@@ -7,9 +7,10 @@
 //! an earlier leader gave it to somebody else too, it ends by the first ack of the two.
 
 use super::asking::AGAIN_MS;
-use super::channel::{RequestKind, State};
+use super::channel::{Consumer, RequestKind, State};
 use super::{Client, Cx, Host, Session};
-use broker::{ConsumerKey, QueueId};
+use broker::topology::Queue;
+use broker::{ConsumerKey, PartitionId, QueueId};
 use partition::{Command, Reply};
 use smallvec::SmallVec;
 
@@ -67,7 +68,7 @@ impl Session {
                 continue;
             }
             consumer.is_attaching = true;
-            let (queue, partition, no_ack) = (consumer.queue, consumer.partition, consumer.no_ack);
+            let (queue, partition, no_ack, past) = (consumer.queue, consumer.partition, consumer.no_ack, consumer.past);
             let request = RequestKind::Replacing(number.into()).id();
             let told = channel.partition_consumer(&channel.consumers[found]);
             cx.host.push(partition, Command::Consume { queue, consumer: told, again: true, request });
@@ -76,9 +77,51 @@ impl Session {
             for (first, count) in settled.chain(unacked.remove(&number).unwrap_or_default()) {
                 cx.host.push(partition, Command::Hold { queue, consumer: key, first, count });
             }
+            let is_single = |queue: &Queue| queue.rules.single_active.is_some();
+            if past > 0 && cx.host.topology().queue(queue).is_some_and(is_single) {
+                // Of those who attach it may have been the active one.
+                cx.host.push(partition, Command::Hold { queue, consumer: key, first: past, count: 0 });
+            }
             if no_ack && channel.credit.as_ref().is_some_and(|credit| credit.is_used_up()) {
                 cx.host.push(partition, Command::Stall { queue, consumer: key, stalled: true });
             }
+        }
+    }
+
+    /// Somebody else leads these partitions: tells him what channels hold of them that no consumer stands for. What `basic.get`
+    /// took, and what a consumer has that is cancelled, stays theirs as what a consumer holds does.
+    pub fn hold_again(&mut self, partitions: &[PartitionId], cx: &mut Cx<'_, impl Host>) {
+        for at in 0..self.channels.len() {
+            let channel = &self.channels[at];
+            let is_asked = |consumer: &Consumer| consumer.is_holder() && partitions.contains(&consumer.partition);
+            let is_any = |partition| partitions.contains(partition);
+            if channel.failed || !channel.partitions.iter().any(is_any) || !channel.consumers.iter().any(is_asked) {
+                continue;
+            }
+            let mut unacked = cx.client.unacked_of_each(channel.id);
+            for consumer in channel.consumers.iter().filter(|consumer| is_asked(consumer)) {
+                self.push_holds(at, consumer, unacked.remove(&consumer.number).unwrap_or_default(), cx);
+            }
+        }
+    }
+
+    /// Tells who leads now what one of them holds.
+    pub(super) fn hold_of(&self, at: usize, number: u32, cx: &Cx<'_, impl Host>) {
+        let channel = &self.channels[at];
+        if let Some(consumer) = channel.consumer(number).filter(|consumer| consumer.is_holder()) {
+            self.push_holds(at, consumer, cx.client.unacked_of(channel.id, number), cx);
+        }
+    }
+
+    fn push_holds(&self, at: usize, consumer: &Consumer, unacked: Vec<(u64, u64)>, cx: &Cx<'_, impl Host>) {
+        let (channel, queue) = (&self.channels[at], consumer.queue);
+        if cx.host.topology().queue(queue).is_none() {
+            return;
+        }
+        let holder = channel.holder(consumer);
+        let settled = self.continuation.iter().flat_map(|left| left.unsettled_of(channel.id, consumer.number));
+        for (first, count) in settled.chain(unacked) {
+            cx.host.push(consumer.partition, Command::Hold { queue, consumer: holder, first, count });
         }
     }
 

@@ -5,6 +5,7 @@
 //! vector, what leaves it waits for the end of the step and goes over as one batch.
 
 use crate::directory::Directory;
+use crate::holders::Holders;
 use crate::leaders::Leaders;
 use crate::parcel::Parcel;
 use crate::roads::{Frames, LinkUp, Roads};
@@ -25,6 +26,7 @@ pub struct Inbox<O> {
     pub(crate) roads: Roads,
     /// What was settled, and may have to be told again.
     settles: Settles,
+    holders: Holders,
     /// The key of the shard itself, which asks whether that is applied.
     own_key: ChannelKey,
     /// What is answered here, as the node that has the partition in its memory cannot be reached.
@@ -54,6 +56,7 @@ impl<O> Inbox<O> {
             leaders,
             roads,
             settles: Settles::default(),
+            holders: Holders::default(),
             own_key,
             given_up: Vec::new(),
             waits,
@@ -209,6 +212,19 @@ impl<O> Inbox<O> {
         for partition in settles.due(changes, roads.now_us, |partition| sitting(leaders, roads, partition)) {
             self.tell_due(partition);
         }
+    }
+
+    /// A channel of this shard holds something of a partition that no consumer there stands for.
+    pub(crate) fn note_holder(&mut self, partition: PartitionId) {
+        let Inbox { holders, leaders, roads, .. } = self;
+        holders.note(partition, || sitting_of_any(leaders, roads, partition));
+    }
+
+    /// Partitions whose leaders have to be told what such channels hold.
+    pub(crate) fn take_unheld(&mut self) -> Vec<PartitionId> {
+        let changes = (self.leaders.changes(), self.roads.changes());
+        let Inbox { holders, leaders, roads, .. } = self;
+        holders.take_due(changes, |partition| sitting_of_any(leaders, roads, partition))
     }
 
     /// A partition says something to a channel of this shard: passes on what that is to hear. An answer to a
@@ -453,6 +469,15 @@ fn sitting(leaders: &Leaders, roads: &Roads, partition: PartitionId) -> Option<S
     let (leader, term) = leaders.in_term(partition)?;
     let epoch = if leader == leaders.own() { 0 } else { roads.epoch(leader)? };
     Some(Sitting { leader, term, epoch })
+}
+
+/// The same, of those in the memory of a node, too.
+fn sitting_of_any(leaders: &Leaders, roads: &Roads, partition: PartitionId) -> Option<Sitting> {
+    let Some(leader) = partition.home().filter(|_| partition.is_in_memory()) else {
+        return sitting(leaders, roads, partition);
+    };
+    let epoch = if leader == leaders.own() { 0 } else { roads.epoch(leader)? };
+    Some(Sitting { leader, term: 0, epoch })
 }
 
 /// What a publish weighs while it waits for its shard.

@@ -25,6 +25,7 @@ mod dead_letter;
 mod directory;
 mod emit;
 mod follow;
+mod holders;
 mod inbox;
 mod leaders;
 mod marks;

@@ -525,6 +525,7 @@ impl Road {
     pub(crate) fn note_guest(&mut self, partition: PartitionId, command: &Command) {
         let channel = match command {
             Command::Consume { consumer, .. } => consumer.key.channel,
+            Command::Hold { consumer, .. } => consumer.channel,
             Command::Get { channel, .. } => *channel,
             Command::Publish(publish) if publish.publish_seq != 0 => publish.channel,
             Command::Detach { channel } => {

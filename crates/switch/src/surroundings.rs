@@ -56,6 +56,9 @@ pub trait Surroundings {
     /// A partition of another shard passed a consumer over, as too much is on its way from there.
     fn starve(&self, connection: &Self::Connection, consumer: ConsumerKey);
 
+    /// Somebody else leads these partitions: sessions say what their channels hold of them that no consumer stands for.
+    fn hold_again(&self, partitions: &[PartitionId]);
+
     /// Effects for a channel of a connection: `first`, and all that `next` gives.
     fn hear(
         &self,

@@ -170,6 +170,12 @@ impl<C, O> Switch<C, O> {
         self.channels.borrow().get(&channel).map(|(_, number)| *number)
     }
 
+    /// A channel of this shard holds something of a partition that no consumer there stands for: leaders to come are told by
+    /// [`Surroundings::hold_again`].
+    pub fn note_holder(&self, partition: PartitionId) {
+        self.inbox.borrow_mut().note_holder(partition);
+    }
+
     /// A connection has written what a partition had sent one of its channels. It matters where that
     /// runs on another shard or another node.
     pub fn drained(&self, partition: PartitionId, channel: ChannelKey, bytes: usize) {
@@ -341,6 +347,10 @@ impl<C: Clone, O: Outsider> Switch<C, O> {
         let given_up = self.inbox.borrow_mut().take_given_up();
         self.deliver(given_up.into_iter(), None, env);
         self.inbox.borrow_mut().settle_again();
+        let unheld = self.inbox.borrow_mut().take_unheld();
+        if !unheld.is_empty() {
+            env.hold_again(&unheld);
+        }
         if !self.inbox.borrow().roads.has_waiting() {
             return;
         }

@@ -149,8 +149,12 @@ impl Unanswered {
             Command::Mark { channel, request } | Command::Sync { channel, request } => {
                 (*channel, *request, Asks::Other)
             }
+            // Who holds something is known there, without being asked.
+            Command::Hold { consumer, .. } => {
+                let _ = self.channels.entry(consumer.channel).or_default().publishes(partition);
+                return;
+            }
             Command::Settle { .. }
-            | Command::Hold { .. }
             | Command::Configure { .. }
             | Command::DeadLetterAnswered { .. }
             | Command::LimitReplies { .. }

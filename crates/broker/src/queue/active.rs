@@ -4,7 +4,8 @@
 //! Invariant: the next one is chosen when the one before it holds nothing any more, so that no
 //! message overtakes one that went out earlier. The line is by priority, then by who came first.
 //! Leader-local like all of dispatch: with a leader go its consumers, and those that come to the
-//! next one stand in line anew. Who holds something of the leader before stays the active one.
+//! next one stand in line anew. Who holds something of the leader before stays the active one, or else who was
+//! given the newest message by it.
 
 use crate::ids::ConsumerKey;
 use std::cmp::Reverse;
@@ -29,11 +30,29 @@ pub(super) struct ActiveConsumer {
     /// Everyone attached, the active one included: by priority, highest first, then as they came.
     line: BTreeMap<(Reverse<i32>, u64), ConsumerKey>,
     last: u64,
+    /// Up to where a consumer was given messages by earlier leaders, of all that said it; `None` once this leader gave some.
+    newest: Option<u64>,
 }
 
 impl ActiveConsumer {
     pub(super) fn new(rule: SingleActive) -> Self {
-        ActiveConsumer { rule, active: None, line: BTreeMap::new(), last: 0 }
+        ActiveConsumer { rule, active: None, line: BTreeMap::new(), last: 0, newest: Some(0) }
+    }
+
+    /// Whether a consumer that was given messages up to `past` by an earlier leader was the active one there, as far as all
+    /// say until now.
+    pub(super) fn was_active(&mut self, past: u64) -> bool {
+        let is_newest = self.newest.is_some_and(|newest| past > newest);
+        if is_newest {
+            self.newest = Some(past);
+        }
+        is_newest
+    }
+
+    /// Messages go out: who was active before is of the past.
+    #[inline]
+    pub(super) fn note_given(&mut self) {
+        self.newest = None;
     }
 
     pub(super) fn active(&self) -> Option<ConsumerKey> {
@@ -116,6 +135,41 @@ mod tests {
         consumers.join(key(4), 1);
         assert!(consumers.choose(false));
         assert_eq!(consumers.active(), Some(key(4)));
+    }
+
+    #[test]
+    fn who_was_given_the_newest_message_by_the_leader_before_is_the_active_one_until_others_are_given_some() {
+        let consumer = |number| Consumer {
+            key: key(number),
+            prefetch: 4,
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            granted_only: false,
+        };
+        let mut dispatch = Dispatch::new(21, 31, 10);
+        dispatch.set_single_active(SingleActive { preempts: true });
+        (1..=4).for_each(|number| dispatch.attach(consumer(number)).expect("nobody is exclusive"));
+        dispatch.hold(key(2), 15, 0, None, Some);
+        assert_eq!(dispatch.active(), Some(key(2)));
+        dispatch.hold(key(3), 21, 0, None, Some);
+        dispatch.hold(key(4), 20, 0, None, Some);
+        assert_eq!(dispatch.active(), Some(key(3)));
+        let head = dispatch.head(None, Some).expect("one is ready");
+        dispatch.assign(head, 1, None);
+        dispatch.hold(key(1), 30, 0, None, Some);
+        assert_eq!(dispatch.active(), Some(key(3)));
+        let mut taken = Vec::new();
+        dispatch.release(key(3), head.seq, 1, &mut taken);
+        dispatch.hold(key(1), 30, 0, None, Some);
+        assert_eq!(dispatch.active(), Some(key(3)), "it came too late");
+        // Who holds something comes before all of them.
+        let mut dispatch = Dispatch::new(1, 31, 30);
+        dispatch.set_single_active(SingleActive { preempts: true });
+        (1..=2).for_each(|number| dispatch.attach(consumer(number)).expect("nobody is exclusive"));
+        dispatch.hold(key(2), 3, 1, None, Some);
+        dispatch.hold(key(1), 20, 0, None, Some);
+        assert_eq!(dispatch.active(), Some(key(2)));
     }
 
     #[test]

@@ -235,6 +235,8 @@ impl Dispatch {
             return Err(AttachRefused::Repeated);
         }
         let mut attached = Attached::new(consumer);
+        // It may have said what it holds before it came.
+        attached.held = self.holders.remove(&key).unwrap_or_default();
         attached.waits = self.single.is_some();
         if let Some(single) = &mut self.single {
             attached.in_line = single.join(key, attached.consumer.priority);
@@ -395,6 +397,9 @@ impl Dispatch {
             self.held += count;
         }
         attached.turn += count;
+        if let Some(single) = &mut self.single {
+            single.note_given();
+        }
         if attached.is_bounded() {
             self.tally.note_given(attached, count);
         }

@@ -466,7 +466,7 @@ mod tests {
                 tokio::task::yield_now().await;
                 let part = Bytes::from(vec![b'x'; 1 << 20]);
                 for number in 0..16 {
-                    let answer = Forward::Answer { number, part: part.clone(), is_last: true };
+                    let answer = Forward::Answer { number, part: part.clone(), is_last: true, is_refused: false };
                     outbox.put((PartitionId(0), Frame::Forward(answer)));
                 }
                 out.flush();

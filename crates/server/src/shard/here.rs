@@ -70,6 +70,11 @@ impl Surroundings for Here<'_> {
         self.0.flush_later(client);
     }
 
+    fn hold_again(&self, partitions: &[PartitionId]) {
+        let clients: Vec<Rc<Client>> = self.0.clients.borrow().iter().map(|(_, client)| client.clone()).collect();
+        clients.iter().for_each(|client| client.hold_again(partitions, self.0));
+    }
+
     fn hear(
         &self,
         client: &Rc<Client>,

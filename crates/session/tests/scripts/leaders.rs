@@ -397,14 +397,48 @@ fn a_consumer_that_waits_for_the_next_leader_comes_to_it_once_under_the_prefetch
         }
         script.ask(1, consume("q", false));
         script.answer(Reply::Consuming);
-        script.deliver(1, 7, "held");
+        script.deliver(1, 1, "held");
         let consumer = ConsumerKey { channel: script.key(1), number: 1 };
         script.effect(consumer.channel, Effect::Cancelled { consumer, queue: QueueId(1) });
         script.said();
         script.ask(1, Request::Qos { prefetch_count: count, global: true });
         script.pass(100);
-        assert_eq!(script.said(), ["1: ok", "p1 <- consume 1", "p1 <- hold 1 from 7 of 1"]);
+        assert_eq!(script.said(), ["1: ok", "p1 <- consume 1", "p1 <- hold 1 from 1 of 1"]);
         script.answer(Reply::Consuming);
         assert_eq!(script.said(), [""; 0]);
     }
+}
+
+#[test]
+fn the_next_leader_hears_what_was_fetched_and_what_a_cancelled_consumer_holds() {
+    let mut script = Script::begun();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    (1..=3).for_each(|seq| script.deliver(1, seq, "given"));
+    script.ask(1, Request::Cancel { consumer_tag: amqp::ConsumerTag::new(Bytes::from_static(b"c")) });
+    script.answer(Reply::Done);
+    script.ask(1, get());
+    let message = delivery(ConsumerKey::get(script.key(1)), 4, "fetched");
+    script.answer(Reply::Got { delivery: message, ready: 3 });
+    script.ack(1, 1, 1);
+    script.said();
+    script.hold_again(TRANSIENT);
+    assert_eq!(script.said(), [""; 0], "they are of another one");
+    script.hold_again(DURABLE);
+    let held = ["p1 <- hold 1 from 2 of 1", "p1 <- hold 1 from 3 of 1", "p1 <- hold 1 from 4 of 0"];
+    assert_eq!(script.said(), held);
+}
+
+#[test]
+fn a_consumer_that_is_cancelled_while_nobody_leads_keeps_what_it_holds() {
+    let mut script = Script::begun();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.deliver(1, 1, "given");
+    let consumer = ConsumerKey { channel: script.key(1), number: 1 };
+    script.effect(consumer.channel, Effect::Cancelled { consumer, queue: QueueId(1) });
+    script.ask(1, Request::Cancel { consumer_tag: amqp::ConsumerTag::new(Bytes::from_static(b"c")) });
+    script.said();
+    script.answer(Reply::NotLeader);
+    assert_eq!(script.said(), ["p1 <- hold 1 from 1 of 1", "1: ok"]);
 }

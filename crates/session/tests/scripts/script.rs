@@ -291,6 +291,8 @@ impl Host for Node {
         self.keys.borrow_mut().remove(&channel);
     }
 
+    fn note_holder(&self, _: PartitionId) {}
+
     fn drained(&self, _: PartitionId, _: ChannelKey, _: usize) {}
 
     fn is_outdated(&self, partition: PartitionId, term: u64) -> bool {
@@ -463,6 +465,10 @@ impl Client for Machine {
     fn oldest_unacked_of_each(&self, channel: ChannelId) -> HashMap<u32, u64> {
         let of_channel = self.unacked.iter().filter(|((of, _), _)| *of == channel);
         of_channel.filter_map(|((_, consumer), tags)| Some((*consumer, *tags.first()?))).collect()
+    }
+
+    fn unacked_of(&self, channel: ChannelId, consumer: u32) -> Vec<(u64, u64)> {
+        self.unacked_of_each(channel).remove(&consumer).unwrap_or_default()
     }
 
     fn unacked_of_each(&self, channel: ChannelId) -> HashMap<u32, Vec<(u64, u64)>> {
@@ -791,6 +797,12 @@ impl Script {
         let number = self.node.keys.borrow().get(&key).copied().unwrap_or(1);
         let Script { session, machine, node, .. } = self;
         session.handle_effect((key, number), effect, &mut Cx { client: machine, host: node });
+    }
+
+    /// Somebody else leads a partition.
+    pub(crate) fn hold_again(&mut self, partition: PartitionId) {
+        let Script { session, machine, node, .. } = self;
+        session.hold_again(&[partition], &mut Cx { client: machine, host: node });
     }
 
     /// A partition gives a consumer of channel 1 a message.

@@ -55,6 +55,8 @@ pub(super) enum Sent {
     HearDecided(ConnectionId, (ChannelKey, u16), RequestId, Result<CommandReply, Refusal>),
     /// A consumer of a connection was passed over.
     Starve(ConnectionId, ConsumerKey),
+    /// Somebody else leads these partitions, as a shard has heard.
+    HoldAgain(usize, Vec<PartitionId>),
     /// A wrong host says something to a channel that no partition said.
     Effect(Effect),
 }
@@ -341,6 +343,10 @@ impl Surroundings for Desk<'_> {
         self.front.send(Sent::Starve(*connection, consumer));
     }
 
+    fn hold_again(&self, partitions: &[PartitionId]) {
+        self.front.send(Sent::HoldAgain(self.shard, partitions.to_vec()));
+    }
+
     fn hear(
         &self,
         connection: &ConnectionId,
@@ -569,6 +575,10 @@ impl Host for Desk<'_> {
 
     fn is_outdated(&self, partition: PartitionId, term: u64) -> bool {
         self.front.bug != Some(Bug::OldLeaderIsHeard) && self.switch().is_outdated(partition, term)
+    }
+
+    fn note_holder(&self, partition: PartitionId) {
+        self.switch().note_holder(partition);
     }
 
     fn drained(&self, partition: PartitionId, channel: ChannelKey, bytes: usize) {

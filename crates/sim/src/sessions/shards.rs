@@ -4,7 +4,7 @@
 //! Invariant: what goes the same way keeps its order.
 
 use super::front::{Crossroads, Desk, shard_of};
-use super::{Event, Handed, NEW_FOR, Sent, Sessions, brief, brief_effect};
+use super::{Event, Handed, NEW_FOR, Sent, Served, Sessions, brief, brief_effect};
 use crate::bug::Bug;
 use crate::checks::violated;
 use crate::node::{StepOutput, TOPOLOGY};
@@ -67,6 +67,15 @@ impl Sessions {
                         let Some(served) = self.served.get_mut(&connection) else { continue };
                         served.starved.push(consumer);
                         self.with_session(connection, |_, _| {});
+                    }
+                    Sent::HoldAgain(shard, partitions) => {
+                        let is_here = |served: &Served| (served.node, served.shard) == (node, shard);
+                        let here = self.served.iter().filter(|(_, served)| is_here(served));
+                        let mut connections: Vec<_> = here.map(|(connection, _)| *connection).collect();
+                        connections.sort_unstable();
+                        for connection in connections {
+                            self.with_session(connection, |session, cx| session.hold_again(&partitions, cx));
+                        }
                     }
                     Sent::Effect(effect) => self.say(node, TOPOLOGY, effect),
                 }

@@ -24,6 +24,8 @@ struct Stand {
     mailed: RefCell<Vec<(usize, Parcel<NoOutsider>)>>,
     /// What channels heard.
     heard: RefCell<Vec<Effect>>,
+    /// Whose leaders sessions were to tell what they hold.
+    unheld: RefCell<Vec<PartitionId>>,
     is_loaded: Cell<bool>,
     elapsed_us: Cell<u64>,
 }
@@ -63,6 +65,10 @@ impl Surroundings for Stand {
     fn settle_room(&self, (): &()) {}
 
     fn starve(&self, (): &(), _: ConsumerKey) {}
+
+    fn hold_again(&self, partitions: &[PartitionId]) {
+        self.unheld.borrow_mut().extend_from_slice(partitions);
+    }
 
     fn hear(&self, (): &(), _: (ChannelKey, u16), effect: Effect, more: &mut dyn FnMut() -> Option<Effect>) {
         self.heard.borrow_mut().push(effect);
@@ -104,6 +110,7 @@ fn shards() -> ([Switch<(), NoOutsider>; 2], Leaders, Stand) {
         topology: RefCell::new(Topology::new()),
         mailed: RefCell::default(),
         heard: RefCell::default(),
+        unheld: RefCell::default(),
         is_loaded: Cell::new(false),
         elapsed_us: Cell::new(0),
     };
@@ -205,6 +212,27 @@ fn an_ack_waits_for_its_queue_where_a_node_has_not_heard_of_it_and_the_mark_behi
     at.look_at_queues(&stand);
     at.resume_roads(&stand);
     assert_eq!(told(&at), [ack, mark]);
+}
+
+#[test]
+fn whoever_leads_next_is_told_what_is_held_here_without_a_consumer() {
+    let ([at, _], leaders, stand) = shards();
+    let memory = PartitionId::in_memory(NodeNumber(OTHER.node), 0);
+    leaders.note(P, Some(NodeNumber(OTHER.node)), 5);
+    [P, memory].into_iter().for_each(|partition| at.note_holder(partition));
+    let unheld = || {
+        at.resume_roads(&stand);
+        stand.unheld.take()
+    };
+    assert_eq!(unheld(), [], "they know what they gave out");
+    leaders.note(P, Some(NodeNumber(OWN.node)), 6);
+    assert_eq!(unheld(), [P]);
+    leaders.note(Q, Some(NodeNumber(OWN.node)), 6);
+    assert_eq!(unheld(), [], "nobody holds anything of it");
+    at.take(Parcel::LinkDown(NodeNumber(OTHER.node)), &stand);
+    assert_eq!(unheld(), [], "nobody is there to be told");
+    at.take(Parcel::LinkUp(LinkUp { peer: OTHER, epoch: 2 }), &stand);
+    assert_eq!(unheld(), [memory], "it gave back what it could not say to anybody");
 }
 
 #[test]

@@ -6,8 +6,9 @@ use crate::ids::ConsumerKey;
 
 impl Dispatch {
     /// A consumer that was attached to an earlier leader holds `count` messages from `first`: those
-    /// that are ready here are its own again, the others count against its prefetch. Nothing happens
-    /// if it is not attached. Costs the live messages before them that nobody has.
+    /// that are ready here are its own again, the others count against its prefetch. So does one that was cancelled, and
+    /// who has them by `basic.get`, without a prefetch. No message from `first` on says up to where a consumer was given
+    /// some: the last of them was the single active one. Costs the live messages before them that nobody has.
     pub fn hold(
         &mut self,
         key: ConsumerKey,
@@ -17,9 +18,15 @@ impl Dispatch {
         next_live: impl Fn(u64) -> Option<u64>,
     ) {
         if !self.attached.contains_key(&key) {
-            return;
+            return self.hold_left(key, first, count, levels, &next_live);
         }
         let active_holds = self.active_holds();
+        if count == 0 {
+            if !active_holds && self.single.as_mut().is_some_and(|single| single.was_active(first)) {
+                self.claim_active(key);
+            }
+            return;
+        }
         let mut has_own = false;
         let past = first.saturating_add(count);
         for seq in first..past.min(self.end) {
@@ -44,6 +51,24 @@ impl Dispatch {
         self.refresh(key);
         if has_own && !active_holds {
             self.claim_active(key);
+        }
+    }
+
+    /// The same of who is not attached.
+    fn hold_left(
+        &mut self,
+        key: ConsumerKey,
+        first: u64,
+        count: u64,
+        levels: Option<&Levels>,
+        next_live: &impl Fn(u64) -> Option<u64>,
+    ) {
+        for seq in first..first.saturating_add(count).min(self.end) {
+            if self.take_ready(seq, levels, next_live) {
+                self.holders.entry(key).or_default().insert(seq);
+                self.brought.insert(seq);
+                self.held += 1;
+            }
         }
     }
 
@@ -134,7 +159,6 @@ impl Dispatch {
         let Some(attached) = self.attached.get_mut(&holder) else {
             return self.release_left(holder, first, count, taken);
         };
-        // After a cancel and a consume with the same key there is none: keys are used once.
         let before = taken.len();
         let all = attached.held.remove_range_into(first, count, taken);
         self.held -= all;
@@ -144,9 +168,6 @@ impl Dispatch {
         }
         let is_empty = attached.held.is_empty();
         place(attached, &mut self.tally, &mut self.ring);
-        if is_empty && !self.holders.is_empty() {
-            self.holders.remove(&holder);
-        }
         if is_empty && self.single.is_some() {
             self.choose_active();
         }
