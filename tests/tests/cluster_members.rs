@@ -839,3 +839,41 @@ fn what_is_held_without_a_consumer_outlives_the_leader_and_goes_to_nobody_else()
         assert!(last.get(channel, "q", true).unwrap().is_none(), "all of them were acked");
     }
 }
+
+/// An older copy of a folder knows less than its node had said that it knows.
+#[test]
+fn a_node_over_an_older_copy_of_its_folder_is_to_the_others_as_one_that_does_not_run() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = Nodes::founders(3);
+    let folder = nodes.nodes[2].broker.data_folder();
+    let copy = folder.with_extension("copy");
+    nodes.nodes[2].broker.terminate();
+    let copied = std::process::Command::new("cp").arg("-a").args([&folder, &copy]).status().unwrap();
+    assert!(copied.success());
+    nodes.start(2);
+    nodes.nodes[0].http.put("/api/vhosts/later", "{}").with(201);
+    nodes.nodes[2].broker.terminate();
+    std::fs::rename(&folder, folder.with_extension("today")).unwrap();
+    std::fs::rename(&copy, &folder).unwrap();
+    nodes.launch(2);
+    nodes.until_log(2, "HALTED");
+    nodes.until_log(2, "this node is HALTED and takes no part in its cluster");
+    let due = Instant::now() + PATIENCE;
+    while nodes.nodes[0].http.get("/api/nodes/leveret@n3").with(200)["running"] != false {
+        assert!(Instant::now() < due, "it takes part: {}", nodes.nodes[2].broker.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // It gets no queue to lead, and may be forgotten.
+    let (mut client, channel) = nodes.connect(0);
+    client.confirm_select(channel).unwrap();
+    let names: Vec<String> = (0..9).map(|number| format!("q{number}")).collect();
+    for name in &names {
+        let arguments = vec![("x-queue-leader-locator", "balanced".into()), ("x-queue-type", "quorum".into())];
+        client.declare(channel, &QueueDeclare { arguments, ..durable(name) }).unwrap();
+        client.put(channel, name, b"m");
+    }
+    client.confirmed(channel, 1, 9);
+    assert_eq!(nodes.forget(0, 2).0, 204);
+}

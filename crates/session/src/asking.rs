@@ -20,7 +20,7 @@ use partition::{Command, Reply};
 pub(super) const AGAIN_MS: Millis = 100;
 /// How long after the request it is given up. An election takes seconds; a client should hear of
 /// what takes longer.
-const GIVE_UP_MS: Millis = 30_000;
+pub(super) const GIVE_UP_MS: Millis = 30_000;
 
 /// A queue that was found by its name.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ fn internal_error(queue: &str, why: &str) -> ChannelError {
 
 impl Pending {
     /// Whether a queue's partition is to answer.
-    fn is_of_queue(&self) -> bool {
+    pub(super) fn is_of_queue(&self) -> bool {
         match self {
             Pending::Stat { .. }
             | Pending::Purge(_)
@@ -155,6 +155,13 @@ impl Session {
         self.give_up(at, |queue| internal_error(queue, why), cx);
     }
 
+    /// Whoever leads the partition that the channel asked does not answer: it was elected, and the others cannot write what it
+    /// decides.
+    pub(super) fn give_up_silent(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
+        let why = "has a leader that does not answer: does a majority of its nodes run, and have room on their disks?";
+        self.give_up(at, |queue| internal_error(queue, why), cx);
+    }
+
     /// What a client hears of the queue that its channel waits for, if that lives on a node that is away.
     fn home_is_away(&self, at: usize, cx: &Cx<'_, impl Host>) -> Option<Refusal> {
         let channel = &self.channels[at];
@@ -188,6 +195,12 @@ impl Session {
     /// The queue's group is damaged. Nobody answers before a person has acted, so nobody is asked
     /// again.
     pub(super) fn is_unavailable(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
+        let partition =
+            self.channels[at].pending_queue().and_then(|queue| Some(cx.host.topology().queue(queue)?.partition));
+        if partition.is_some_and(|partition| cx.host.topology().members_wanted(partition).len() > 1) {
+            // Others have it too, and one of them leads it sooner or later.
+            return self.wait_for_leader(at, cx);
+        }
         // The queue is there: an application that declares all of its queues first is to come up
         // for the others. As RabbitMQ answers for a queue that has no leader.
         if matches!(self.channels[at].pending, Pending::Stat { .. }) {

@@ -5,6 +5,7 @@
 //! never stay unseen: the log names the queue and the partition. It costs a look at one connection
 //! now and then, and nothing a message.
 
+use super::asking::GIVE_UP_MS;
 use super::channel::{Channel, Pending};
 use super::{Client, Cx, Host, NEVER, Session};
 use crate::report::WaitingReport;
@@ -14,6 +15,8 @@ use bytes::Bytes;
 
 /// A request that waits for so long is told of. No sync that goes well takes as long.
 const TOLD_MS: Millis = 10_000;
+/// A node that stood still has read by then what came for it meanwhile.
+const STOOD_STILL_MS: Millis = 1_000;
 /// How often it is looked whether the oldest publish without a confirm is still the same; it is
 /// told of then. A connection is looked at from its first publish on.
 pub(super) const CONFIRMS_LOOK_MS: Millis = 10_000;
@@ -66,8 +69,19 @@ impl Session {
                 if due <= now {
                     self.channels[at].asked.is_told = true;
                     self.tell_request(at, asked, cx, now);
+                    // Where this node stood still the answer may be here already.
+                    self.slow_at = self.slow_at.min((asked.at + GIVE_UP_MS).max(now + STOOD_STILL_MS));
                 } else {
                     self.slow_at = self.slow_at.min(due);
+                }
+            } else if cx.client.is_waiting(id) && self.channels[at].pending.is_of_queue() {
+                match asked.at + GIVE_UP_MS {
+                    // It is asked again, and given up where that is in vain.
+                    due if due <= now && self.channels[at].waits_for_leader => {
+                        self.slow_at = self.slow_at.min(now + STOOD_STILL_MS);
+                    }
+                    due if due <= now => self.give_up_silent(at, cx),
+                    due => self.slow_at = self.slow_at.min(due),
                 }
             }
             if cx.client.is_confirming(id) {

@@ -64,8 +64,8 @@ fn drain(cx: &Cx<'_>) -> Result<Shown, Failure> {
         false => Err(Failure::error(
             SOFTWARE,
             format!(
-                "Node {node} serves no clients any more, and still leads partitions {}: no other node has all of them and can \
-                 be reached. They stand still once it stops, until a majority of their nodes is there",
+                "Node {node} serves no clients any more, and still leads partitions {}: no other node that can be reached has all of \
+                 them, with a majority that keeps up (see `leveret cluster status`). They stand still once it stops, until a majority of their nodes is there",
                 left.join(", ")
             ),
         )),

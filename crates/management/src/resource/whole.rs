@@ -14,6 +14,7 @@ use broker::topology::{DurabilityLevel, PartitionStage, Queue, Topology};
 use serde_json::{Value, json};
 use server::handle::{Member, MemberStanding};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Queues that lack copies are listed up to so many.
 const LISTED_MAX: usize = 100;
@@ -44,8 +45,44 @@ fn row(member: &MemberStanding) -> Value {
 /// How every member that answered stands: by partition and name of the node.
 pub(super) type Members = BTreeMap<(u32, String), Value>;
 
-/// What all nodes say of their members, and the names of those that say nothing.
+/// Where a copy lacks something, it is looked again after this long whether it has moved.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// What all nodes say of their members, and the names of those that say nothing. A member that lacks little may lack
+/// what is on its way, or be stuck: it is looked twice then, and one that has not moved is told apart.
 pub(super) async fn members(cx: Cx<'_>, map: &Map) -> (Members, Vec<String>) {
+    let (before, missing) = gather(cx, map).await;
+    if !before.keys().any(|key| lacks(&before, key)) {
+        return (before, missing);
+    }
+    tokio::time::sleep(LOOK_AGAIN).await;
+    let (mut members, missing) = gather(cx, map).await;
+    mark_stuck(&before, &mut members);
+    (members, missing)
+}
+
+/// Whether a member has not all in its log that a majority has.
+fn lacks(members: &Members, key: &(u32, String)) -> bool {
+    let row = &members[key];
+    let leader = leading(&of_group(members, PartitionId(key.0))).map(|(_, leader)| leader);
+    leader.is_some_and(|leader| row["voter"] == true && row["last"].as_u64() < leader["commit"].as_u64())
+}
+
+/// Notes of each that lacked something before and does now that it has not moved.
+fn mark_stuck(before: &Members, members: &mut Members) {
+    let is_stuck = |key: &&(u32, String)| {
+        let was = before.get(key).filter(|_| lacks(before, key));
+        lacks(members, key) && was.is_some_and(|was| was["last"] == members[*key]["last"])
+    };
+    let stuck: Vec<_> = members.keys().filter(is_stuck).cloned().collect();
+    for key in stuck {
+        if let Some(row) = members.get_mut(&key) {
+            row["stuck"] = true.into();
+        }
+    }
+}
+
+async fn gather(cx: Cx<'_>, map: &Map) -> (Members, Vec<String>) {
     let asked = cx.ask(cx.others(), "GET", "/api/leveret/members");
     let (own, gathered) = tokio::join!(cx.handle().member_standings(), asked);
     let mut members = Members::new();
@@ -66,11 +103,14 @@ pub(super) async fn members(cx: Cx<'_>, map: &Map) -> (Members, Vec<String>) {
 pub(super) const DAMAGED: &str = "damaged";
 
 /// Whether a member keeps up with the leader of its group: it has a vote, follows it, and has about all that a
-/// majority has.
+/// majority has, or is about to.
 pub(super) fn in_step(member: &Value, leader: &Value) -> bool {
     let number = |row: &Value, field: &str| row[field].as_u64().unwrap_or_default();
     let lag = number(leader, "commit").saturating_sub(number(member, "synced"));
-    member["voter"] == true && number(member, "term") == number(leader, "term") && lag <= LAG_MAX
+    member["voter"] == true
+        && member["stuck"] != true
+        && number(member, "term") == number(leader, "term")
+        && lag <= LAG_MAX
 }
 
 /// How those members of a group stand that answered, with the names of their nodes.
@@ -341,6 +381,24 @@ fn missing_status(node: &str, is_reached: bool, membership: &str, partition: Par
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_lacks_little_and_does_not_move_is_not_in_step() {
+        let row = |role: &str, last: u64| json!({ "role": role, "term": 3, "commit": 903, "last": last, "synced": last, "voter": true, "voters": 3 });
+        let of = |second: u64, third: u64| -> Members {
+            let rows = [("n1", row(LEADING, 903)), ("n2", row("follower", second)), ("n3", row("follower", third))];
+            rows.into_iter().map(|(node, row)| ((7, node.to_owned()), row)).collect()
+        };
+        let keep_up = |before: &Members, mut now: Members| {
+            mark_stuck(before, &mut now);
+            let group = of_group(&now, PartitionId(7));
+            let (_, leader) = leading(&group).expect("one leads");
+            group.iter().filter(|(_, row)| in_step(row, leader)).map(|(node, _)| *node).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(keep_up(&of(900, 2), of(903, 2)), "n1 n2");
+        assert_eq!(keep_up(&of(900, 2), of(901, 3)), "n1 n2 n3", "it moves");
+        assert_eq!(keep_up(&of(903, 903), of(903, 902)), "n1 n2 n3", "it had all a moment ago");
+    }
 
     #[test]
     fn a_node_is_needed_where_too_few_others_vote_and_keep_up_of_all_whose_votes_are_counted() {

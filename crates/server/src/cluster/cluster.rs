@@ -385,6 +385,7 @@ impl Member {
         startup: &Startup,
         asks: Asks<'_>,
     ) -> Result<(), Stopped> {
+        self.links.watch(engine);
         let (begin, name) = (Instant::now(), startup.node_name());
         let mut tell_at = begin + TELL_EVERY;
         let can = MachineVersions { topology: MACHINE_VERSION, queues: QUEUES_MACHINE_VERSION };

@@ -18,6 +18,7 @@ use super::peers::Peers;
 use super::questions::{AskError, Asked, Question, Questions};
 use super::secret::Secrets;
 use super::succession;
+use crate::engine::EngineGauges;
 use crate::node::Shared;
 use crate::random;
 use crate::shard::{Mailbox, Parcel};
@@ -33,7 +34,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use storage::ClusterRecord;
@@ -46,6 +47,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// The same of a node that was forgotten.
 const GONE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How often it is looked for nodes that came or were forgotten.
+/// Why a node has no links that takes no part in its cluster any more.
+const HALTED: &str = "this node is HALTED and takes no part in its cluster";
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -129,6 +132,8 @@ pub(super) struct Common {
     untold: Notify,
     /// Another node said that this one was forgotten.
     is_forgotten: AtomicBool,
+    /// Says when this node takes no part in its cluster any more.
+    engine: OnceLock<EngineGauges>,
     /// A node of a cluster that goes on from this one's said so: the other nodes were given up.
     left_behind: Mutex<Option<String>>,
     ends: AtomicBool,
@@ -176,6 +181,7 @@ impl Links {
             shared,
             untold: Notify::new(),
             is_forgotten: AtomicBool::new(false),
+            engine: OnceLock::new(),
             left_behind: Mutex::default(),
             ends: AtomicBool::new(false),
             end: Notify::new(),
@@ -190,6 +196,11 @@ impl Links {
     pub(super) fn stop(&self) {
         self.common.ends.store(true, Ordering::Release);
         self.common.end.notify_one();
+    }
+
+    /// From now on it is looked whether this node takes part in its cluster; see [`Common::is_halted`].
+    pub(super) fn watch(&self, engine: &EngineGauges) {
+        let _ = self.common.engine.set(engine.clone());
     }
 
     /// Whether this node was forgotten by its cluster: another one says so, or its own topology does.
@@ -342,7 +353,10 @@ impl LinkArrival {
                     let mut sorted = Sorted::new(common.mailboxes.len());
                     let why = tokio::select! {
                         why = out.run(reader, |incoming| common.deliver(up.peer, incoming, &mut sorted)) => why,
-                        () = outbox.cut.notified() => "it was forgotten".to_owned(),
+                        () = outbox.cut.notified() => match common.is_halted() {
+                            true => HALTED.to_owned(),
+                            false => "it was forgotten".to_owned(),
+                        },
                     };
                     links.borrow_mut().retain(|known| !Rc::ptr_eq(known, &out));
                     why
@@ -385,15 +399,22 @@ impl Common {
     /// Looks for links to the nodes that came, and ends those to nodes that were forgotten. The node with
     /// the higher number makes the link; one that was forgotten is called to hear of it.
     fn look_at_nodes(self: &Arc<Self>, called: &mut BTreeSet<u32>) {
+        let is_halted = self.is_halted();
         for number in self.known.others() {
             let is_gone = self.known.is_gone(number);
-            if is_gone && self.outboxes.get(number).is_some_and(|outbox| outbox.lock().epoch != 0) {
+            if (is_gone || is_halted) && self.outboxes.get(number).is_some_and(|outbox| outbox.lock().epoch != 0) {
                 self.outboxes.get(number).iter().for_each(|outbox| outbox.cut.notify_one());
             }
             if (number < self.own.node || is_gone) && called.insert(number) {
                 tokio::task::spawn_local(thread::connect(self.clone(), number));
             }
         }
+    }
+
+    /// Whether this node takes no part in the topology's group any more. Then it has no links, as if it did not run: the
+    /// others would have it lead queues, of which it says nothing to anybody, as it knows of none that came since.
+    fn is_halted(&self) -> bool {
+        self.engine.get().is_some_and(|engine| engine.halted().is_some())
     }
 
     /// The shard that has the link to a node.

@@ -442,3 +442,19 @@ fn a_consumer_that_is_cancelled_while_nobody_leads_keeps_what_it_holds() {
     script.answer(Reply::NotLeader);
     assert_eq!(script.said(), ["p1 <- hold 1 from 1 of 1", "1: ok"]);
 }
+
+#[test]
+fn whoever_asks_a_leader_that_does_not_answer_hears_541_after_half_a_minute() {
+    for request in [get(), passive(), purge(), consume("q", false)] {
+        let mut script = Script::begun();
+        script.ask(1, request.clone());
+        script.said();
+        script.pass(29_900);
+        assert_eq!(script.said(), [""; 0], "{request:?}");
+        script.pass(100);
+        let why = "has a leader that does not answer: does a majority of its nodes run, and have room on their disks?";
+        assert_eq!(script.said(), [format!("1: error 541 queue 'q' in vhost '/' {why}")], "{request:?}");
+        script.answer(Reply::Empty);
+        assert_eq!(script.said(), [""; 0], "an answer that comes late meets nobody");
+    }
+}

@@ -4,7 +4,7 @@ use super::super::encryption::{Wire, objection};
 use super::super::handshake::{Hello, PATIENCE, Refused, Side, Verdict, shake, speaks};
 use super::super::secret::Secret;
 use super::super::strangers::Strangers;
-use super::{AGAIN_AFTER, CONNECT_TIMEOUT, Common, GONE_AGAIN_AFTER, LOOK_EVERY, LinkArrival, TELL_EVERY};
+use super::{AGAIN_AFTER, CONNECT_TIMEOUT, Common, GONE_AGAIN_AFTER, HALTED, LOOK_EVERY, LinkArrival, TELL_EVERY};
 use crate::random;
 use crate::shard::Parcel;
 use broker::NodeLife;
@@ -177,6 +177,9 @@ pub(super) async fn introduce(common: &Common, stream: TcpStream, met: Met<'_>) 
     let word = |peer: &Hello| {
         let is_stranger = objection(certificate.as_ref(), &peer.address);
         let is_right = is_stranger.is_none();
+        if common.is_halted() {
+            return Verdict::refusing(HALTED.to_owned());
+        }
         match is_stranger.or_else(|| own.objection_to(peer)) {
             Some(why) => {
                 if is_right && own.was_left_behind_by(peer) {
@@ -201,6 +204,9 @@ pub(super) async fn have_link(common: &Arc<Common>, (peer, wire): (Hello, Wire))
         return tracing::debug!(peer = %peer.address, "a node {what}");
     }
     let life = NodeLife { node: peer.node, start: peer.start };
+    if common.is_halted() {
+        return;
+    }
     let Ok((stream, session)) = wire.into_parts() else { return };
     let Some(epoch) = common.outboxes.make(peer.node).and_then(|outbox| common.raise(outbox)) else { return };
     let (gone, wait) = oneshot::channel();
