@@ -226,7 +226,7 @@ fn what_dies_is_where_its_queue_says() {
 #[test]
 fn a_consumer_whose_leader_goes_is_told() {
     // It believes that it is served, and a get on its channel goes past it.
-    found_in(105..110, Bug::CancelIsLost, 3, "[overtaken]");
+    found(Bug::CancelIsLost, 3, "[overtaken]");
 }
 
 #[test]
@@ -248,5 +248,5 @@ fn an_ack_on_its_way_to_a_leader_that_goes_counts() {
 #[test]
 fn who_leads_tells_those_that_have_no_copy() {
     let options = Options { bug: Some(Bug::LeaderIsSilent), nodes: 5, pools: true, ..Options::default() };
-    found_with(0..60, options, "has no leader to ask");
+    found_with(0..60, options, "does a majority of its nodes run");
 }

@@ -47,7 +47,11 @@ impl Client {
             Method::ConnectionOpenOk { .. } => self.is_open = true,
             Method::ConnectionCloseOk {} => {}
             // Of a change that nobody decided about, or of a question that nobody answered.
-            Method::ConnectionClose { reply_code: 541, .. } => {
+            Method::ConnectionClose { reply_code: 541, reply_text, .. } => {
+                // Every disk here writes within half a minute.
+                if text(reply_text).contains("does not answer") {
+                    violated("answer", &format!("client {} hears nothing of who leads", self.number));
+                }
                 self.is_closing = true;
                 self.channels.clear();
                 Method::ConnectionCloseOk {}.write(&mut self.output, 0);
