@@ -338,7 +338,8 @@ impl QueuePartition {
 
     /// A consumer that attached, or waits for it, or was one, or a channel by `basic.get`, has messages of an earlier leader.
     fn hold(&mut self, queue: QueueId, consumer: ConsumerKey, first: u64, count: u64) {
-        if self.queues.queue(queue).is_none() {
+        let leader = self.leader.as_deref().expect("only a leader takes commands");
+        if self.queues.queue(queue).is_none() && !leader.queues.contains_key(&queue) {
             return;
         }
         self.note_channel(consumer.channel, queue);

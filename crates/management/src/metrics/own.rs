@@ -133,7 +133,7 @@ impl Scrape {
             ),
             (
                 "partitions_quarantined",
-                "Partitions that are damaged, whose queues are unavailable until they are repaired",
+                "Partitions of which this node's copy is damaged until it is repaired: their queues are unavailable where no other node has a sound one",
                 figures.partitions_quarantined,
             ),
             (

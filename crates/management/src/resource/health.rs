@@ -56,7 +56,10 @@ pub(super) async fn virtual_hosts(cx: Cx<'_>) -> Result<Answer, Refused> {
         let queues = topology.declared_queues().filter(|queue| is_so(queue));
         queues.filter_map(|queue| topology.vhost_of(queue.vhost)).map(|vhost| vhost.name.clone()).collect()
     };
-    let damaged = of(&|queue| cx.handle().is_quarantined(queue.partition));
+    let (handle, own) = (cx.handle(), cx.handle().own_node());
+    // What is damaged here alone is led elsewhere, and served from there over this node, too.
+    let is_led = |partition| handle.leader(partition).is_some_and(|leader| leader != own);
+    let damaged = of(&|queue| handle.is_quarantined(queue.partition) && !is_led(queue.partition));
     let leaderless = of(&|queue| quorum.leaderless.contains(&queue.partition));
     let reason = match (damaged.is_empty(), quorum.without_leaders()) {
         (false, _) => {

@@ -13,7 +13,7 @@ use broker::PartitionId;
 use broker::topology::{DurabilityLevel, PartitionStage, Queue, Topology};
 use serde_json::{Value, json};
 use server::handle::{Member, MemberStanding};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Queues that lack copies are listed up to so many.
@@ -52,7 +52,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// what is on its way, or be stuck: it is looked twice then, and one that has not moved is told apart.
 pub(super) async fn members(cx: Cx<'_>, map: &Map) -> (Members, Vec<String>) {
     let (before, missing) = gather(cx, map).await;
-    if !before.keys().any(|key| lacks(&before, key)) {
+    if lacking(&before).is_empty() {
         return (before, missing);
     }
     tokio::time::sleep(LOOK_AGAIN).await;
@@ -61,22 +61,28 @@ pub(super) async fn members(cx: Cx<'_>, map: &Map) -> (Members, Vec<String>) {
     (members, missing)
 }
 
-/// Whether a member has not all in its log that a majority has.
-fn lacks(members: &Members, key: &(u32, String)) -> bool {
-    let row = &members[key];
-    let leader = leading(&of_group(members, PartitionId(key.0))).map(|(_, leader)| leader);
-    leader.is_some_and(|leader| row["voter"] == true && row["last"].as_u64() < leader["commit"].as_u64())
+/// The members that vote and have not all in their logs that a majority has.
+fn lacking(members: &Members) -> BTreeSet<(u32, String)> {
+    // Of two that believe that they lead the one of the later term does.
+    let mut leaders: BTreeMap<u32, &Value> = BTreeMap::new();
+    for ((partition, _), row) in members.iter().filter(|(_, row)| row["role"] == LEADING) {
+        let leader = leaders.entry(*partition).or_insert(row);
+        if row["term"].as_u64() > leader["term"].as_u64() {
+            *leader = row;
+        }
+    }
+    let lacks = |((partition, _), row): &(&(u32, String), &Value)| {
+        let commit = leaders.get(partition).and_then(|leader| leader["commit"].as_u64());
+        row["voter"] == true && row["last"].as_u64() < commit
+    };
+    members.iter().filter(lacks).map(|(key, _)| key.clone()).collect()
 }
 
 /// Notes of each that lacked something before and does now that it has not moved.
 fn mark_stuck(before: &Members, members: &mut Members) {
-    let is_stuck = |key: &&(u32, String)| {
-        let was = before.get(key).filter(|_| lacks(before, key));
-        lacks(members, key) && was.is_some_and(|was| was["last"] == members[*key]["last"])
-    };
-    let stuck: Vec<_> = members.keys().filter(is_stuck).cloned().collect();
-    for key in stuck {
-        if let Some(row) = members.get_mut(&key) {
+    let both: Vec<_> = lacking(before).intersection(&lacking(members)).cloned().collect();
+    for key in both {
+        if let Some(row) = members.get_mut(&key).filter(|row| row["last"] == before[&key]["last"]) {
             row["stuck"] = true.into();
         }
     }

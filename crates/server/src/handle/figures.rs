@@ -51,7 +51,8 @@ pub struct NodeFigures {
     pub value_at_risk: u64,
     /// Messages set aside since the start, because their bytes are damaged on the disk.
     pub messages_set_aside: u64,
-    /// Partitions that are damaged, and whose queues are unavailable until they are repaired.
+    /// Partitions of which this node's copy is damaged: their queues are unavailable until they are repaired, where no other
+    /// node has a sound one.
     pub partitions_quarantined: u64,
     /// Bytes written to the log since the start.
     pub log_bytes: u64,
