@@ -112,8 +112,9 @@ impl Marks {
     fn take_done(&mut self, now_us: Option<u64>) {
         let is_done =
             |asked: &Asked| asked.missing == 0 || now_us.is_some_and(|now| now >= asked.at_us + MARK_LASTS_US);
-        while let Some(asked) = self.asked.pop_front_if(|asked| is_done(asked)) {
+        while let Some(asked) = self.asked.front().filter(|asked| is_done(asked)) {
             self.handled = asked.number;
+            self.asked.pop_front();
         }
     }
 
