@@ -16,8 +16,8 @@
 //! In reading order: what a switch is given (`surroundings`), what shards say to each other
 //! (`parcel`), where partitions run (`directory`) and how channels are numbered (`channel_key`), what
 //! waits (`inbox`), who leads what (`leaders`), what goes to other nodes (`roads`,
-//! `unanswered`, `turning`) and what the next leader is told again (`settles`, `publishes`), how much may
-//! be on its way (`windows`), the switch itself (`switch`), what follows a change of the topology (`follow`), and what a shard publishes (`emit`, `dead_letter`, `outgoing`).
+//! `unanswered`, `turning`) and what the next leader is told again (`settles`, `publishes`, `holders`), how much may
+//! be on its way (`windows`, `marks`), the switch itself (`switch`), what follows a change of the topology (`follow`), and what a shard publishes (`emit`, `dead_letter`, `outgoing`).
 
 mod balance;
 mod channel_key;

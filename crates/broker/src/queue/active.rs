@@ -105,6 +105,11 @@ mod tests {
         ConsumerKey { channel: ChannelKey(7), number }
     }
 
+    fn consumer(number: u32) -> Consumer {
+        let (no_ack, exclusive, granted_only) = (false, false, false);
+        Consumer { key: key(number), prefetch: 4, no_ack, exclusive, priority: 0, granted_only }
+    }
+
     #[test]
     fn the_first_of_the_highest_priority_is_next_once_the_old_one_holds_nothing() {
         let mut consumers = ActiveConsumer::new(SingleActive { preempts: false });
@@ -139,14 +144,6 @@ mod tests {
 
     #[test]
     fn who_was_given_the_newest_message_by_the_leader_before_is_the_active_one_until_others_are_given_some() {
-        let consumer = |number| Consumer {
-            key: key(number),
-            prefetch: 4,
-            no_ack: false,
-            exclusive: false,
-            priority: 0,
-            granted_only: false,
-        };
         let mut dispatch = Dispatch::new(21, 31, 10);
         dispatch.set_single_active(SingleActive { preempts: true });
         (1..=4).for_each(|number| dispatch.attach(consumer(number)).expect("nobody is exclusive"));
@@ -174,14 +171,6 @@ mod tests {
 
     #[test]
     fn who_holds_something_of_the_leader_before_is_the_active_one_unless_another_holds_some_of_it() {
-        let consumer = |number| Consumer {
-            key: key(number),
-            prefetch: 4,
-            no_ack: false,
-            exclusive: false,
-            priority: 0,
-            granted_only: false,
-        };
         let mut dispatch = Dispatch::new(1, 21, 20);
         dispatch.set_single_active(SingleActive { preempts: true });
         dispatch.attach(consumer(2)).expect("nobody is exclusive");

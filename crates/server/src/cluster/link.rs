@@ -458,7 +458,7 @@ mod tests {
             let address = listener.local_addr().expect("it is bound");
             let (here, there) = tokio::join!(TcpStream::connect(address), listener.accept());
             let outbox = Arc::<Outbox>::default();
-            let (out, reader) = link(here.expect("it connects"), None, outbox.clone(), (NodeId(2), NodeId(1)));
+            let (out, _reader) = link(here.expect("it connects"), None, outbox.clone(), (NodeId(2), NodeId(1)));
             let (mut there, _) = there.expect("it is accepted");
             let mut received = Vec::new();
             let shard = async {
@@ -475,8 +475,9 @@ mod tests {
                 }
             };
             tokio::select! {
-                why = out.run(reader, |_| ()) => panic!("{why}"),
-                () = tokio::time::sleep(LIFE_SIGN_EVERY * 2) => panic!("only a sign of life moves it on"),
+                // Without signs of life, the next of which would move it on.
+                why = out.write_on() => panic!("{why}"),
+                () = tokio::time::sleep(LIFE_SIGN_EVERY * 20) => panic!("nothing moves it on"),
                 () = shard => {}
             }
         });
