@@ -84,10 +84,11 @@ impl Queue {
         held.map(|(seq, _)| *seq).collect()
     }
 
-    /// How many more messages a consumer takes.
+    /// How many more messages a consumer takes: none if it said before it came that it holds more than its prefetch.
     fn room(&self, key: ConsumerKey) -> u64 {
         let Some(foreign) = self.attached.get(&key) else { return 0 };
-        u64::from(PREFETCH) - self.held_by(key).len() as u64 - foreign.values().sum::<u64>()
+        let has = self.held_by(key).len() as u64 + foreign.values().sum::<u64>();
+        u64::from(PREFETCH).saturating_sub(has)
     }
 
     /// A client has a message that is not its consumer's own here.
