@@ -3,6 +3,7 @@
 
 use clients::broker::is_foreign;
 use clients::nodes::{PATIENCE, durable};
+use clients::tools::run_with_input;
 use clients::{Event, Nodes};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -182,4 +183,17 @@ fn founders_that_were_all_stopped_go_on_with_another_secret() {
     std::fs::rename(&kept, &record).unwrap();
     nodes.start(2);
     nodes.until_all_are_linked();
+    // Two disks are lost for good. The last node goes on, with the settings that it had.
+    (0..3).for_each(|node| nodes.kill(node));
+    let path = data.to_str().unwrap();
+    run_with_input(path, "leveret", &["cluster", "recover", path, "--yes"], "").good();
+    for _ in 0..2 {
+        nodes.start(2);
+        nodes.nodes[2].broker.until_it_answers();
+        nodes.kill(2);
+    }
+    // And with yet another secret.
+    std::fs::write(nodes.folder.path().join("secret"), OLD).unwrap();
+    nodes.start(2);
+    nodes.nodes[2].broker.until_it_answers();
 }

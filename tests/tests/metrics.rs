@@ -402,12 +402,14 @@ fn names(text: &str) -> Vec<String> {
 fn our_dashboard_and_our_alerts_ask_for_nothing_that_is_not_there() {
     let Some((broker, http)) = Broker::managed(&[]) else { return };
     let _client = traffic(&broker);
-    let page = samples(&http.get("/metrics").text);
+    let text = http.get("/metrics").text;
+    let page = samples(&text);
     let files = [include_str!("../../docs/monitoring/leveret.json"), include_str!("../../docs/monitoring/alerts.yml")];
     let dashboard: Value = serde_json::from_str(files[0]).unwrap();
     assert!(dashboard["panels"].as_array().unwrap().len() > 15);
     for name in files.into_iter().flat_map(names) {
-        assert!(page.contains_key(&name), "{name}");
+        // One without certificates has no sample of theirs.
+        assert!(page.contains_key(&name) || text.contains(&format!("# TYPE {name} gauge")), "{name}");
     }
 }
 

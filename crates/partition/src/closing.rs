@@ -53,7 +53,9 @@ impl Closing {
         let mut settled = SeqRanges::new();
         settled.insert_range(first, count);
         let left = std::mem::take(&mut self.holds).into_iter().flat_map(|(key, first, count)| {
-            let parts = if key == consumer { settled.take_from(first, count) } else { vec![(first, count)] };
+            // One of nothing says who was the active one, which no ack changes.
+            let parts =
+                if key == consumer && count > 0 { settled.take_from(first, count) } else { vec![(first, count)] };
             parts.into_iter().map(move |(first, count)| (key, first, count))
         });
         self.holds = left.collect();
@@ -106,6 +108,9 @@ mod tests {
         assert_eq!(closing.holds, [(key(1), 4, 3)], "its client has it once more");
         closing.settled(key(1), 5, 1);
         assert_eq!(closing.holds, [(key(1), 4, 1), (key(1), 6, 1)]);
+        closing.holds = vec![(key(1), 5, 1), (key(1), 6, 0)];
+        closing.settled(key(1), 5, 1);
+        assert_eq!(closing.holds, [(key(1), 6, 0)], "it was the active one all the same");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use switch::DeadLettered;
 
 use crate::cluster::Links;
 use crate::config::Config;
-use crate::definitions::{Fresh, ImportError, Imported};
+use crate::definitions::{Fresh, ImportError, Imported, Moment};
 use crate::engine::{EngineGauges, wall_ms};
 use crate::listener;
 use crate::node::{Alarm, Look, Shared, trace_news};
@@ -206,7 +206,7 @@ impl Handle {
     /// Takes in definitions. Blocks until every change is decided: not for a task that others wait
     /// for.
     pub fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
-        self.shared().import_definitions(text, Fresh::Never)
+        self.shared().import_definitions(text, Fresh::Never, Moment::Serving)
     }
 
     /// Bits that nobody can guess.

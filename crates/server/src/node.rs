@@ -184,13 +184,19 @@ impl Node {
         Ok(node)
     }
 
-    /// Makes the event exchange, if there is to be one. Blocks until that is decided. Errors: its
-    /// virtual host is not there.
+    /// Makes the event exchange, if there is to be one and it is not there. Blocks until that is decided. Errors: its
+    /// virtual host is not there, or nobody decides.
     pub(crate) fn make_event_exchange(&self) -> Result<(), StartError> {
         let Some(name) = &self.shared.config.event_vhost else { return Ok(()) };
         let config = |why: &str| StartError::Config { what: format!("event_exchange_vhost = {name:?}: {why}") };
         let vhost = self.shared.topology().vhost(name.as_bytes());
         let vhost = vhost.ok_or_else(|| config("there is no such virtual host; name one that is there, or none"))?;
+        let is_made = self.shared.topology().find_exchange(vhost, EVENT_EXCHANGE.as_bytes()).is_some_and(|known| {
+            known.kind == ExchangeType::Topic && known.durable && known.internal && !known.auto_delete
+        });
+        if is_made {
+            return Ok(());
+        }
         let declare = DeclareExchange {
             vhost,
             name: EVENT_EXCHANGE.into(),
@@ -206,7 +212,7 @@ impl Node {
         match decided.recv() {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(refusal)) => Err(config(&refusal.to_string())),
-            Err(_) => Err(config("nobody decided about its exchange")),
+            Err(_) => Err(StartError::Undecided { what: format!("the exchange of event_exchange_vhost = {name:?}") }),
         }
     }
 

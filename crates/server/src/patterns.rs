@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 /// Time of the processor that one change, or one import of definitions, may take for its patterns.
 /// A second is a million names and a usual pattern.
 const CHANGE_TIME_MAX: Duration = Duration::from_secs(1);
+/// What matching a policy with the names that are there may take of it: all other nodes of a cluster do the same without a plan,
+/// and nobody routes there meanwhile. So much, and so much for each name, which is twice what a usual pattern takes.
+const MATCH_TIME_MIN: Duration = Duration::from_millis(100);
+const MATCH_TIME_A_NAME: Duration = Duration::from_micros(2);
 /// The same for one request that filters a list.
 pub(crate) const FILTER_TIME_MAX: Duration = Duration::from_millis(100);
 
@@ -52,6 +56,12 @@ impl Meter {
     /// For one change.
     pub(crate) fn of_change() -> Self {
         Meter::new(CHANGE_TIME_MAX)
+    }
+
+    /// For a policy that is matched with so many names.
+    fn of_names(count: usize) -> Self {
+        let for_all = MATCH_TIME_A_NAME.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
+        Meter::new((MATCH_TIME_MIN + for_all).min(CHANGE_TIME_MAX))
     }
 
     /// For one request that filters a list.
@@ -116,6 +126,7 @@ impl Shared {
         let begun = PolicySurvey::begin(&self.topology(), command);
         let Some(mut survey) = begun else { return Ok(()) };
         while survey.collect(&self.topology()) {}
+        let meter = Meter::of_names(survey.names());
         let plan = survey.judge(&mut || !is_put || meter.goes_on())?;
         self.topology.put(|topology| topology.expect_policy(plan));
         Ok(())

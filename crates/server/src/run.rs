@@ -5,7 +5,7 @@
 
 use crate::cluster::{Cluster, Founded, Member, Stopped};
 use crate::config::{Config, open_data_folder};
-use crate::definitions::{FromFiles, ImportError, Imported};
+use crate::definitions::{FromFiles, ImportError, Imported, Moment};
 use crate::engine::{self, Engine, EngineConfig, EngineGauges, OpenError};
 use crate::handle::{Handle, NodeFacts};
 use crate::node::{Alarm, Node, NodeConfig, ShardParts, StartError};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, channel, sync_channel};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -315,7 +315,8 @@ fn let_in(config: &Config, node: &Node, ready: impl FnOnce()) -> Result<(), RunE
     }
     if let Some(path) = &config.definitions {
         let skips = config.definitions_skip_if_unchanged;
-        import(path, skips, node).map_err(|source| RunError::Definitions { path: path.clone(), source })?;
+        import(path, skips, node, Moment::Start)
+            .map_err(|source| RunError::Definitions { path: path.clone(), source })?;
     }
     node.make_event_exchange()?;
     ready();
@@ -324,9 +325,9 @@ fn let_in(config: &Config, node: &Node, ready: impl FnOnce()) -> Result<(), RunE
 }
 
 /// Takes in definitions; those that were taken in before not again, if `skips_known`.
-fn import(path: &Path, skips_known: bool, node: &Node) -> Result<(), ImportError> {
+fn import(path: &Path, skips_known: bool, node: &Node, moment: Moment) -> Result<(), ImportError> {
     let begin = Instant::now();
-    match node.import_definitions_at(path, skips_known)? {
+    match node.import_definitions_at(path, skips_known, moment)? {
         FromFiles::Taken(Imported { changes, different, left_out }) => {
             let ms = begin.elapsed().as_millis() as u64;
             let (different, left_out) = (different.len(), left_out.len());
@@ -367,7 +368,7 @@ fn reload(config: &Config, node: &Node, peers: Option<&Member>) {
         Some(Err(error)) => tracing::error!("keys of tokens not changed: {error}"),
     }
     if let Some(path) = &config.definitions
-        && let Err(error) = import(path, config.definitions_skip_if_unchanged, node)
+        && let Err(error) = import(path, config.definitions_skip_if_unchanged, node, Moment::Serving)
     {
         tracing::error!("definitions {}: {error}", path.display());
     }
@@ -421,6 +422,7 @@ fn watch(
     asks: Asks<'_>,
 ) -> Result<(), RunError> {
     let (sender, receiver) = channel();
+    let (asks_reload, reloads) = sync_channel(1);
     let over = Notify::new();
     let over = &over;
     std::thread::scope(|scope| {
@@ -443,19 +445,29 @@ fn watch(
             // The receiver waits for this.
             let _ = sender.send(Wake::End);
         });
+        // A long file of definitions takes long, and nothing here waits for it.
+        scope.spawn(move || reloads.iter().for_each(|()| reload(config, node, peers)));
+        // Its thread ends when this does.
+        let asks_reload = asks_reload;
         let mut pause = DISK_LOOK_CLOSELY_EVERY;
+        let ends = || node.shared().ends_imports.store(true, Ordering::Relaxed);
         loop {
             match receiver.recv_timeout(pause) {
-                Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => {
+                    ends();
+                    return Ok(());
+                }
                 Ok(Wake::Look) | Err(RecvTimeoutError::Timeout) => {}
             }
             if peers.is_some_and(Member::is_forgotten) {
+                ends();
                 over.notify_one();
                 return Err(RunError::Forgotten);
             }
             let free = room.look(config, node, engine);
+            // Asked again while one waits for its turn, that one is enough.
             if asks.reload.swap(false, Ordering::Relaxed) {
-                reload(config, node, peers);
+                let _ = asks_reload.try_send(());
             }
             if asks.report.swap(false, Ordering::Relaxed) {
                 log_gauges(node, engine, free);

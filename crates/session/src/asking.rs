@@ -159,6 +159,14 @@ impl Session {
     /// decides.
     pub(super) fn give_up_silent(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
         let why = "has a leader that does not answer: does a majority of its nodes run, and have room on their disks?";
+        let channel = &self.channels[at];
+        if matches!(channel.pending, Pending::Cancel { .. }) {
+            // What its leader gave the consumer may still be on its way, and is nobody's: it goes back with the channel.
+            let queue = channel.pending_queue();
+            let name = queue.and_then(|queue| cx.host.topology().queue(queue).map(|queue| queue.name.clone()));
+            let error = internal_error(&self.queue_text(name.as_deref().unwrap_or_default()), why);
+            return self.fail(at, error, cx);
+        }
         self.give_up(at, |queue| internal_error(queue, why), cx);
     }
 
@@ -220,6 +228,8 @@ impl Session {
                     // Whoever leads next does not know what it holds.
                     channel.consumers[found].is_detached = true;
                 }
+                // An answer that comes after all is not waited for any more.
+                channel.request += 1;
                 return self.answer(at, Reply::Done, cx);
             }
             Pending::Stat { of, .. } | Pending::Purge(of) | Pending::Get { of, .. } | Pending::Delete { of, .. } => {

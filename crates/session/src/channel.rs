@@ -48,6 +48,8 @@ pub(super) enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Consumer {
     pub(super) number: u32,
+    /// Its first number: it gets another one when it comes under a budget of its channel, or out of it.
+    pub(super) origin: u32,
     pub(super) state: State,
     pub(super) tag: ConsumerTag,
     pub(super) queue: QueueId,
@@ -98,6 +100,7 @@ impl Consumer {
     pub(super) fn getter(number: u32, queue: QueueId, partition: PartitionId) -> Self {
         Consumer {
             number,
+            origin: number,
             state: State::Get,
             tag: ConsumerTag::default(),
             queue,

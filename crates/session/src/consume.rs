@@ -97,6 +97,7 @@ impl Session {
         let number = channel.next_number();
         let consumer = Consumer {
             number,
+            origin: number,
             state: State::Starting,
             // A tag that was cut from the read buffer would keep the buffer alive as long as the
             // consumer.
@@ -111,7 +112,7 @@ impl Session {
             priority,
             arguments,
             prefetch: channel.prefetch,
-            granted_only: channel.credit.is_some() && !no_ack,
+            granted_only: channel.credit.as_ref().is_some_and(|credit| credit.limit().is_some()) && !no_ack,
             granted: 0,
             unacked: 0,
             past: 0,
@@ -163,8 +164,9 @@ impl Session {
                 channel.confirm(publish_seq, 1, reply != Reply::Done, cx.client).count(cx.host);
             }
             RequestKind::Replaced(number) => {
-                if let Some(at) = channel.consumer_at(number as u32) {
-                    channel.stop(at, cx);
+                if let Some(found) = channel.consumer_at(number as u32) {
+                    channel.stop(found, cx);
+                    self.hold_of(at, number as u32, cx);
                 }
             }
             RequestKind::Replacing(number) => self.attached_again(at, number as u32, &reply, cx),
@@ -218,12 +220,9 @@ impl Session {
             (Pending::Cancel { number }, _) => {
                 let id = channel.id;
                 if let Some(found) = channel.consumer_at(number) {
-                    let consumer = &channel.consumers[found];
-                    let is_unknown = consumer.is_detached || consumer.is_attaching;
                     channel.stop(found, cx);
-                    if is_unknown {
-                        self.hold_of(at, number, cx);
-                    }
+                    // Who answered may not lead any more. A leader that knows it anyway hears nothing new.
+                    self.hold_of(at, number, cx);
                 }
                 cx.client.reply(id, amqp::Reply::Done);
             }

@@ -6,6 +6,10 @@
 //! Invariant: unacked and granted together are at most the limit, except for what was unacked
 //! already when the limit came or fell.
 //!
+//! A consumer's own prefetch holds beside it. What a consumer holds from before a budget is held under another number, and only
+//! the channel knows of both: so one that holds something is granted its messages on when the budget ends, as one of a budget
+//! without a limit.
+//!
 //! A no-ack consumer uses nothing of the budget, but gets nothing either while the budget is used
 //! up, as with RabbitMQ: a client that falls behind with its acks is not sent more on the same
 //! channel. Its queue is told to pass it over, as for a full socket.
@@ -15,6 +19,9 @@ use super::channel::{Channel, Consumer, RequestKind, State};
 use broker::ConsumerKey;
 use partition::Command;
 use std::collections::VecDeque;
+
+/// No limit: the budget has ended, and consumers whose own prefetch the channel counts are granted theirs.
+const UNLIMITED: u64 = u64::MAX;
 
 /// The budget of one channel.
 #[derive(Debug)]
@@ -31,9 +38,9 @@ pub(super) struct Credit {
 }
 
 impl Credit {
-    /// How many messages the channel's consumers may hold.
-    pub(super) fn limit(&self) -> u64 {
-        self.limit
+    /// How many messages the channel's consumers may hold; `None` once the budget has ended.
+    pub(super) fn limit(&self) -> Option<u64> {
+        (self.limit != UNLIMITED).then_some(self.limit)
     }
 
     /// Whether no-ack consumers are passed over.
@@ -68,27 +75,24 @@ impl Channel {
     /// Sets or ends the channel's prefetch. Consumers that were attached under the other rule give
     /// way to others with the same tag: a partition fixes the rule when a consumer attaches.
     pub(super) fn set_credit(&mut self, limit: u16, host: &impl Host) {
-        if limit == 0 {
-            if self.credit.take().is_some_and(|before| before.is_used_up) {
-                self.hold_unacked(false, host);
-            }
-        } else {
-            let used = self.consumers.iter().filter(|c| c.state != State::Get).map(|c| c.unacked).sum();
-            let limit = u64::from(limit);
-            let credit = self.credit.get_or_insert_with(|| {
-                let wanting = VecDeque::new();
-                Box::new(Credit { limit, used, granted: 0, wanting, is_used_up: false })
-            });
-            credit.limit = limit;
+        let is_lifted = limit == 0;
+        if is_lifted && self.credit.is_none() {
+            return;
         }
-        let wanted = self.credit.is_some();
-        let active: Vec<usize> = (0..self.consumers.places())
-            .filter(|at| {
+        let used = self.consumers.iter().filter(|c| c.state != State::Get).map(|c| c.unacked).sum();
+        let credit = self.credit.get_or_insert_with(|| {
+            let wanting = VecDeque::new();
+            Box::new(Credit { limit: 0, used, granted: 0, wanting, is_used_up: false })
+        });
+        credit.limit = if is_lifted { UNLIMITED } else { limit.into() };
+        let changed: Vec<(usize, bool)> = (0..self.consumers.places())
+            .map(|at| (at, !is_lifted || self.is_counted_here(at)))
+            .filter(|(at, wanted)| {
                 let consumer = &self.consumers[*at];
-                consumer.state == State::Active && !consumer.no_ack && consumer.granted_only != wanted
+                consumer.state == State::Active && !consumer.no_ack && consumer.granted_only != *wanted
             })
             .collect();
-        for at in active {
+        for (at, wanted) in changed {
             match &mut self.consumers[at] {
                 // No partition has it now: it comes to the next leader under the new rule, with what it holds.
                 waiting if waiting.is_detached => waiting.granted_only = wanted,
@@ -96,6 +100,28 @@ impl Channel {
             }
         }
         self.hand_out(host);
+        let is_granted =
+            |consumer: &Consumer| consumer.granted_only && matches!(consumer.state, State::Starting | State::Active);
+        if is_lifted && !self.consumers.iter().any(is_granted) {
+            self.credit = None;
+        }
+    }
+
+    /// Whether a consumer has to be granted its messages where the channel has no budget: its own prefetch is used in part by
+    /// what it got by grants, or under another number.
+    fn is_counted_here(&self, at: usize) -> bool {
+        let consumer = &self.consumers[at];
+        let holds = || consumer.unacked + u64::from(consumer.granted) + self.held_before(at);
+        consumer.granted_only && consumer.prefetch > 0 && holds() > 0
+    }
+
+    /// What a consumer holds under the numbers that it had before.
+    fn held_before(&self, at: usize) -> u64 {
+        let Consumer { number, origin, .. } = self.consumers[at];
+        if number == origin {
+            return 0;
+        }
+        self.consumers.iter().filter(|c| c.origin == origin && c.number != number).map(|c| c.unacked).sum()
     }
 
     fn replace(&mut self, at: usize, granted_only: bool, host: &impl Host) {
@@ -182,8 +208,9 @@ impl Channel {
 
     /// Grants what is free, in equal shares to those that ask.
     fn grant(&mut self, host: &impl Host) {
-        let Some(credit) = &mut self.credit else { return };
-        for _ in 0..credit.wanting.len() {
+        let turns = self.credit.as_ref().map_or(0, |credit| credit.wanting.len());
+        for _ in 0..turns {
+            let Some(credit) = &mut self.credit else { return };
             let free = credit.limit.saturating_sub(credit.used + credit.granted);
             if free == 0 {
                 return;
@@ -191,6 +218,8 @@ impl Channel {
             let share = free.div_ceil(credit.wanting.len() as u64);
             let Some((number, ready)) = credit.wanting.pop_front() else { return };
             let Some(at) = self.consumers.place_of(number) else { continue };
+            let held_before = self.held_before(at);
+            let Some(credit) = &mut self.credit else { return };
             let Some(consumer) = Some(&mut self.consumers[at]).filter(|consumer| consumer.granted_only) else {
                 continue;
             };
@@ -199,7 +228,10 @@ impl Channel {
             }
             let own = match consumer.prefetch {
                 0 => u64::MAX,
-                prefetch => u64::from(prefetch).saturating_sub(consumer.unacked + u64::from(consumer.granted)),
+                prefetch => {
+                    let has = consumer.unacked + u64::from(consumer.granted) + held_before;
+                    u64::from(prefetch).saturating_sub(has)
+                }
             };
             let count = share.min(ready.max(1)).min(own).min(u32::MAX.into());
             if count == 0 {

@@ -48,8 +48,8 @@ impl Session {
     pub(super) fn attach_again(&mut self, at: usize, cx: &mut Cx<'_, impl Host>) {
         let numbers: SmallVec<[u32; 4]> =
             self.channels[at].consumers.iter().filter(|c| c.is_detached).map(|c| c.number).collect();
-        let Some(id) = (!numbers.is_empty()).then(|| self.channels[at].id) else { return };
-        let mut unacked = cx.client.unacked_of_each(id);
+        // One look at all that the channel has out, and none where nobody is asked.
+        let mut unacked = None;
         for number in numbers {
             let channel = &mut self.channels[at];
             let Some(found) = channel.consumer_at(number) else { continue };
@@ -74,6 +74,7 @@ impl Session {
             cx.host.push(partition, Command::Consume { queue, consumer: told, again: true, request });
             let key = ConsumerKey { channel: channel.key, number };
             let settled = self.continuation.iter().flat_map(|left| left.unsettled_of(channel.id, number));
+            let unacked = unacked.get_or_insert_with(|| cx.client.unacked_of_each(channel.id));
             for (first, count) in settled.chain(unacked.remove(&number).unwrap_or_default()) {
                 cx.host.push(partition, Command::Hold { queue, consumer: key, first, count });
             }
@@ -148,6 +149,7 @@ impl Session {
                     cx.client.cancel_notify(channel.id, &consumer.tag);
                 }
                 channel.stop(found, cx);
+                self.hold_of(at, number, cx);
             }
         }
     }

@@ -263,7 +263,7 @@ impl Channel {
             unacked: client.unsettled_count(self.id),
             unconfirmed: client.unconfirmed(self.id),
             prefetch: self.prefetch,
-            global_prefetch: self.credit.as_ref().map_or(0, |credit| credit.limit()),
+            global_prefetch: self.credit.as_ref().and_then(|credit| credit.limit()).unwrap_or(0),
             consumers: self.consumers.iter().filter(is_told).map(|consumer| consumer.report(self.key)).collect(),
             waiting,
         }

@@ -24,6 +24,11 @@ impl Holders {
         self.told.entry(partition).or_insert_with(sitting);
     }
 
+    /// Whether anything may be held.
+    pub(crate) fn is_any(&self) -> bool {
+        !self.told.is_empty()
+    }
+
     /// Partitions with another leader than the one that was told, which are to be told now; `changes` differs whenever one may
     /// have another one.
     pub(crate) fn take_due(

@@ -220,6 +220,11 @@ impl<O> Inbox<O> {
         holders.note(partition, || sitting_of_any(leaders, roads, partition));
     }
 
+    /// Whether there are such.
+    pub(crate) fn has_holders(&self) -> bool {
+        self.holders.is_any()
+    }
+
     /// Partitions whose leaders have to be told what such channels hold.
     pub(crate) fn take_unheld(&mut self) -> Vec<PartitionId> {
         let changes = (self.leaders.changes(), self.roads.changes());

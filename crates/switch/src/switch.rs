@@ -239,6 +239,11 @@ impl<C, O> Switch<C, O> {
         self.leaders.has_peers() && self.inbox.borrow().waits_for_leader()
     }
 
+    /// Whether channels of this shard may hold something of which each new leader is to be told.
+    pub fn has_holders(&self) -> bool {
+        self.leaders.has_peers() && self.inbox.borrow().has_holders()
+    }
+
     /// Whether the shard has something of its own to do without being told anything more.
     pub fn is_busy(&self) -> bool {
         self.inbox.borrow().is_woken() || !self.outgoing.borrow().is_empty()

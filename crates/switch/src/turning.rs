@@ -122,7 +122,8 @@ impl Turning {
         let mut at = 0;
         while at < waiting.held.len() {
             let (queue, consumer, left) = match waiting.held[at] {
-                Command::Hold { queue, consumer, first, count } if (queue, consumer) == of => {
+                // One of nothing says who was the active one, which no ack changes.
+                Command::Hold { queue, consumer, first, count } if (queue, consumer) == of && count > 0 => {
                     (queue, consumer, settled.take_from(first, count))
                 }
                 _ => {
@@ -276,6 +277,8 @@ mod tests {
         turning.hold(P, hold(1, 5, 4));
         turning.hold(P, command(1));
         turning.hold(P, hold(2, 5, 4));
+        // It was the active one, whatever it settles.
+        turning.hold(P, hold(1, 9, 0));
         let before = turning.held_bytes();
         turning.settled(P, (QueueId(2), consumer(1)), 5, 4);
         turning.settled(PartitionId(4), (QueueId(1), consumer(1)), 5, 4);
@@ -285,7 +288,7 @@ mod tests {
         turning.settled(P, (QueueId(1), consumer(2)), 1, 9);
         let left: Vec<_> =
             turning.take_done(|_, _| Fate::Goes).into_iter().flat_map(|(_, commands, _)| commands).collect();
-        assert_eq!(left, [hold(1, 5, 1), hold(1, 7, 1), command(1)]);
+        assert_eq!(left, [hold(1, 5, 1), hold(1, 7, 1), command(1), hold(1, 9, 0)]);
         assert_eq!(turning.held_bytes(), 0);
     }
 

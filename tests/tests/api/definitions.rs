@@ -99,6 +99,64 @@ fn definitions_that_were_taken_in_before_are_passed_over_until_they_change() {
     assert!(there("deleted"));
 }
 
+/// Whoever makes room has to be let in first.
+#[test]
+fn a_node_takes_its_definitions_in_at_a_start_while_its_disk_is_low_and_says_why_it_does_not_while_it_serves() {
+    if is_foreign() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("definitions.json");
+    let write = |queues: &[&str]| {
+        let queue =
+            |name: &&str| json!({ "name": name, "vhost": "/", "durable": true, "auto_delete": false, "arguments": {} });
+        let document = json!({
+            "users": [{ "name": "guest", "password": "guest", "tags": "administrator" }],
+            "vhosts": [{ "name": "/" }],
+            "permissions": [{ "user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*" }],
+            "queues": queues.iter().map(queue).collect::<Vec<_>>(),
+        });
+        std::fs::write(&file, document.to_string()).unwrap();
+    };
+    write(&["kept"]);
+    let definitions = format!("--definitions={}", file.display());
+    // No disk has so much room.
+    let low = ["--disk-free-min-bytes=4EiB"];
+    let (mut broker, http) =
+        Broker::managed(&[&definitions, "--definitions-skip-if-unchanged", "true", low[0]]).unwrap();
+    assert!(broker.log().contains("the disk is low"), "{}", broker.log());
+    http.get("/api/queues/%2f/kept").with(200);
+    write(&["kept", "late"]);
+    broker.signal(rustix::process::Signal::HUP);
+    let due = Instant::now() + Duration::from_secs(20);
+    while !broker.log().contains("make room, and take the file in again") {
+        assert!(Instant::now() < due, "{}", broker.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(broker.log().contains("after 0 changes: "), "{}", broker.log());
+    assert_eq!(http.get("/api/queues/%2f/late").status, 404);
+    broker.terminate();
+    broker.start();
+    http.get("/api/queues/%2f/late").with(200);
+}
+
+/// What is on its way when a file is refused counts too: its changes are made.
+#[test]
+fn an_import_that_stops_says_how_much_it_made() {
+    if is_foreign() {
+        return;
+    }
+    let (_broker, http) = Broker::managed(&[]).unwrap();
+    // Of 40 queues at most 30 are let into the virtual host.
+    http.put("/api/vhost-limits/%2f/max-queues", r#"{"value":30}"#).with(204);
+    let queue = |number: usize| json!({ "name": format!("q{number}"), "vhost": "/", "durable": true, "auto_delete": false, "arguments": {} });
+    let document = json!({ "queues": (0..40).map(queue).collect::<Vec<_>>() });
+    let refused = http.post("/api/definitions", &document.to_string());
+    assert_eq!(refused.status, 400, "{}", refused.text);
+    assert_eq!(http.get("/api/queues").with(200).as_array().unwrap().len(), 30);
+    assert!(refused.text.contains("after 30 changes"), "{}", refused.text);
+}
+
 #[test]
 fn a_folder_of_definitions_without_any_is_told() {
     if is_foreign() {

@@ -255,6 +255,16 @@ fn a_certificate_that_does_not_count_is_used_and_told_at_the_start_and_when_it_i
     }
     let check = http.get("/api/health/checks/certificate-expiration/1/days");
     assert_eq!(reason(&check, 503), "Certificates expiring", "it is used");
+    let metrics = http.get("/metrics").text;
+    for shown_to in ["clients", "management"] {
+        let line = format!(
+            "leveret_certificate_end_timestamp_seconds{{shown_to=\"{shown_to}\",file=\"{}\"}} ",
+            authority.path("server.pem")
+        );
+        let ends =
+            metrics.lines().find_map(|told| told.strip_prefix(&line)).unwrap_or_else(|| panic!("no {line}: {metrics}"));
+        assert_eq!(ends, "1640908800", "2021-12-31T00:00:00Z");
+    }
     let from = broker.log().len();
     authority.make("server", &[(DnType::CommonName, "early")], (2080, 2090));
     broker.signal(rustix::process::Signal::HUP);

@@ -185,6 +185,11 @@ impl PolicySurvey {
         self.next < topology.queues.places().max(topology.exchanges.places())
     }
 
+    /// How many names were collected.
+    pub fn names(&self) -> usize {
+        self.queues.len() + self.exchanges.len()
+    }
+
     /// Errors: a policy is put that makes all patterns together too heavy. One that makes them lighter is taken: an earlier
     /// version may have taken more.
     fn check_weight(&self) -> Result<(), Unplanned> {

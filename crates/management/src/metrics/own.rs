@@ -7,7 +7,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use server::engine::BOUNDS_US;
-use server::handle::NodeFigures;
+use server::handle::{NodeFigures, ShownCertificate, ShownTo};
 use std::fmt::Error;
 use std::sync::OnceLock;
 use std::time::UNIX_EPOCH;
@@ -44,6 +44,22 @@ pub(super) fn sizes(figures: &NodeFigures, out: &mut Out<'_>) -> Result<(), Erro
 }
 
 impl Scrape {
+    /// When what the node shows ends.
+    fn certificates(&self, out: &mut Out<'_>) -> Result<(), Error> {
+        let help = "When a certificate that the node shows ends, or one between it and its authority, since the epoch";
+        let rows = self.certificates.iter().map(|ShownCertificate { to, file, ends }| {
+            let to = match to {
+                ShownTo::Clients => "clients",
+                ShownTo::Management => "management",
+                ShownTo::Nodes => "nodes",
+            };
+            (to, file.to_string_lossy(), ends.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+        });
+        let rows: Vec<_> = rows.collect();
+        let rows = rows.iter().map(|(to, file, ends)| (vec![("shown_to", *to), ("file", file.as_ref())], *ends));
+        out.labelled(gauge("certificate_end_timestamp_seconds", help), rows)
+    }
+
     /// How long the stages of a message's road take.
     fn stages(&self, out: &mut Out<'_>) -> Result<(), Error> {
         let help = "How long the stages of a message's road take, measured on some messages";
@@ -122,6 +138,7 @@ impl Scrape {
         out.rows(counter("repeats_dropped", help), rows)?;
         out.one(gauge("publishers_held", "Publishers are held by the operator"), figures.alarms.operator.into())?;
         out.one(gauge("in_maintenance", "The node is in maintenance mode and serves no clients"), self.rests.into())?;
+        self.certificates(out)?;
         out.real(gauge("uptime_seconds", "Since the start"), self.uptime_s)?;
         let gauges = [
             ("connections_blocked", "Publishers held back by an alarm", self.blocked_connections),

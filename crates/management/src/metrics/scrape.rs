@@ -12,7 +12,7 @@ use crate::statistics::column::QUEUE_WIDTH;
 use broker::topology::Topology;
 use broker::{NodeNumber, PartitionId, VhostId};
 use partition::QueueFigures;
-use server::handle::{DeadLettered, InQueues, LoginOver, MemberStanding, NodeFigures, QueueTraffic};
+use server::handle::{DeadLettered, InQueues, LoginOver, MemberStanding, NodeFigures, QueueTraffic, ShownCertificate};
 use server::report::ConnectionState;
 use std::collections::HashMap;
 
@@ -107,6 +107,8 @@ pub(super) struct Scrape {
     pub(super) commit_latency_s: Option<f64>,
     /// It is in maintenance mode.
     pub(super) rests: bool,
+    /// What it shows to clients and to other nodes.
+    pub(super) certificates: Vec<ShownCertificate>,
     /// How long the stages of a message's road took since the start.
     pub(super) stages: crate::statistics::Stages,
     /// RabbitMQ's parts of the memory.
@@ -185,6 +187,7 @@ impl Scrape {
             standings,
             commit_latency_s: store.stages().mean_commit_s(store.now_ms()),
             rests: handle.rests(),
+            certificates: handle.certificates(),
             stages: *store.stages().since_start(),
             memory: crate::resource::memory_parts(&figures),
             figures,

@@ -153,9 +153,20 @@ pub(super) async fn forget(cx: Cx<'_>, node: &[u8]) -> Result<Answer, Refused> {
             return wrong(why);
         }
     }
+    let is_back = || handle.members().iter().any(|other| other.number == number && other.is_reached);
     let doomed = if deletes { queues_of(&handle.topology(), number) } else { Vec::new() };
-    for (queue, partition) in &doomed {
+    for (deleted, (queue, partition)) in doomed.iter().enumerate() {
+        // With each of them it may be there again.
+        if is_back() {
+            return wrong(format!(
+                "{name} is running again: stop it first. {deleted} of its {} queues were deleted",
+                doomed.len()
+            ));
+        }
         handle.delete_queue(*queue, *partition, false, false).await?;
+    }
+    if is_back() {
+        return wrong(format!("{name} is running again: stop it first. {} queues were deleted", doomed.len()));
     }
     let forget = handle.topology().forgetting(number, forgotten);
     handle.change(forget).await?;

@@ -8,8 +8,9 @@ use crate::answer::{Answer, JSON, Refused};
 use crate::body::Body;
 use crate::json;
 use crate::upload;
-use broker::VhostId;
-use broker::topology::{Binding, Exchange, Kind, Name, Queue, QueueType, Topology};
+use amqp::Table;
+use broker::topology::{Binding, ExchangeType, Kind, Name, QueueShape, QueueType, Topology};
+use broker::{QueueId, VhostId};
 use hyper::header::CONTENT_DISPOSITION;
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::value::RawValue;
@@ -18,21 +19,19 @@ use server::definitions::ImportError;
 use server::handle::NodeFacts;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The parts whose entries are each of one virtual host.
 const PARTS_OF_VHOST: [&str; 5] = ["parameters", "policies", "queues", "exchanges", "bindings"];
 
 /// GET of everything, or of what is in one virtual host.
-pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
+pub(super) async fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused> {
     cx.caller.need_administrator()?;
-    let facts = cx.handle().facts();
-    let topology = cx.handle().topology();
-    // As RabbitMQ says that there is none: 404 is for what comes in.
-    let missing = |_| Refused::BadRequest("vhost_not_found".to_owned());
-    let only = vhost.map(|name| super::find_vhost(&topology, name).map_err(missing)).transpose()?;
-    let wanted = |id: VhostId| only.is_none_or(|only| only == id);
-    let is_single = only.is_some();
-    let text = write(facts, &topology, wanted, is_single).map_err(|_| Refused::NoAnswer)?;
+    let exported = Exported::of(&cx.handle().topology(), vhost)?;
+    let handle = cx.handle().clone();
+    // A long document takes long to write; other requests do not wait with it.
+    let text = tokio::task::spawn_blocking(move || exported.write(handle.facts())).await;
+    let text = text.map_err(|_| Refused::NoAnswer)?.map_err(|_| Refused::NoAnswer)?;
     let answer = Answer::text(text.into(), JSON);
     // A name to save it under. What could not stand in a header is no name.
     let is_name = |name: &String| {
@@ -45,53 +44,108 @@ pub(super) fn export(cx: Cx<'_>, vhost: Option<&[u8]>) -> Result<Answer, Refused
     })
 }
 
-/// The text of a document, in the order of its fields. Of what there may be very many of, no values are kept but those of one
-/// entry.
-fn write(
-    facts: &NodeFacts,
-    topology: &Topology,
-    wanted: impl Fn(VhostId) -> bool + Copy,
-    is_single: bool,
-) -> Result<Vec<u8>, serde_json::Error> {
-    let entry = |mut entry: Value| {
-        if let Some(fields) = entry.as_object_mut().filter(|_| is_single) {
-            fields.remove("vhost");
+/// What a document is written of: taken with one look at the topology, as changes wait while somebody looks. What there may be
+/// very much of is put in order and into words afterwards.
+struct Exported {
+    vhosts: BTreeMap<VhostId, Value>,
+    bindings: Vec<Binding>,
+    exchanges: Vec<ExportedExchange>,
+    queues: Vec<(QueueId, VhostId, Name, Arc<QueueShape>)>,
+    parameters: Vec<Value>,
+    policies: Vec<Value>,
+    /// What is of no virtual host alone; `None` in a document of one.
+    whole: Option<Whole>,
+}
+
+struct ExportedExchange {
+    vhost: VhostId,
+    name: Name,
+    kind: ExchangeType,
+    is_durable: bool,
+    is_auto_delete: bool,
+    is_internal: bool,
+    arguments: Table,
+}
+
+struct Whole {
+    global_parameters: Vec<Value>,
+    permissions: Vec<Value>,
+    topic_permissions: Vec<Value>,
+    users: Vec<Value>,
+    vhosts: Vec<Value>,
+}
+
+impl Exported {
+    fn of(topology: &Topology, vhost: Option<&[u8]>) -> Result<Exported, Refused> {
+        // As RabbitMQ says that there is none: 404 is for what comes in.
+        let missing = |_| Refused::BadRequest("vhost_not_found".to_owned());
+        let only = vhost.map(|name| super::find_vhost(topology, name).map_err(missing)).transpose()?;
+        let wanted = |id: VhostId| only.is_none_or(|only| only == id);
+        let whole = || Whole {
+            global_parameters: parameter::all_global(topology),
+            permissions: permission::all(topology, |_, _| true),
+            topic_permissions: permission::all_topics(topology, |_, _| true),
+            users: topology.users().map(|(name, of)| user::describe(name, of)).collect(),
+            vhosts: vhosts(topology),
+        };
+        Ok(Exported {
+            vhosts: topology.vhosts().map(|(id, vhost)| (id, json::text(&vhost.name))).collect(),
+            bindings: bindings(topology, wanted),
+            exchanges: exchanges(topology, wanted),
+            queues: queues(topology, wanted),
+            parameters: parameter::all(topology, wanted),
+            policies: policy::exported(topology, wanted),
+            whole: only.is_none().then(whole),
+        })
+    }
+
+    /// The text of a document, in the order of its fields. No values are kept but those of one entry.
+    fn write(mut self, facts: &NodeFacts) -> Result<Vec<u8>, serde_json::Error> {
+        self.queues.sort_unstable_by_key(|(id, ..)| *id);
+        self.exchanges.sort_unstable_by(|a, b| (a.vhost, &a.name).cmp(&(b.vhost, &b.name)));
+        self.bindings.sort_by(|a, b| {
+            (a.vhost, &a.source, &a.destination, &a.key).cmp(&(b.vhost, &b.source, &b.destination, &b.key))
+        });
+        let Exported { vhosts, bindings, exchanges, queues, parameters, policies, whole } = self;
+        let entry = |mut entry: Value| {
+            if let Some(fields) = entry.as_object_mut().filter(|_| whole.is_none()) {
+                fields.remove("vhost");
+            }
+            entry
+        };
+        let all = |entries: Vec<Value>| entries.into_iter().map(entry).collect::<Vec<_>>();
+        let name_of = |vhost: VhostId| vhosts.get(&vhost).cloned().unwrap_or_default();
+        let version = &facts.config.product_version;
+        let mut text = Vec::new();
+        let mut serializer = serde_json::Serializer::new(&mut text);
+        let mut document = serializer.serialize_map(None)?;
+        document.serialize_entry("bindings", &each(bindings, |one| entry(binding(name_of(one.vhost), one))))?;
+        document.serialize_entry("exchanges", &each(exchanges, |one| entry(exchange(name_of(one.vhost), one))))?;
+        if let Some(whole) = &whole {
+            document.serialize_entry("global_parameters", &whole.global_parameters)?;
         }
-        entry
-    };
-    let all = |entries: Vec<Value>| entries.into_iter().map(entry).collect::<Vec<_>>();
-    let version = &facts.config.product_version;
-    let mut text = Vec::new();
-    let mut serializer = serde_json::Serializer::new(&mut text);
-    let mut document = serializer.serialize_map(None)?;
-    document.serialize_entry("bindings", &each(bindings(topology, wanted), |one| entry(binding(topology, one))))?;
-    document.serialize_entry("exchanges", &each(exchanges(topology, wanted), |one| entry(exchange(topology, one))))?;
-    if !is_single {
-        document.serialize_entry("global_parameters", &parameter::all_global(topology))?;
+        document.serialize_entry("parameters", &all(parameters))?;
+        if let Some(whole) = &whole {
+            document.serialize_entry("permissions", &whole.permissions)?;
+        }
+        document.serialize_entry("policies", &all(policies))?;
+        document.serialize_entry("product_name", &facts.config.product)?;
+        document.serialize_entry("product_version", version)?;
+        let of_queue = each(queues, |(_, vhost, name, shape)| entry(queue(name_of(*vhost), name, shape)));
+        document.serialize_entry("queues", &of_queue)?;
+        document.serialize_entry("rabbit_version", version)?;
+        if whole.is_none() {
+            document.serialize_entry("rabbitmq_definition_format", "single_virtual_host")?;
+        }
+        document.serialize_entry("rabbitmq_version", version)?;
+        if let Some(whole) = &whole {
+            document.serialize_entry("topic_permissions", &whole.topic_permissions)?;
+            document.serialize_entry("users", &whole.users)?;
+            document.serialize_entry("vhosts", &whole.vhosts)?;
+        }
+        document.end()?;
+        Ok(text)
     }
-    document.serialize_entry("parameters", &all(parameter::all(topology, wanted)))?;
-    if !is_single {
-        document.serialize_entry("permissions", &permission::all(topology, |_, _| true))?;
-    }
-    document.serialize_entry("policies", &all(policy::exported(topology, wanted)))?;
-    document.serialize_entry("product_name", &facts.config.product)?;
-    document.serialize_entry("product_version", version)?;
-    document.serialize_entry("queues", &each(queues(topology, wanted), |one| entry(queue(topology, one))))?;
-    document.serialize_entry("rabbit_version", version)?;
-    if is_single {
-        document.serialize_entry("rabbitmq_definition_format", "single_virtual_host")?;
-    }
-    document.serialize_entry("rabbitmq_version", version)?;
-    if !is_single {
-        document.serialize_entry("topic_permissions", &permission::all_topics(topology, |_, _| true))?;
-        document.serialize_entry(
-            "users",
-            &topology.users().map(|(name, of)| user::describe(name, of)).collect::<Vec<_>>(),
-        )?;
-        document.serialize_entry("vhosts", &vhosts(topology))?;
-    }
-    document.end()?;
-    Ok(text)
 }
 
 /// A list of what is said of each of these, an entry at a time.
@@ -158,42 +212,45 @@ fn vhosts(topology: &Topology) -> Vec<Value> {
         .collect()
 }
 
-fn name_of(topology: &Topology, vhost: VhostId) -> Value {
-    topology.vhost_of(vhost).map_or(Value::Null, |vhost| json::text(&vhost.name))
+fn queues(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<(QueueId, VhostId, Name, Arc<QueueShape>)> {
+    let found = topology.declared_queues().filter(|queue| wanted(queue.vhost) && queue.exclusive.is_none());
+    found.map(|queue| (queue.id, queue.vhost, queue.name.clone(), queue.shape.clone())).collect()
 }
 
-fn queues(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<&Queue> {
-    let mut found: Vec<_> = topology.declared_queues().filter(|q| wanted(q.vhost) && q.exclusive.is_none()).collect();
-    found.sort_unstable_by_key(|queue| queue.id);
-    found
-}
-
-fn queue(topology: &Topology, queue: &Queue) -> Value {
+fn queue(vhost: Value, name: &Name, shape: &QueueShape) -> Value {
     json!({
-        "name": json::text(&queue.name),
-        "vhost": name_of(topology, queue.vhost),
-        "durable": queue.shape.durable,
-        "auto_delete": queue.shape.auto_delete,
-        "type": queue.shape.queue_type.word(),
-        "arguments": json::table(&queue.shape.arguments),
+        "name": json::text(name),
+        "vhost": vhost,
+        "durable": shape.durable,
+        "auto_delete": shape.auto_delete,
+        "type": shape.queue_type.word(),
+        "arguments": json::table(&shape.arguments),
     })
 }
 
-fn exchanges(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<&Exchange> {
+fn exchanges(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<ExportedExchange> {
     let own = |name: &Name| name.is_empty() || name.is_reserved();
-    let mut found: Vec<_> = topology.exchanges().filter(|e| wanted(e.vhost) && !own(&e.name)).collect();
-    found.sort_unstable_by(|a, b| (a.vhost, &a.name).cmp(&(b.vhost, &b.name)));
-    found
+    let found = topology.exchanges().filter(|exchange| wanted(exchange.vhost) && !own(&exchange.name));
+    let taken = found.map(|exchange| ExportedExchange {
+        vhost: exchange.vhost,
+        name: exchange.name.clone(),
+        kind: exchange.kind.clone(),
+        is_durable: exchange.durable,
+        is_auto_delete: exchange.auto_delete,
+        is_internal: exchange.internal,
+        arguments: exchange.arguments.clone(),
+    });
+    taken.collect()
 }
 
-fn exchange(topology: &Topology, exchange: &Exchange) -> Value {
+fn exchange(vhost: Value, exchange: &ExportedExchange) -> Value {
     json!({
         "name": json::text(&exchange.name),
-        "vhost": name_of(topology, exchange.vhost),
+        "vhost": vhost,
         "type": exchange.kind.word(),
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
+        "durable": exchange.is_durable,
+        "auto_delete": exchange.is_auto_delete,
+        "internal": exchange.is_internal,
         "arguments": json::table(&exchange.arguments),
     })
 }
@@ -203,17 +260,13 @@ fn bindings(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Bindin
         let queue = topology.find_queue(binding.vhost, &binding.destination);
         binding.destination_kind == Kind::Queue && queue.is_some_and(|queue| queue.exclusive.is_some())
     };
-    let mut found: Vec<_> = topology.bindings().filter(|b| wanted(b.vhost) && !is_exclusive(b)).collect();
-    found.sort_by(|a, b| {
-        (a.vhost, &a.source, &a.destination, &a.key).cmp(&(b.vhost, &b.source, &b.destination, &b.key))
-    });
-    found
+    topology.bindings().filter(|binding| wanted(binding.vhost) && !is_exclusive(binding)).collect()
 }
 
-fn binding(topology: &Topology, binding: &Binding) -> Value {
+fn binding(vhost: Value, binding: &Binding) -> Value {
     json!({
         "source": json::text(&binding.source),
-        "vhost": name_of(topology, binding.vhost),
+        "vhost": vhost,
         "destination": json::text(&binding.destination),
         "destination_type": binding.destination_kind.word(),
         "routing_key": json::text(&binding.key),

@@ -307,10 +307,10 @@ async fn dispatch(cx: Cx<'_>, method: &str, parts: &[&[u8]], body: Body) -> Resu
         [b"aliveness-test", vhost] => on!(method; "GET" => health::aliveness(cx, vhost).await),
         [b"health", b"checks", check, rest @ ..] => on!(method; "GET" => checked(cx, check, rest).await),
         [b"definitions" | b"all-configuration"] => on!(method;
-            "GET" => definitions::export(cx, None),
+            "GET" => definitions::export(cx, None).await,
             "POST" => definitions::import(cx, None, body).await),
         [b"definitions", vhost] => on!(method;
-            "GET" => definitions::export(cx, Some(vhost)),
+            "GET" => definitions::export(cx, Some(vhost)).await,
             "POST" => definitions::import(cx, Some(vhost), body).await),
         [b"rebalance", b"queues"] => on!(method; "POST" => cluster::rebalance(cx, body).await),
         [

@@ -214,7 +214,8 @@ impl Cluster {
     }
 
     /// The same where the folder is that of a founder, and these are those that founded it: their secret may be
-    /// another one since. What is damaged there is told by who opens the folder.
+    /// another one since. One that went on alone for good (`leveret cluster recover`) knows itself only, and starts with the
+    /// settings that it had. What is damaged there is told by who opens the folder.
     fn number_in(&self, data_folder: &Path) -> Option<u128> {
         let disk = RealDisk::existing(data_folder).ok()?;
         let Ok(Some(told)) = ToldOfItself::read(&disk) else {
@@ -222,7 +223,11 @@ impl Cluster {
         };
         let mut founders: Vec<&String> = told.record.founders.iter().map(|founder| &founder.address).collect();
         founders.sort();
-        (told.record.joined.is_none() && founders.into_iter().eq(&self.peers.all)).then_some(told.identity.cluster_id)
+        let has_founded = match told.record.joined {
+            None => founders.into_iter().eq(&self.peers.all),
+            Some(_) => told.record.before.contains(&told.identity.cluster_id),
+        };
+        has_founded.then_some(told.identity.cluster_id)
     }
 
     /// The number that they begin with.

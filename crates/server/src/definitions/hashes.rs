@@ -12,6 +12,7 @@ use broker::topology::{HashAlgorithm, Name, PasswordHash};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 /// The hashes of passwords in the clear, by user and password.
 pub(super) type ClearPasswords = HashMap<(String, String), PasswordHash>;
@@ -60,10 +61,11 @@ pub fn text_of(hash: &PasswordHash) -> String {
 }
 
 /// Hashes what a document has in the clear. A user who has that password already keeps the hash:
-/// another one of the same password would be a change at every import.
-pub(super) fn hash_clear(shared: &Shared, text: &str) -> ClearPasswords {
+/// another one of the same password would be a change at every import. `None` where the node ends meanwhile: each takes tens
+/// of milliseconds.
+pub(super) fn hash_clear(shared: &Shared, text: &str) -> Option<ClearPasswords> {
     if !text.contains("\"password\"") {
-        return ClearPasswords::new();
+        return Some(ClearPasswords::new());
     }
     // What is wrong with the document the plan says, with its line.
     let users = users_in(text).unwrap_or_default();
@@ -72,11 +74,14 @@ pub(super) fn hash_clear(shared: &Shared, text: &str) -> ClearPasswords {
         .filter(|user| user.get("password_hash").is_none())
         .filter_map(|user| Some((user.get("name")?.as_str()?.to_owned(), user.get("password")?.as_str()?.to_owned())));
     let hash = |(name, password): (String, String)| {
+        if shared.ends_imports.load(Ordering::Relaxed) {
+            return None;
+        }
         let name_of = Name::from(name.as_str());
         let known = shared.topology().user(name.as_bytes()).map(|user| user.password.clone());
         let known = known.filter(|known| shared.passwords.matches_here(&name_of, known, password.as_bytes()));
         let hash = known.unwrap_or_else(|| hashed(shared.hashing(), password.as_bytes()));
-        ((name, password), hash)
+        Some(((name, password), hash))
     };
     clear.filter(|(name, _)| name.len() <= broker::topology::NAME_BYTES_MAX).map(hash).collect()
 }

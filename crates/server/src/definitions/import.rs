@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -49,12 +50,12 @@ pub enum ImportError {
     /// It has queues, and the node has no place for them. Nothing was changed.
     #[error("this node has no durable queues")]
     NoPlace,
-    /// A client was faster with a change that goes against the file. What came before it was done.
-    #[error("after {done} changes: {refusal}; a client changed the same meanwhile, take the file in again")]
+    /// A client was faster with a change that goes against the file, or the disk is low. What is counted was done.
+    #[error("after {done} changes: {refusal}; {}", what_to_do(refusal))]
     Refused {
         /// How many changes were made.
         done: usize,
-        /// What the topology said.
+        /// What the topology said of the first that was not.
         refusal: Refusal,
     },
     /// Nobody decides about the next change.
@@ -65,6 +66,12 @@ pub enum ImportError {
         /// Why, as of any change.
         why: ChangeError,
     },
+    /// The node ends, and does not wait for the rest of a long file.
+    #[error("after {done} changes: the node ends; what is left is for its next start")]
+    Ends {
+        /// How many changes were made.
+        done: usize,
+    },
 }
 
 impl ImportError {
@@ -73,9 +80,26 @@ impl ImportError {
         match self {
             ImportError::Read(_) | ImportError::Wrong(_) | ImportError::TooLarge | ImportError::NoPlace => true,
             ImportError::Within { source, .. } => source.is_lasting(),
-            ImportError::Refused { .. } | ImportError::Undecided { .. } => false,
+            ImportError::Refused { .. } | ImportError::Undecided { .. } | ImportError::Ends { .. } => false,
         }
     }
+}
+
+fn what_to_do(refusal: &Refusal) -> &'static str {
+    match *refusal == Refusal::low_on_disk() {
+        true => "make room, and take the file in again",
+        false => "a client changed the same meanwhile, take the file in again",
+    }
+}
+
+/// When a file is taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// Before the first client is there. What the file has is taken in while the disk is low, too: without it nobody is let
+    /// in who makes room, and the file bounds how much it is.
+    Start,
+    /// The node serves.
+    Serving,
 }
 
 /// What became of a file of definitions, or of a folder of them.
@@ -100,7 +124,12 @@ impl Node {
     /// Takes in the definitions file at `path`, or all `*.json` of that folder by the order of their
     /// names; see the module. What was taken in last is passed over if `skips_known`. Blocks until
     /// every change is decided.
-    pub fn import_definitions_at(&self, path: &Path, skips_known: bool) -> Result<FromFiles, ImportError> {
+    pub(crate) fn import_definitions_at(
+        &self,
+        path: &Path,
+        skips_known: bool,
+        moment: Moment,
+    ) -> Result<FromFiles, ImportError> {
         let files = files(path)?;
         if files.is_empty() {
             return Ok(FromFiles::None);
@@ -118,7 +147,7 @@ impl Node {
                 1 => source,
                 _ => ImportError::Within { file: file.display().to_string(), source: Box::new(source) },
             };
-            let imported = shared.import_definitions(text, fresh).map_err(within)?;
+            let imported = shared.import_definitions(text, fresh, moment).map_err(within)?;
             // The next file does not take away the user whom this one may have named.
             fresh = Fresh::Never;
             let Imported { changes, different, left_out } = imported;
@@ -128,40 +157,53 @@ impl Node {
         }
         // Behind all that it stands for: a node that ends before takes the files in again.
         if skips_known {
-            let (sender, decided) = mpsc::channel();
-            let name = Name::from(HASH_PARAMETER);
-            shared.propose(Command::PutGlobalParameter { name, value }, Answer::to_waiter(sender));
-            let done = all.changes;
-            let outcome = decided.recv_timeout(DECIDED_WITHIN).map_err(|_| undecided(shared, done))?;
-            outcome.map_err(|refusal| ImportError::Refused { done, refusal })?;
+            let mut under_way = UnderWay::new(shared, moment, all.changes);
+            under_way.propose(Command::PutGlobalParameter { name: Name::from(HASH_PARAMETER), value })?;
+            under_way.wait()?;
         }
         Ok(FromFiles::Taken(all))
     }
 
     /// Takes in definitions. Blocks until every change is decided.
     pub fn import_definitions(&self, text: &str) -> Result<Imported, ImportError> {
-        self.shared().import_definitions(text, Fresh::IfUntouched)
+        self.shared().import_definitions(text, Fresh::IfUntouched, Moment::Serving)
     }
 }
 
-fn undecided(shared: &Shared, done: usize) -> ImportError {
-    ImportError::Undecided { done, why: shared.unanswered(ChangeError::Undecided) }
+/// Why no more changes are proposed.
+enum Stopped {
+    Refused(Refusal),
+    Undecided,
+    /// The node ends.
+    Ends,
 }
 
 /// Changes on their way, in the order in which they were proposed, and how many are made.
 struct UnderWay<'a> {
     shared: &'a Shared,
+    moment: Moment,
     waiting: VecDeque<mpsc::Receiver<Result<CommandReply, Refusal>>>,
     done: usize,
 }
 
-impl UnderWay<'_> {
+impl<'a> UnderWay<'a> {
+    fn new(shared: &'a Shared, moment: Moment, done: usize) -> Self {
+        UnderWay { shared, moment, waiting: VecDeque::new(), done }
+    }
+
     fn propose(&mut self, command: Command) -> Result<(), ImportError> {
+        if self.shared.ends_imports.load(Ordering::Relaxed) {
+            return Err(self.stop(Stopped::Ends));
+        }
         if self.waiting.len() >= UNDER_WAY_MAX {
             self.wait_for_first()?;
         }
         let (sender, decided) = mpsc::channel();
-        self.shared.propose(command, Answer::to_waiter(sender));
+        let answer = Answer::to_waiter(sender);
+        match self.moment {
+            Moment::Start => self.shared.log().propose(command, answer),
+            Moment::Serving => self.shared.propose(command, answer),
+        }
         self.waiting.push_back(decided);
         Ok(())
     }
@@ -169,9 +211,11 @@ impl UnderWay<'_> {
     fn wait_for_first(&mut self) -> Result<(), ImportError> {
         let Some(decided) = self.waiting.pop_front() else { return Ok(()) };
         // One that is given up is heard of at once.
-        let outcome = decided.recv_timeout(DECIDED_WITHIN).map_err(|_| undecided(self.shared, self.done))?;
-        outcome.map_err(|refusal| self.refused(refusal))?;
-        self.done += 1;
+        match decided.recv_timeout(DECIDED_WITHIN) {
+            Ok(Ok(_)) => self.done += 1,
+            Ok(Err(refusal)) => return Err(self.stop(Stopped::Refused(refusal))),
+            Err(_) => return Err(self.stop(Stopped::Undecided)),
+        }
         Ok(())
     }
 
@@ -182,8 +226,23 @@ impl UnderWay<'_> {
         Ok(())
     }
 
-    fn refused(&self, refusal: Refusal) -> ImportError {
-        ImportError::Refused { done: self.done, refusal }
+    /// What is to be told, once the changes behind are decided too: they are on their way and count.
+    fn stop(&mut self, why: Stopped) -> ImportError {
+        let until = Instant::now() + DECIDED_WITHIN;
+        for decided in self.waiting.drain(..) {
+            let left = until.saturating_duration_since(Instant::now());
+            self.done += usize::from(matches!(decided.recv_timeout(left), Ok(Ok(_))));
+        }
+        let done = self.done;
+        match why {
+            Stopped::Refused(refusal) => ImportError::Refused { done, refusal },
+            Stopped::Undecided => ImportError::Undecided { done, why: self.shared.unanswered(ChangeError::Undecided) },
+            Stopped::Ends => ImportError::Ends { done },
+        }
+    }
+
+    fn refused(&mut self, refusal: Refusal) -> ImportError {
+        self.stop(Stopped::Refused(refusal))
     }
 }
 
@@ -222,15 +281,15 @@ fn hash_of(texts: &[String]) -> String {
 
 impl Shared {
     /// Takes in definitions. Blocks until every change is decided.
-    pub(crate) fn import_definitions(&self, text: &str, fresh: Fresh) -> Result<Imported, ImportError> {
-        let clear = hash_clear(self, text);
+    pub(crate) fn import_definitions(&self, text: &str, fresh: Fresh, moment: Moment) -> Result<Imported, ImportError> {
+        let Some(clear) = hash_clear(self, text) else { return Err(ImportError::Ends { done: 0 }) };
         // Until all is decided no other change makes the plan of a policy stale.
         let since = Instant::now();
         let mut turn = self.pattern_turn.blocking_lock();
         if turn.is_vain(since) {
             return Err(ImportError::Undecided { done: 0, why: self.unanswered(ChangeError::NotCaughtUp) });
         }
-        let outcome = self.take_in(text, fresh, &clear);
+        let outcome = self.take_in(text, fresh, &clear, moment);
         if matches!(outcome, Err(ImportError::Undecided { .. })) {
             turn.give_up();
         }
@@ -238,7 +297,13 @@ impl Shared {
     }
 
     /// The same by who has the turn of changes with patterns.
-    fn take_in(&self, text: &str, fresh: Fresh, clear: &ClearPasswords) -> Result<Imported, ImportError> {
+    fn take_in(
+        &self,
+        text: &str,
+        fresh: Fresh,
+        clear: &ClearPasswords,
+        moment: Moment,
+    ) -> Result<Imported, ImportError> {
         let shared = self;
         let has_place = Cell::new(true);
         // The log moves what asks for fewer copies to where those are.
@@ -250,9 +315,9 @@ impl Shared {
                 PartitionId::default()
             }),
         };
-        let mut under_way = UnderWay { shared, waiting: VecDeque::new(), done: 0 };
+        let mut under_way = UnderWay::new(shared, moment, 0);
         let last = shared.last_partition();
-        let mut planned = plan(&shared.topology(), text, fresh, &mut place, clear)?;
+        let mut planned = plan(shared.topology_copy(), text, fresh, &mut place, clear)?;
         let is_fresh = planned.is_fresh;
         if !has_place.get() {
             return Err(ImportError::NoPlace);
@@ -268,7 +333,8 @@ impl Shared {
             }
             made.into_iter().try_for_each(|command| under_way.propose(command))?;
             under_way.wait()?;
-            planned = plan(&shared.topology(), text, if is_fresh { Fresh::Yes } else { fresh }, &mut place, clear)?;
+            let fresh = if is_fresh { Fresh::Yes } else { fresh };
+            planned = plan(shared.topology_copy(), text, fresh, &mut place, clear)?;
         }
         for sentence in &planned.different {
             tracing::warn!("definitions: {sentence}; it stays as it is");

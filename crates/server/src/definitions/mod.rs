@@ -20,6 +20,7 @@ mod plan;
 
 pub use document::WrongDefinitions;
 pub use hashes::{named_by, read_hash, text_of};
+pub(crate) use import::Moment;
 pub use import::{FromFiles, ImportError};
 pub(crate) use plan::Fresh;
 pub use plan::meaningless_global;

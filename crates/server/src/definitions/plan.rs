@@ -52,23 +52,20 @@ pub(crate) enum Fresh {
     Never,
 }
 
-/// Plans what makes the topology of a snapshot what `text` says.
+/// Plans what makes a topology, of which `copy` is one that nobody else has, what `text` says.
 ///
 /// - `fresh`: whether the file takes the place of the user that a new broker has.
 /// - `place` chooses where a new queue lives; true asks for one of this node only.
 /// - `clear` has the hashes of passwords that the file has in the clear.
 /// - Errors: the first thing that is wrong with the file; of queues all.
 pub(crate) fn plan(
-    topology: &Topology,
+    copy: Topology,
     text: &str,
     fresh: Fresh,
     place: &mut dyn FnMut(bool) -> PartitionId,
     clear: &ClearPasswords,
 ) -> Result<Plan, WrongDefinitions> {
     let document = Node::document(text)?;
-    let snapshot = topology.encode_snapshot();
-    let mut copy = Topology::decode_snapshot(&snapshot).expect("a topology reads what it wrote");
-    copy.set_own_home(topology.own_home().map(|home| home.node));
     let is_fresh = match fresh {
         Fresh::Yes => true,
         Fresh::IfUntouched => copy.is_untouched(),

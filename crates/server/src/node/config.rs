@@ -149,6 +149,12 @@ pub enum StartError {
         /// The sentence.
         what: String,
     },
+    /// The cluster lost its majority meanwhile.
+    #[error("nobody decided about {what}: a majority of the nodes of the cluster has to run; start this one again")]
+    Undecided {
+        /// About what.
+        what: String,
+    },
     /// An address cannot be listened on.
     #[error(
         "cannot listen on {address}: {source}; if another program has that port, stop it or set `{setting}` to another"

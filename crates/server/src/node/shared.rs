@@ -98,6 +98,8 @@ pub(crate) struct Shared {
     pub(crate) queues_created: AtomicU64,
     pub(crate) queues_deleted: AtomicU64,
     pub(crate) draining: AtomicBool,
+    /// The node ends: what takes definitions in stops between two changes.
+    pub(crate) ends_imports: AtomicBool,
     /// Whether somebody looks after the node, so that it serves no clients and is to lead nothing.
     pub(crate) rests: watch::Sender<bool>,
     /// Where clients connect.
@@ -172,6 +174,7 @@ impl Shared {
             queues_created: AtomicU64::new(0),
             queues_deleted: AtomicU64::new(0),
             draining: AtomicBool::new(false),
+            ends_imports: AtomicBool::new(false),
             rests: watch::Sender::new(false),
             listeners: watch::Sender::default(),
             leaves: AtomicBool::new(false),
@@ -195,6 +198,17 @@ impl Shared {
     /// The topology, to look at. Held for as long as one route or one check takes.
     pub(crate) fn topology(&self) -> Look<'_> {
         self.topology.read()
+    }
+
+    /// A copy of its replicated part, to work with for long: whoever changes the topology waits only while the snapshot is written.
+    pub(crate) fn topology_copy(&self) -> Topology {
+        let (snapshot, home) = {
+            let topology = self.topology();
+            (topology.encode_snapshot(), topology.own_home().map(|home| home.node))
+        };
+        let mut copy = Topology::decode_snapshot(&snapshot).expect("a topology reads what it wrote");
+        copy.set_own_home(home);
+        copy
     }
 
     /// Makes a change by `apply` or `apply_local` of the topology, has partitions told before

@@ -361,7 +361,9 @@ impl StepTask {
         // Another shard may hold the last slice of what this one counts.
         let alarm = self.local.shared.memory.is_over().then_some(now + ALARM_LOOK_MS);
         let partitions = self.shard.poll_timeout().filter(|_| !self.drain.stands_still());
-        let leader = self.local.switch.is_leaderless().then_some(now + LEADERS_LOOK_MS);
+        // A shard without members of its own hears of a leader by looking only.
+        let looks = self.local.switch.is_leaderless() || (partitions.is_none() && self.local.switch.has_holders());
+        let leader = looks.then_some(now + LEADERS_LOOK_MS);
         // Those that are not held back have woken this task already.
         let letters = self.local.switch.has_dead_letters().then_some(now + LETTERS_LOOK_MS);
         [self.local.wheel.borrow().next(), partitions, self.trim_at, self.drain.cut_off_at(), alarm, leader, letters]

@@ -457,4 +457,40 @@ fn whoever_asks_a_leader_that_does_not_answer_hears_541_after_half_a_minute() {
         script.answer(Reply::Empty);
         assert_eq!(script.said(), [""; 0], "an answer that comes late meets nobody");
     }
+    // What its leader gave it may be on its way: it goes back with the channel.
+    let mut script = Script::begun();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.ask(1, Request::Cancel { consumer_tag: amqp::ConsumerTag::new(Bytes::from_static(b"c")) });
+    script.said();
+    script.pass(30_000);
+    let told = script.said();
+    assert!(told.len() == 1 && told[0].starts_with("1: error 541 queue 'q' in vhost '/' has a leader"), "{told:?}");
+    script.answer(Reply::Done);
+    assert_eq!(script.said(), [""; 0], "an answer that comes late meets nobody");
+}
+
+#[test]
+fn a_late_answer_to_a_cancel_that_was_given_up_meets_nobody() {
+    let mut script = Script::begun();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.ask(1, Request::Cancel { consumer_tag: amqp::ConsumerTag::new(Bytes::from_static(b"c")) });
+    script.answer(Reply::NotLeader);
+    script.said();
+    script.answer(Reply::Done);
+    assert_eq!(script.said(), [""; 0]);
+}
+
+/// Who answers a cancel may not lead any more, and another one does.
+#[test]
+fn whoever_leads_hears_what_a_consumer_holds_that_is_cancelled_just_now() {
+    let mut script = Script::begun();
+    script.ask(1, consume("q", false));
+    script.answer(Reply::Consuming);
+    script.deliver(1, 1, "given");
+    script.ask(1, Request::Cancel { consumer_tag: amqp::ConsumerTag::new(Bytes::from_static(b"c")) });
+    script.said();
+    script.answer(Reply::Done);
+    assert_eq!(script.said(), ["p1 <- hold 1 from 1 of 1", "1: ok"]);
 }
