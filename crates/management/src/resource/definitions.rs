@@ -234,7 +234,7 @@ fn exchanges(topology: &Topology, wanted: impl Fn(VhostId) -> bool) -> Vec<Expor
     let taken = found.map(|exchange| ExportedExchange {
         vhost: exchange.vhost,
         name: exchange.name.clone(),
-        kind: exchange.kind.clone(),
+        kind: exchange.kind,
         is_durable: exchange.durable,
         is_auto_delete: exchange.auto_delete,
         is_internal: exchange.internal,
