@@ -4,6 +4,7 @@
 //! Invariants: every group has a checkpoint with its members before the node is a member of the
 //! cluster, so that a log which is gone is never taken for one that has not begun. What comes back
 //! leads nothing, and its topology may lag: nobody is served before it has heard from the others.
+//! Of a group of which the folder has nothing the node is no member, and no leader: others may have all of it.
 
 use super::{Brought, Groups, Started, contradictory, entry_bytes_max, raft, recovery_of, topology_of};
 use crate::open_error::OpenError;
@@ -65,12 +66,17 @@ pub fn bring_back_among_others<D: Disk>(
         return Err(OpenError::Joining);
     }
     let own = member_of(node);
-    // Of a node that was alone, groups may have all of their state in the log.
-    let was_alone = folder.cluster_record()?.is_some_and(|record| record.founders.len() == 1);
-    let founders: &[NodeId] = if was_alone { &[own] } else { &[] };
+    // Of a node that was alone, groups may have all of their state in the log, and one that it began with may have nothing there.
+    let alone_with =
+        folder.cluster_record()?.filter(|record| record.founders.len() == 1).map(|record| record.partitions);
+    let founders: &[NodeId] = if alone_with.is_some() { &[own] } else { &[] };
     let folder_life = folder.begin_life(boot)?;
     let mut checkpoints = CheckpointStore::open(disk, folder_id)?;
     // What was founded with the node, and what came to be since: of that this node has some.
+    if let Some(count) = alone_with.filter(|_| checkpoints.last_group().is_none()) {
+        // Groups that came to be on others since lie between those that it has.
+        checkpoints.note_last_group(GroupId(count));
+    }
     let last = checkpoints.last_group().or_else(|| checkpoints.groups().last()).map_or(0, |group| group.0);
     let ids: BTreeSet<u32> = (0..=last).chain(checkpoints.groups().map(|group| group.0)).collect();
     let mut groups = Groups::load(&mut checkpoints, ids, &recovery_of)?;

@@ -485,3 +485,32 @@ fn who_is_alone_or_was_forgotten_is_not_the_one() {
     assert!(matches!(recover(&forgotten.disk, AFTER), Err(OpenError::WasForgotten)));
     assert!(join(&forgotten.disk).is_ok(), "nothing was begun");
 }
+
+/// A group that came to be on other nodes, between two that this one has.
+#[test]
+fn a_node_that_others_joined_begins_nothing_of_which_its_folder_has_nothing() {
+    let disk = Arc::new(FaultyDisk::new(1));
+    let mut lab = open(&disk, 2).unwrap();
+    let queue = lab.declare("first", 1).unwrap();
+    lab.publish(1, queue, 3, 1000).unwrap();
+    drop(lab);
+    let mut checkpoints = CheckpointStore::open(&disk, FOLDER).unwrap();
+    let begin = storage::WalPosition { file: storage::FileNo(1), offset: 0 };
+    checkpoints.save(GroupId(4), begin, &founding_checkpoint(&[1, 2].map(NodeId))).unwrap();
+    drop(checkpoints);
+    let folder = DataFolder::open_as_it_is(disk.clone(), 1).unwrap();
+    let founder = Founder { number: 1, folder_id: FOLDER, address: "host1:1".to_owned() };
+    let record = ClusterRecord { joined: Some(BEFORE), partitions: 2, founders: vec![founder], before: Vec::new() };
+    folder.store_cluster_record(&record).unwrap();
+    drop(folder);
+    let folder = join(&disk).unwrap();
+    let options = WalOptions { file_bytes: FILE_BYTES_MIN, ..WalOptions::new(disk.operations()) };
+    let all = bring_back_among_others(&folder, options, BOOT, 0).unwrap();
+    let members = all.partitions.iter().map(|started| {
+        let partition = &started.partition;
+        let voters = partition.replica().group().membership().voters.iter().map(|node| node.number()).collect();
+        (partition.id().0, voters)
+    });
+    let members: Vec<(u32, Vec<u32>)> = members.collect();
+    assert_eq!(members, [(1, vec![1]), (2, vec![1]), (4, vec![1, 2])]);
+}
