@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use clients::broker::{free_port, is_foreign};
-use clients::nodes::{Node, PATIENCE, durable, quorum};
+use clients::nodes::{Node, PATIENCE, classic, durable, quorum};
 use clients::tools::Tools;
 use clients::{Event, Nodes, QueueDeclare};
 use rustix::process::Signal;
@@ -271,11 +271,13 @@ fn the_first_node_leads_nothing_of_others_when_it_is_started_again() {
         .collect();
     for (node, queue) in &queues {
         let (mut client, channel) = nodes.connect(*node);
-        client.declare(channel, &durable(queue)).unwrap();
+        client.declare(channel, &classic(queue)).unwrap();
         client.confirm_select(channel).unwrap();
         (1..=3u32).for_each(|number| client.put(channel, queue, number.to_string().as_bytes()));
         client.confirmed(channel, 1, 3);
     }
+    // All partitions that came to be with the queues are begun where they are wanted.
+    std::thread::sleep(Duration::from_secs(3));
     nodes.kill(first);
     nodes.start(first);
     for asked in [first, second, third] {
