@@ -640,3 +640,52 @@ fn what_is_damaged_on_one_node_is_served_by_the_others_also_over_that_one() {
         "{told}"
     );
 }
+
+/// Partitions that came to be on other nodes lie between those that the first one has: of these it knows nothing, and is to
+/// begin nothing.
+#[test]
+fn the_first_node_leads_nothing_of_others_when_it_is_started_again() {
+    if is_foreign() {
+        return;
+    }
+    let mut nodes = clients::Nodes::none();
+    let address = free_port().to_string();
+    let first = nodes.add(&[], &address);
+    nodes.start(first);
+    let (second, third) = (nodes.newcomer(first), nodes.newcomer(first));
+    [second, third].into_iter().for_each(|node| nodes.start(node));
+    nodes.until_copies(third, 3);
+    // One copy each, on the node of its client, in several partitions of that node's.
+    let queues: Vec<(usize, String)> = [third, second, first]
+        .into_iter()
+        .flat_map(|node| (0..8).map(move |n| (node, format!("of-{node}-{n}"))))
+        .collect();
+    for (node, queue) in &queues {
+        let (mut client, channel) = nodes.connect(*node);
+        client.declare(channel, &clients::nodes::classic(queue)).unwrap();
+        client.confirm_select(channel).unwrap();
+        (1..=3u32).for_each(|number| client.put(channel, queue, number.to_string().as_bytes()));
+        client.confirmed(channel, 1, 3);
+    }
+    // All partitions that came to be with the queues are begun where they are wanted.
+    std::thread::sleep(Duration::from_secs(3));
+    nodes.kill(first);
+    nodes.start(first);
+    for asked in [first, second, third] {
+        let (mut client, channel) = nodes.connect(asked);
+        client.confirm_select(channel).unwrap();
+        for (at, (_, queue)) in (1..).zip(&queues) {
+            assert_eq!(client.counts(channel, queue).unwrap().0, 3 + asked as u32, "{queue}, asked of node {asked}");
+            client.put(channel, queue, b"4");
+            client.confirmed(channel, at, at);
+        }
+    }
+    for node in [first, second, third] {
+        assert!(!nodes.nodes[node].broker.log().contains("HALTED"), "{}", nodes.nodes[node].broker.log());
+    }
+    for (_, queue) in &queues {
+        let (mut client, channel) = nodes.connect(second);
+        let got = std::iter::from_fn(|| client.get(channel, queue, true).unwrap()).count();
+        assert_eq!(got, 6, "{queue}");
+    }
+}
