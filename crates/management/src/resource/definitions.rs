@@ -99,7 +99,8 @@ impl Exported {
         })
     }
 
-    /// The text of a document, in the order of its fields. No values are kept but those of one entry.
+    /// The text of a document, in the order of its fields. Of bindings, exchanges and queues no values are kept but those of one
+    /// entry.
     fn write(mut self, facts: &NodeFacts) -> Result<Vec<u8>, serde_json::Error> {
         self.queues.sort_unstable_by_key(|(id, ..)| *id);
         self.exchanges.sort_unstable_by(|a, b| (a.vhost, &a.name).cmp(&(b.vhost, &b.name)));
@@ -189,7 +190,10 @@ pub(super) async fn import(cx: Cx<'_>, vhost: Option<&[u8]>, body: Body) -> Resu
             }
             Ok(Answer::json(&json!({ "different": imported.different, "left_out": imported.left_out })))
         }
-        Err(undecided @ ImportError::Undecided { .. }) => Err(Refused::Unavailable(undecided.to_string())),
+        // Another node may take it in.
+        Err(error @ (ImportError::Undecided { .. } | ImportError::Ends { .. })) => {
+            Err(Refused::Unavailable(error.to_string()))
+        }
         Err(error) => Err(Refused::BadRequest(error.to_string())),
     }
 }

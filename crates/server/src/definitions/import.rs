@@ -67,7 +67,7 @@ pub enum ImportError {
         why: ChangeError,
     },
     /// The node ends, and does not wait for the rest of a long file.
-    #[error("after {done} changes: the node ends; what is left is for its next start")]
+    #[error("after {done} changes: the node ends; take the rest in once it is back, or over another one")]
     Ends {
         /// How many changes were made.
         done: usize,
